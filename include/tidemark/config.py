@@ -1,0 +1,135 @@
+"""Configuration files: YAML, every key known, every error with its file, field, value and rule.
+
+``TIDEMARK__SECTION__FIELD=value`` in the environment overrides ``section.field`` of the topics file, and
+``TIDEMARK_AGENT__…`` the agent's; the value is read as YAML.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+
+from tidemark.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "TIDEMARK__"
+
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Settings(BaseModel):
+    """Base of all configuration: unknown keys are errors, values are immutable, wrong types are not coerced."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value) if isinstance(value, str) else None
+    if not match:
+        raise ValueError("must be a number with a unit, such as 500ms, 30s, 10m, 1h or 2d")
+    return timedelta(**{_UNITS[match[2]]: float(match[1])})
+
+
+def _size(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"(\d+)\s*(B|KiB|MiB|GiB|TiB|)", value) if isinstance(value, str) else None
+    if not match:
+        raise ValueError("must be bytes or a number with a unit, such as 64MiB")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+Duration = Annotated[
+    timedelta, BeforeValidator(_duration), PlainSerializer(lambda value: f"{value / timedelta(milliseconds=1):.0f}ms")
+]
+"""A length of time, written ``500ms``, ``30s``, ``10m``, ``1h``, ``2d``."""
+
+Size = Annotated[int, BeforeValidator(_size)]
+"""A number of bytes, written ``1048576`` or ``1MiB``."""
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML's safe loader, where a key that stands twice is an error instead of the last one winning."""
+
+
+def _construct_mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[object] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+        seen.add(key)
+    return loader.construct_mapping(node)
+
+
+_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+
+
+def load(
+    model: type[Model], path: Path, environment: Mapping[str, str] = os.environ, *, prefix: str = ENVIRONMENT_PREFIX
+) -> Model:
+    """Read ``path`` as a ``model``; ``prefix`` is that of the environment's overrides.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML mapping, or breaks a rule; names file, field and rule.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), [("", f"cannot be read: {error}")]) from error
+    return parse(model, text, str(path), environment, prefix=prefix)
+
+
+def parse(
+    model: type[Model],
+    text: str,
+    source: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    prefix: str = ENVIRONMENT_PREFIX,
+) -> Model:
+    """Read YAML ``text`` as a ``model``; ``source`` names it in errors. Raises like :func:`load`."""
+    try:
+        value = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derives from SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(source, [("", f"is no valid YAML: {error}")]) from error
+    if not isinstance(value, dict):
+        raise ConfigError(source, [("", "must be a mapping of keys to values")])
+    _override(value, source, environment, prefix)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError(source, [_problem(item) for item in error.errors()]) from error
+
+
+def _problem(item: Any) -> tuple[str, str]:
+    field = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "missing":
+        return field, "is required"
+    if item["type"] == "extra_forbidden":
+        return field, "is no known key; see the documentation for those that are"
+    return field, f"{item['msg']}, but it is {item['input']!r}"
+
+
+def _override(value: dict[str, Any], source: str, environment: Mapping[str, str], prefix: str) -> None:
+    for name, text in sorted(environment.items()):
+        if not name.startswith(prefix):
+            continue
+        *parents, last = name.removeprefix(prefix).lower().split("__")
+        target = value
+        for part in parents:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise ConfigError(source, [(name, f"{part} is not a section, so nothing below it can be set")])
+        target[last] = yaml.safe_load(text)

@@ -1,0 +1,106 @@
+"""Which store and prefix a partition's segments go to: one pluggable seam for agent, Spark and consumer.
+
+The default :class:`ConfiguredEndpoints` has one endpoint and overrides per topic. A deployment with rules of its
+own names a factory as ``module:function`` in ``endpoints.resolver``; it is called with the settings and returns an
+:class:`EndpointResolver`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol
+
+from pydantic import Field, field_validator
+
+from tidemark.config import Settings
+from tidemark.errors import FormatError
+from tidemark.layout import Endpoint, Writer, check_topic, split_store_url
+
+
+class EndpointResolver(Protocol):
+    """Answers where things lie; the same answer for the same question, always."""
+
+    def default(self) -> Endpoint:
+        """Where the ``_…`` objects of the deployment lie."""
+        ...
+
+    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
+        """Where the segments of this partition lie."""
+        ...
+
+
+class EndpointOverride(Settings):
+    """What differs from the default for one topic."""
+
+    url: str | None = None
+    entropy_bits: int | None = Field(default=None, ge=0, le=128)
+    writer: Writer | None = None
+
+
+class EndpointSettings(Settings):
+    """``url`` is ``s3://bucket[/prefix]`` or ``file:///directory``."""
+
+    url: str
+    entropy_bits: int = Field(default=0, ge=0, le=128)
+    writer: Writer = "tidemark"
+    topics: dict[str, EndpointOverride] = Field(default_factory=dict)
+    resolver: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            split_store_url(url)
+        except FormatError as error:
+            raise ValueError(error.rule) from error
+        return url
+
+    @field_validator("topics")
+    @classmethod
+    def _check_topics(cls, topics: dict[str, EndpointOverride]) -> dict[str, EndpointOverride]:
+        for name in topics:
+            check_topic(name)
+        return topics
+
+
+class ConfiguredEndpoints:
+    """The default resolver."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self._settings = settings
+        self._default = _endpoint(settings.url, settings.entropy_bits, settings.writer)
+
+    def default(self) -> Endpoint:
+        """See :class:`EndpointResolver`."""
+        return self._default
+
+    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
+        """See :class:`EndpointResolver`."""
+        override = self._settings.topics.get(topic)
+        if override is None:
+            return self._default
+        base = self._settings
+        bits = base.entropy_bits if override.entropy_bits is None else override.entropy_bits
+        return _endpoint(override.url or base.url, bits, override.writer or base.writer)
+
+
+def resolver_of(settings: EndpointSettings) -> EndpointResolver:
+    """The resolver that the settings name, or the default one.
+
+    Raises:
+        FormatError: the named factory cannot be imported.
+    """
+    if settings.resolver is None:
+        return ConfiguredEndpoints(settings)
+    module, _, name = settings.resolver.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise FormatError(settings.resolver, f"names no function that can be imported: {error}") from error
+    resolver: EndpointResolver = factory(settings)
+    return resolver
+
+
+def _endpoint(url: str, bits: int, writer: Writer) -> Endpoint:
+    store, prefix = split_store_url(url)
+    return Endpoint(store, prefix, bits, writer)

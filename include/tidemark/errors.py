@@ -1,0 +1,98 @@
+"""The one tree of errors.
+
+* TidemarkError
+  x ConfigError           a file that a person wrote is wrong: file, field, rule
+  x FormatError           an object in the store or a file of the broker does not parse: name, field, rule
+    + SegmentError        ... and it is a log segment: also the byte position and offset of the bad batch
+  x StoreError            the store did not do what was asked
+    + NotFound            the object is not there
+    + PreconditionFailed  If-Match or If-None-Match did not hold: somebody else was there first
+    + AccessDenied        the credentials or the policy do not allow it
+    + UnknownOutcome      no answer, or one that proves nothing: the request may or may not have taken effect
+  x ContinuityError       an offset is missing, or is claimed twice
+  x PublishError          a commit to a table was not made
+    + StaleRun            ... because the table has moved on since the run was planned
+    + TableTampered       ... because somebody changed the table behind Tidemark's back
+
+Each message names the file or object, the offset or field, the rule that is broken, and what to do.
+A failed outcome and an unknown one are different things: only :class:`UnknownOutcome` may have taken effect.
+"""
+
+from __future__ import annotations
+
+
+class TidemarkError(Exception):
+    """Base of all errors that Tidemark raises on purpose."""
+
+
+class ConfigError(TidemarkError):
+    """A configuration file is wrong; command lines exit with code 2.
+
+    ``problems`` has one entry per broken rule: (field path such as ``topics.0.lateness``, the rule in words).
+    """
+
+    def __init__(self, source: str, problems: list[tuple[str, str]]) -> None:
+        self.source = source
+        self.problems = problems
+        lines = [f"{source}: {field or '(file)'}: {rule}" for field, rule in problems]
+        super().__init__("\n".join(lines))
+
+
+class FormatError(TidemarkError):
+    """Bytes that do not follow their format: ``name`` is the object's key or the file's path."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        self.name = name
+        self.rule = rule
+        super().__init__(f"{name}: {rule}")
+
+
+class SegmentError(FormatError):
+    """A log segment breaks the record-batch format at ``position`` (bytes), where ``offset`` was expected."""
+
+    def __init__(self, name: str, position: int, offset: int, rule: str) -> None:
+        super().__init__(name, f"at byte {position}, offset {offset}: {rule}")
+        self.position = position
+        self.offset = offset
+        self.detail = rule
+
+
+class StoreError(TidemarkError):
+    """The store did not do what was asked of ``key``."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.key = key
+        self.reason = reason
+        super().__init__(f"{key}: {reason}")
+
+
+class NotFound(StoreError):
+    """There is no object under this key."""
+
+
+class PreconditionFailed(StoreError):
+    """The object's state is not the one that the request was conditional on."""
+
+
+class AccessDenied(StoreError):
+    """The credentials are wrong, or the policy does not allow the request."""
+
+
+class UnknownOutcome(StoreError):
+    """No proof either way: read the object back before deciding anything."""
+
+
+class ContinuityError(TidemarkError):
+    """The offsets of a partition do not join up."""
+
+
+class PublishError(TidemarkError):
+    """A commit to a table was not made."""
+
+
+class StaleRun(PublishError):
+    """The table has moved on since the run was planned; plan again, nothing is lost."""
+
+
+class TableTampered(PublishError):
+    """The table was changed by something other than Tidemark (RESTORE, DELETE); a person must decide."""

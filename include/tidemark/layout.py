@@ -1,0 +1,244 @@
+"""Where things lie in the store: keys of segments, watermarks and everything else, and back.
+
+Keys below a partition are those of Pinterest's tiered-storage, whose consumer must be able to read them
+(``ts-common`` ``S3StorageServiceEndpoint``): ``<prefix>/[<bits>/]<cluster>/<topic>-<partition>/<file>``. The
+``bits`` are the first digits of an MD5 in binary (``ts-common`` ``Utils.getBinaryHashForClusterTopicPartition``)
+and spread partitions over S3's key space. No key that is not a segment's may end in ``.log``, ``.index`` or
+``.timeindex``. Objects that Tidemark alone knows lie under ``_…`` in the deployment's default bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from tidemark.errors import FormatError
+
+OFFSET_DIGITS = 20
+WATERMARK_NAME = "offset.wm"
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
+
+Writer = Literal["tidemark", "pinterest"]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the segments of a partition go: a store, a prefix in it, entropy bits, and who writes there.
+
+    ``store`` is a URL: ``s3://bucket`` or ``file:///directory``. ``writer`` says what makes a segment count as
+    present: its manifest (``tidemark``), or a ``.log`` of full size (``pinterest``).
+    """
+
+    store: str
+    prefix: str = ""
+    entropy_bits: int = 0
+    writer: Writer = "tidemark"
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ValueError(f"prefix {self.prefix!r}: letters, digits and . _ = - between single slashes, none at the ends")
+        if not 0 <= self.entropy_bits <= 128:
+            raise ValueError(f"entropy_bits {self.entropy_bits}: 0 to 128, the digits of an MD5")
+
+
+def check_topic(name: str) -> str:
+    """``name`` if it is a legal Kafka topic name (``org.apache.kafka.common.internals.Topic``).
+
+    Raises:
+        ValueError: it is not; nothing else may become part of a key.
+    """
+    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise ValueError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'")
+    return name
+
+
+def check_cluster(name: str) -> str:
+    """``name`` if it may stand in a key as the cluster's name.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not _CLUSTER.fullmatch(name) or name in {".", ".."}:
+        raise ValueError(f"{name!r} is no cluster name: 1 to 100 of a-z A-Z 0-9 . _ -")
+    return name
+
+
+def place_of(topic: str, topic_id: str | None, *, first: bool) -> str:
+    """The folder name of an incarnation, without its partition: ``orders``, or ``orders@<topic id>`` for later ones.
+
+    ``@`` cannot occur in a topic's name, so incarnations never share a key. The first incarnation keeps the
+    plain name, which is the one that Pinterest's consumer looks for.
+
+    Raises:
+        ValueError: the topic's name or id is not legal, or a later incarnation has no id.
+    """
+    check_topic(topic)
+    if first:
+        return topic
+    if topic_id is None or not _TOPIC_ID.fullmatch(topic_id):
+        raise ValueError(f"topic {topic}: a re-created topic needs its topic id (22 characters), not {topic_id!r}")
+    return f"{topic}@{topic_id}"
+
+
+def entropy(cluster: str, place: str, partition: int, bits: int) -> str:
+    """The first ``bits`` binary digits of ``MD5("<cluster>-<place>-<partition>")``."""
+    digest = hashlib.md5(f"{cluster}-{place}-{partition}".encode(), usedforsecurity=False).digest()
+    return "".join(f"{byte:08b}" for byte in digest)[:bits]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKeys:
+    """The keys of one partition of one incarnation of a topic, below its endpoint's store."""
+
+    endpoint: Endpoint
+    cluster: str
+    place: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        """The common prefix of the partition's keys, ending in a slash."""
+        bits = entropy(self.cluster, self.place, self.partition, self.endpoint.entropy_bits)
+        parts = [self.endpoint.prefix, bits, self.cluster, f"{self.place}-{self.partition}"]
+        return "/".join(part for part in parts if part) + "/"
+
+    def file(self, name: str) -> str:
+        """The key of a file of the partition, for example ``00000000000000000042.log``."""
+        return self.folder + name
+
+    def segment(self, base_offset: int, extension: str) -> str:
+        """The key of a segment's file; ``extension`` has no dot: ``log``, ``index``, ``manifest.json``."""
+        return self.file(f"{base_offset:0{OFFSET_DIGITS}d}.{extension}")
+
+    @property
+    def watermark(self) -> str:
+        """The key of ``offset.wm``."""
+        return self.file(WATERMARK_NAME)
+
+    def base_offset(self, key: str) -> tuple[int, str] | None:
+        """(base offset, extension) of a key of this partition that is named by an offset, else None."""
+        name = key.removeprefix(self.folder)
+        digits, dot, extension = name.partition(".")
+        if len(digits) != OFFSET_DIGITS or not digits.isascii() or not digits.isdigit() or not dot:
+            return None
+        return int(digits), extension
+
+
+@dataclass(frozen=True, slots=True)
+class ControlKeys:
+    """The keys of what Tidemark alone knows about a cluster, in the deployment's default store and prefix."""
+
+    prefix: str
+    cluster: str
+
+    def _under(self, kind: str) -> str:
+        return "/".join(part for part in (self.prefix, kind, self.cluster) if part) + "/"
+
+    def incarnations(self, topic: str) -> str:
+        """The topic's incarnations, in order."""
+        return f"{self._under('_topics')}{check_topic(topic)}.json"
+
+    @property
+    def indexes(self) -> str:
+        """The folder of the brokers' watermark indexes."""
+        return self._under("_watermarks")
+
+    def index(self, broker: int) -> str:
+        """The watermark index of one broker."""
+        return f"{self.indexes}{broker}.json"
+
+    def superseded(self, place: str, partition: int, epoch: int) -> str:
+        """The folder of what diverging segments replaced under ``epoch``."""
+        return f"{self._under('_superseded')}{place}-{partition}/{epoch}/"
+
+    def acknowledgements(self, place: str, partition: int) -> str:
+        """The folder of what people said about gaps of a partition."""
+        return f"{self._under('_acks')}{place}-{partition}/"
+
+    def acknowledgement(self, place: str, partition: int, start: int, end: int) -> str:
+        """A person's word on the gap ``[start, end)``."""
+        return f"{self.acknowledgements(place, partition)}{start}-{end}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TableKeys:
+    """The keys of a table and of its ledger, below the lake's store."""
+
+    prefix: str
+    cluster: str
+    topic: str
+    table: str
+
+    def _join(self, *parts: str) -> str:
+        return "/".join(part for part in (self.prefix, *parts) if part)
+
+    @property
+    def root(self) -> str:
+        """The table's folder, which holds ``_delta_log/`` and ``dt=…/``; no trailing slash."""
+        return self._join(self.table)
+
+    @property
+    def quarantine(self) -> str:
+        """The folder of refused rows and batches; no trailing slash."""
+        return self._join(f"{self.table}__quarantine")
+
+    def _state(self, *parts: str) -> str:
+        return self._join("_tidemark", self.cluster, self.topic, *parts)
+
+    def ledger(self, n: int, attempt: int) -> str:
+        """The state after commit ``n``, as ``attempt`` wrote it."""
+        return self._state("ledger", f"{n}-{attempt}.json")
+
+    def attempt(self, attempt: int) -> str:
+        """What a run set out to do."""
+        return self._state("attempts", f"{attempt}.json")
+
+    @property
+    def attempts(self) -> str:
+        """The folder of the attempts."""
+        return self._state("attempts") + "/"
+
+    @property
+    def evidence(self) -> str:
+        """The folder of the evidence."""
+        return self._state("evidence") + "/"
+
+    @property
+    def published(self) -> str:
+        """How far asset events and alerts have been sent."""
+        return self._state("published.json")
+
+    def result(self, attempt: int) -> str:
+        """What a run did, for the scheduler that started it."""
+        return self._state("results", f"{attempt}.json")
+
+
+def split_store_url(url: str) -> tuple[str, str]:
+    """``s3://bucket/some/prefix`` → (``s3://bucket``, ``some/prefix``); ``file:///dir`` → (``file:///dir``, ````).
+
+    Raises:
+        FormatError: neither an ``s3://`` nor a ``file:///`` URL.
+    """
+    if url.startswith("s3://"):
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        if re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
+            return f"s3://{bucket}", prefix.strip("/")
+    elif url.startswith("file:///") and len(url) > len("file:///"):
+        return url.rstrip("/"), ""
+    raise FormatError(url, "must be s3://<bucket>[/<prefix>] or file:///<directory>")

@@ -1,0 +1,217 @@
+"""The header of a record batch, and the rules that every batch of a segment must keep.
+
+Promises: :func:`read_header` reads the header of an entry of any message format that a broker of today may still hold on
+disk (magic 0, 1 and 2), and :func:`check_prefix` and :func:`check_header` name the first rule that it breaks. Nothing
+here reads records. All integers in a segment are big-endian.
+
+Source: Kafka's ``DefaultRecordBatch`` (magic 2, KIP-98), ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (magic 0 and
+1, KIP-32), ``LogSegment.append`` (offsets relative to the segment's base fit 31 bits).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final, Literal, NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+LOG_OVERHEAD: Final = 12
+"""Bytes before the part that a batch's length field counts: base offset (8) and the length itself (4)."""
+
+PREFIX_SIZE: Final = 17
+"""Bytes that every message format shares up to and including the magic byte."""
+
+HEADER_SIZE: Final = (26, 34, 61)
+"""Smallest entry by magic: in v0 and v1 with an empty key and value, in v2 with no records."""
+
+CRC_START: Final = (16, 16, 21)
+"""First byte under the checksum, by magic; CRC-32 for 0 and 1, CRC-32C for 2."""
+
+MAX_BATCH_BYTES: Final = 1 << 30
+"""A longer length field is taken for damage: a batch never exceeds its segment, which is 1 GiB by default."""
+
+MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+"""Offsets in a segment are at most this far above its base (``LogSegment.ensureOffsetInRange``)."""
+
+CODEC_MASK: Final = 0x07
+APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+TimestampType = Literal["create", "append"]
+
+CODECS: Final[tuple[Codec, ...]] = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_PREFIX = Struct(">qiib")
+_V2 = Struct(">qiibIhiqqqhii")
+_V0 = Struct(">qiIbb")
+_V1 = Struct(">qiIbbq")
+
+
+class Rule(IntEnum):
+    """What a segment can break; the order is that in which the rules are checked."""
+
+    NONE = 0
+    TRUNCATED = 1
+    ZEROED = 2
+    MAGIC = 3
+    LENGTH = 4
+    OFFSET = 5
+    DELTA = 6
+    RANGE = 7
+    COUNT = 8
+    CODEC = 9
+    CRC = 10
+
+    def text(self, value: int) -> str:
+        """The rule in words; ``value`` is the field that breaks it."""
+        return _TEXTS[self].format(value=value)
+
+
+_TEXTS: Final = {
+    Rule.NONE: "no rule is broken",
+    Rule.TRUNCATED: "the bytes end inside this record batch",
+    Rule.ZEROED: "zeros stand where a record batch should start",
+    Rule.MAGIC: "magic {value} is none of 0, 1 and 2: written by a newer Kafka than this version knows, or damaged",
+    Rule.LENGTH: "the length field {value} is too small for a batch header, or too large for a batch",
+    Rule.OFFSET: "base offset {value} is lower than the offset that must come next",
+    Rule.DELTA: "last offset delta {value} is negative",
+    Rule.RANGE: "last offset is {value} above the segment's base, and at most 2147483647 is possible",
+    Rule.COUNT: "record count {value} is negative, or larger than last offset delta + 1",
+    Rule.CODEC: "compression codec {value} is unknown to this message format",
+    Rule.CRC: "the checksum is not {value:#010x} as the header says: damaged",
+}
+
+
+class Broken(NamedTuple):
+    """A rule and the value of the field that breaks it."""
+
+    rule: Rule
+    value: int
+
+
+class BatchHeader(NamedTuple):
+    """Header of one entry of a segment: a v2 record batch, or a v0/v1 message.
+
+    A v0/v1 message stands for itself, or, when compressed, wraps others. A wrapper's header holds the offset of its LAST
+    inner message and neither the first offset nor the count: ``base_offset`` is then that last offset, and
+    ``record_count`` is -1 (it is 1 for a plain message). ``last_offset_delta`` is 0 for both.
+
+    A named tuple because a scan makes one per batch: a frozen dataclass takes five times as long to make.
+    """
+
+    position: int
+    """Byte of the segment file where the batch starts."""
+    base_offset: int
+    size: int
+    """Bytes of the whole batch, including the 12 that its length field leaves out."""
+    leader_epoch: int
+    """-1 where unknown, as in v0 and v1."""
+    magic: int
+    crc: int
+    """As stored, unsigned: CRC-32C in v2, CRC-32 in v0 and v1."""
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    """Milliseconds since 1970. With :attr:`has_delete_horizon` it is that horizon and no record's time. v0: -1."""
+    max_timestamp: int
+    """Milliseconds since 1970; -1 for none. v1: the header's only timestamp. v0: -1."""
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record that the batch ever had; compaction keeps it."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def end(self) -> int:
+        """Byte of the segment file after the batch."""
+        return self.position + self.size
+
+    @property
+    def codec(self) -> Codec:
+        """How the records are compressed."""
+        return CODECS[self.attributes & CODEC_MASK]
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """``append``: every record has the time ``max_timestamp``, set by the broker. ``create``: set by producers."""
+        return "append" if self.attributes & APPEND_TIME else "create"
+
+    @property
+    def is_transactional(self) -> bool:
+        """The batch belongs to a transaction of ``producer_id``, as data or as its marker."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """The batch is a marker of the broker's, not data."""
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Compaction has set the time from which the batch's tombstones may go (KIP-534)."""
+        return bool(self.attributes & DELETE_HORIZON)
+
+
+def check_prefix(buffer: Buffer, at: int, max_batch_bytes: int = MAX_BATCH_BYTES) -> Broken | None:
+    """Check what says how to read on: the first 17 bytes, which must be in ``buffer`` from index ``at``."""
+    base_offset, length, epoch_or_crc, magic = _PREFIX.unpack_from(buffer, at)
+    if not (base_offset or length or epoch_or_crc or magic):
+        return Broken(Rule.ZEROED, 0)
+    if not 0 <= magic <= 2:
+        return Broken(Rule.MAGIC, magic)
+    if not HEADER_SIZE[magic] <= length + LOG_OVERHEAD <= max_batch_bytes:
+        return Broken(Rule.LENGTH, length)
+    return None
+
+
+def read_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
+    """Read the header at index ``at``, whose prefix is sound and of which HEADER_SIZE[magic] bytes are in ``buffer``.
+
+    ``position`` is the byte of the segment file at which the batch starts.
+    """
+    magic = buffer[at + PREFIX_SIZE - 1]
+    if magic == 2:
+        base_offset, length, *rest = _V2.unpack_from(buffer, at)
+        return BatchHeader(position, base_offset, length + LOG_OVERHEAD, *rest)
+    if magic == 1:
+        offset, length, crc, _, attributes, timestamp = _V1.unpack_from(buffer, at)
+    else:
+        offset, length, crc, _, attributes = _V0.unpack_from(buffer, at)
+        timestamp = -1
+    attributes &= CODEC_MASK | (APPEND_TIME if magic == 1 else 0)  # no other bit has a meaning before v2
+    count = -1 if attributes & CODEC_MASK else 1
+    return BatchHeader(
+        position, offset, length + LOG_OVERHEAD, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, count
+    )
+
+
+def check_header(header: BatchHeader, base_offset: int, expected: int) -> Broken | None:
+    """Check all that the header alone can break, in a segment based at ``base_offset``, where ``expected`` or a later
+    offset must come next.
+    """
+    if header.base_offset < expected:
+        return Broken(Rule.OFFSET, header.base_offset)
+    delta = header.last_offset_delta
+    if delta < 0:
+        return Broken(Rule.DELTA, delta)
+    if header.base_offset + delta - base_offset > MAX_RELATIVE_OFFSET:
+        return Broken(Rule.RANGE, header.base_offset + delta - base_offset)
+    if header.magic == 2 and not 0 <= header.record_count <= delta + 1:
+        return Broken(Rule.COUNT, header.record_count)
+    codec = header.attributes & CODEC_MASK
+    if codec > (4 if header.magic == 2 else 3):
+        return Broken(Rule.CODEC, codec)
+    return None

@@ -1,0 +1,97 @@
+"""What a store does, and the one way to create an object exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import BinaryIO, NamedTuple, Protocol
+
+from tidemark.errors import PreconditionFailed, UnknownOutcome
+
+
+class ObjectInfo(NamedTuple):
+    """An object without its bytes; ``size`` in bytes, ``crc32c`` where the store knows it (never in listings)."""
+
+    key: str
+    size: int
+    etag: str
+    modified: datetime
+    crc32c: int | None = None
+
+
+class Fetched(NamedTuple):
+    """An object's bytes and the ETag that they had."""
+
+    body: bytes
+    etag: str
+
+
+class Store(Protocol):
+    """One bucket. Every method raises :class:`tidemark.errors.StoreError` or one of its kinds, naming the key."""
+
+    url: str
+
+    def put(
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        *,
+        size: int | None = None,
+        crc32c: int | None = None,
+        if_match: str | None = None,
+        if_none_match: bool = False,
+    ) -> str:
+        """Write the object and return its ETag.
+
+        A file is read from its current position for ``size`` bytes. ``crc32c`` is sent along, and the store
+        refuses other bytes. ``if_match`` replaces that very version alone, ``if_none_match`` only creates.
+
+        Raises:
+            PreconditionFailed: the condition does not hold (also 409, another conditional write under way).
+            UnknownOutcome: no answer that proves anything; read back before deciding.
+        """
+        ...
+
+    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
+        """The whole object. Raises NotFound, or PreconditionFailed if it is another version now."""
+        ...
+
+    def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
+        """Bytes ``[start, end)``, exactly as many; raises like :meth:`get`."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size, ETag and checksum. Raises NotFound."""
+        ...
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Objects under ``prefix``, sorted by key within one folder; ``start_after`` only inside one leaf folder.
+
+        Some servers list ``orders/`` before ``orders-dlq/``, so never rely on order across folders.
+        """
+        ...
+
+    def copy(self, source: str, target: str, *, source_etag: str) -> str:
+        """Copy within the store if the source still is that version; returns the copy's ETag."""
+        ...
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        """Remove the object; not an error if it is gone already."""
+        ...
+
+
+def put_once(store: Store, key: str, body: bytes) -> str:
+    """Create ``key`` with ``body``, or find that it holds ``body`` already; returns the ETag.
+
+    Safe to call again after any failure, also after an unknown one.
+
+    Raises:
+        PreconditionFailed: the key holds something else.
+    """
+    try:
+        return store.put(key, body, if_none_match=True)
+    except (PreconditionFailed, UnknownOutcome):
+        there = store.get(key)
+        if there.body != body:
+            raise PreconditionFailed(key, "exists with other content; it is written once and never replaced") from None
+        return there.etag

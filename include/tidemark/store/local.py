@@ -1,0 +1,133 @@
+"""A directory that behaves like a bucket: for tests, for trying things out, and for a shared file system.
+
+An object is a file, its ETag the MD5 of its bytes, as S3's of a single PUT. Writes go to a temporary file and
+are linked or renamed into place, conditions are checked under a lock on the whole directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from crc32c import crc32c as crc32c_of
+
+from tidemark.errors import NotFound, PreconditionFailed, StoreError
+from tidemark.store.base import Fetched, ObjectInfo
+
+_HIDDEN = ".tidemark-store"
+
+
+class LocalStore:
+    """The files below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = f"file://{root}"
+        self._root = root
+        self._private = root / _HIDDEN
+        self._private.mkdir(parents=True, exist_ok=True)
+
+    def put(
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        *,
+        size: int | None = None,
+        crc32c: int | None = None,
+        if_match: str | None = None,
+        if_none_match: bool = False,
+    ) -> str:
+        """See :meth:`tidemark.store.base.Store.put`."""
+        data = body if isinstance(body, bytes) else body.read(-1 if size is None else size)
+        if size is not None and len(data) != size:
+            raise StoreError(key, f"the file has {len(data)} bytes and not {size}; it changed while it was read")
+        if crc32c is not None and crc32c_of(data) != crc32c:
+            raise StoreError(key, f"CRC32C of the bytes is {crc32c_of(data):08x} and not {crc32c:08x}")
+        target = self._path(key)
+        with self._locked():
+            there = self._etag(target)
+            if if_none_match and there is not None:
+                raise PreconditionFailed(key, "exists already")
+            if if_match is not None and there != if_match:
+                raise PreconditionFailed(key, f"is another version now: {there} and not {if_match}")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self._private, delete=False) as temporary:
+                temporary.write(data)
+                temporary.flush()
+                os.fsync(temporary.fileno())
+            Path(temporary.name).rename(target)
+        return _etag(data)
+
+    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
+        """See :meth:`tidemark.store.base.Store.get`."""
+        try:
+            data = self._path(key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise NotFound(key, "there is no such object") from error
+        if if_match is not None and _etag(data) != if_match:
+            raise PreconditionFailed(key, f"is another version now: {_etag(data)} and not {if_match}")
+        return Fetched(data, _etag(data))
+
+    def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
+        """See :meth:`tidemark.store.base.Store.get_range`."""
+        data = self.get(key, if_match=if_match).body[start:end]
+        if len(data) != end - start:
+            raise StoreError(key, f"has no bytes {start} to {end}")
+        return data
+
+    def head(self, key: str) -> ObjectInfo:
+        """See :meth:`tidemark.store.base.Store.head`."""
+        body, etag = self.get(key)
+        modified = datetime.fromtimestamp(self._path(key).stat().st_mtime, UTC)
+        return ObjectInfo(key, len(body), etag, modified, crc32c_of(body))
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """See :meth:`tidemark.store.base.Store.list`."""
+        folder = self._root / prefix.rpartition("/")[0]
+        keys = sorted(str(path.relative_to(self._root)) for path in folder.rglob("*") if path.is_file())
+        for key in keys:
+            hidden = key.startswith(_HIDDEN)
+            if hidden or not key.startswith(prefix) or (start_after is not None and key <= start_after):
+                continue
+            try:
+                yield self.head(key)._replace(crc32c=None)
+            except (NotFound, FileNotFoundError):
+                continue  # deleted since the folder was read, as on S3
+
+    def copy(self, source: str, target: str, *, source_etag: str) -> str:
+        """See :meth:`tidemark.store.base.Store.copy`."""
+        return self.put(target, self.get(source, if_match=source_etag).body)
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        """See :meth:`tidemark.store.base.Store.delete`."""
+        path = self._path(key)
+        with self._locked():
+            there = self._etag(path)
+            if if_match is not None and there is not None and there != if_match:
+                raise PreconditionFailed(key, f"is another version now: {there} and not {if_match}")
+            path.unlink(missing_ok=True)
+
+
+    def _path(self, key: str) -> Path:
+        if not key or key.startswith("/") or any(part in {"", ".", ".."} for part in key.split("/")):
+            raise StoreError(key, "is no key: empty, absolute, or with an empty, '.' or '..' part")
+        return self._root / key
+
+    def _etag(self, path: Path) -> str | None:
+        return _etag(path.read_bytes()) if path.is_file() else None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._private / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

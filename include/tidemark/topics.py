@@ -1,0 +1,165 @@
+"""The topics file: what a deployment ingests, where raw segments and tables lie, and how each topic is treated."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from tidemark.config import Duration, Settings, Size, load
+from tidemark.endpoints import EndpointSettings
+from tidemark.errors import FormatError
+from tidemark.layout import TableKeys, check_cluster, check_topic, split_store_url
+from tidemark.store import StoreOptions
+
+TopicName = Annotated[str, AfterValidator(check_topic)]
+ClusterName = Annotated[str, AfterValidator(check_cluster)]
+
+Column = Literal["timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch"]
+"""A column that a topic may leave out; incarnation, partition and offset always stay."""
+
+ALL_COLUMNS: tuple[Column, ...] = ("timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch")
+
+
+class SaneTimestamps(Settings):
+    """Record times outside go to quarantine: before ``earliest``, or more than ``ahead`` after the upload."""
+
+    earliest: date = date(1970, 1, 2)
+    ahead: Duration = timedelta(days=1)
+
+
+class BatchWindow(Settings):
+    """A run starts when this much has been uploaded or waited for, whichever comes first."""
+
+    size: Size = Field(default=64 << 20, ge=1)
+    age: Duration = timedelta(seconds=60)
+
+
+class BytesParser(Settings):
+    """Keys, values and headers as they are: no column beyond Kafka's own."""
+
+    kind: Literal["bytes"] = "bytes"
+
+
+class TopicSettings(Settings):
+    """How one topic is ingested."""
+
+    topic: TopicName
+    cluster: ClusterName
+    table: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$")
+    owner: str = "tidemark"
+    time_zone: str = "UTC"
+    lateness: Duration = timedelta(hours=1)
+    freshness: Duration = timedelta(minutes=15)
+    sane_timestamps: SaneTimestamps = SaneTimestamps()
+    batch: BatchWindow = BatchWindow()
+    keep: tuple[Column, ...] = ALL_COLUMNS
+    parser: BytesParser = BytesParser()
+
+    @field_validator("time_zone")
+    @classmethod
+    def _check_time_zone(cls, name: str) -> str:
+        if name not in available_timezones():
+            raise ValueError("must be a name of the tz database, such as UTC or Europe/Vienna")
+        return name
+
+    @field_validator("table")
+    @classmethod
+    def _check_table(cls, table: str) -> str:
+        if table.endswith("__quarantine"):
+            raise ValueError("must not end in __quarantine, which is the name of the table of refused rows")
+        return table
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone in which a record's time becomes its ``dt``."""
+        return ZoneInfo(self.time_zone)
+
+    @property
+    def digest(self) -> str:
+        """What identifies the settings that rows depend on: 16 hexadecimal digits."""
+        parts = self.model_dump_json(include={"topic", "cluster", "time_zone", "sane_timestamps", "keep", "parser"})
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+class Deployment(Settings):
+    """The topics file as a whole."""
+
+    raw: EndpointSettings
+    lake: str
+    store: StoreOptions = StoreOptions()
+    topics: tuple[TopicSettings, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, value: Any) -> Any:
+        """Give each topic the file's ``cluster`` and ``defaults``, and its own name as its table's."""
+        if not isinstance(value, dict):
+            return value
+        value = dict(value)
+        shared = {"cluster": value.pop("cluster", None)} if value.get("cluster") is not None else {}
+        shared |= value.pop("defaults", None) or {}
+        topics = value.get("topics")
+        if isinstance(topics, list):
+            value["topics"] = [_with_defaults(item, shared) for item in topics]
+        return value
+
+    @field_validator("lake")
+    @classmethod
+    def _check_lake(cls, url: str) -> str:
+        try:
+            split_store_url(url)
+        except FormatError as error:
+            raise ValueError(error.rule) from error
+        return url
+
+    @model_validator(mode="after")
+    def _check_unique(self) -> Self:
+        for what, names in (
+            ("topic", [f"{one.cluster}/{one.topic}" for one in self.topics]),
+            ("table", [one.table for one in self.topics]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{what} {', '.join(twice)} stands twice; each must be unique in a deployment")
+        return self
+
+    def topic(self, name: str, cluster: str | None = None) -> TopicSettings:
+        """The settings of a topic; ``cluster`` is needed only where two clusters have the name.
+
+        Raises:
+            FormatError: there is none, or more than one.
+        """
+        found = [one for one in self.topics if one.topic == name and cluster in {None, one.cluster}]
+        if len(found) != 1:
+            known = ", ".join(f"{one.cluster}/{one.topic}" for one in self.topics)
+            raise FormatError(name, f"must name one topic of the topics file, which has: {known}")
+        return found[0]
+
+    def table_keys(self, topic: TopicSettings) -> TableKeys:
+        """Where the table of ``topic`` and its ledger lie, below :attr:`lake_store`."""
+        return TableKeys(split_store_url(self.lake)[1], topic.cluster, topic.topic, topic.table)
+
+    @property
+    def lake_store(self) -> str:
+        """The URL of the lake's store, without its prefix."""
+        return split_store_url(self.lake)[0]
+
+
+def _with_defaults(item: Any, shared: dict[str, Any]) -> Any:
+    if not isinstance(item, dict):
+        return item
+    merged = shared | item
+    if "topic" in merged:
+        merged.setdefault("table", merged["topic"])
+    return merged
+
+
+def load_topics(path: Path) -> Deployment:
+    """Read a topics file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    return load(Deployment, path)
+

@@ -1,0 +1,60 @@
+"""The watermark index: all that one broker leads, at a glance, so that a watcher reads 10³ objects and not 10⁶.
+
+Each agent writes its own (``_watermarks/<cluster>/<broker>.json``) on change, at most every 10 s, and every 60 s
+when idle. A reader merges them: per partition the entry with the highest (epoch, next offset) counts, within the
+newest topic id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.gaps import Gap
+from tidemark.layout import TopicPartition
+from tidemark.stored import Part, StoredObject
+
+
+class IndexEntry(Part):
+    """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole."""
+
+    topic: str
+    partition: int = Field(ge=0)
+    topic_id: str | None
+    incarnation: int = Field(ge=0)
+    leader_epoch: int
+    next_offset: int
+    uploaded_end: int
+    log_end_offset: int
+    high_watermark: int
+    active_first_timestamp: int | None = None
+    active_max_timestamp: int | None = None
+    observed_at: AwareDatetime
+    gaps: tuple[Gap, ...] = ()
+
+
+class WatermarkIndex(StoredObject):
+    """What one broker's agent knows of the partitions that it leads."""
+
+    cluster: str
+    broker: int
+    agent_version: str
+    written_at: AwareDatetime
+    entries: tuple[IndexEntry, ...] = ()
+
+
+def merge(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, IndexEntry]:
+    """The entry that counts for each partition: newest incarnation, then highest (leader epoch, next offset)."""
+    newest: dict[TopicPartition, IndexEntry] = {}
+    for index in indexes:
+        for entry in index.entries:
+            at = TopicPartition(entry.topic, entry.partition)
+            known = newest.get(at)
+            if known is None or _rank(entry) > _rank(known):
+                newest[at] = entry
+    return newest
+
+
+def _rank(entry: IndexEntry) -> tuple[int, int, int]:
+    return entry.incarnation, entry.leader_epoch, entry.next_offset

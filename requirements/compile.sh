@@ -1,0 +1,14 @@
+#!/bin/sh
+# Recompile the pinned requirements from pyproject.toml:  make requirements
+# No index URL is written, so that any mirror serves; hashes are, so that none can serve something else.
+set -eu
+uv=${1:?usage: compile.sh UV}
+compile() { out=$1; shift; "$uv" pip compile --quiet --python-version 3.11 --no-emit-index-url --generate-hashes \
+  --no-header --no-annotate "$@" --output-file "requirements/$out.txt"; }
+compile agent pyproject.toml --extra agent
+compile spark pyproject.toml --extra spark
+compile airflow pyproject.toml --extra airflow
+compile dev pyproject.toml --extra agent --extra spark --group dev
+compile pytest --group pytest --constraint requirements/airflow.txt
+compile java --group java
+compile build requirements/build.in
