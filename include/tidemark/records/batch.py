@@ -1,11 +1,11 @@
 """The header of a record batch, and the rules that every batch of a segment must keep.
 
-Promises: :func:`read_header` reads the header of an entry of any message format that a broker of today may still hold on
-disk (magic 0, 1 and 2), and :func:`check_prefix` and :func:`check_header` name the first rule that it breaks. Nothing
-here reads records. All integers in a segment are big-endian.
+Promises: :func:`read_header` reads the header of an entry of any message format that a broker of today may still hold
+on disk (magic 0, 1 and 2), and :func:`check_prefix` and :func:`check_header` name the first rule that it breaks.
+Nothing here reads records. All integers in a segment are big-endian.
 
-Source: Kafka's ``DefaultRecordBatch`` (magic 2, KIP-98), ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (magic 0 and
-1, KIP-32), ``LogSegment.append`` (offsets relative to the segment's base fit 31 bits).
+Source: Kafka's ``DefaultRecordBatch`` (magic 2, KIP-98), ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (magic 0
+and 1, KIP-32), ``LogSegment.append`` (offsets relative to the segment's base fit 31 bits).
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Broken(NamedTuple):
 class BatchHeader(NamedTuple):
     """Header of one entry of a segment: a v2 record batch, or a v0/v1 message.
 
-    A v0/v1 message stands for itself, or, when compressed, wraps others. A wrapper's header holds the offset of its LAST
-    inner message and neither the first offset nor the count: ``base_offset`` is then that last offset, and
+    A v0/v1 message stands for itself, or, when compressed, wraps others. A wrapper's header holds the offset of its
+    LAST inner message and neither the first offset nor the count: ``base_offset`` is then that last offset, and
     ``record_count`` is -1 (it is 1 for a plain message). ``last_offset_delta`` is 0 for both.
 
     A named tuple because a scan makes one per batch: a frozen dataclass takes five times as long to make.

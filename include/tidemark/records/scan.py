@@ -36,7 +36,9 @@ from tidemark.records.transactions import OpenTransaction, TransactionTracker
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What a scan found out. Timestamps are milliseconds since 1970, of data batches (not markers, not emptied ones)."""
+    """What a scan found out. Timestamps are milliseconds since 1970, of data batches (not markers, not emptied
+    ones).
+    """
 
     size: int
     """Bytes fed."""
@@ -48,8 +50,8 @@ class SegmentSummary:
     next_offset: int
     """Offset after the last batch; the segment's base when there is none."""
     first_timestamp: int | None
-    """Of the first data batch that tells it (one with a delete horizon does not): its base timestamp, or its append time.
-    Compaction may have removed the record that had it."""
+    """Of the first data batch that tells it (one with a delete horizon does not): its base timestamp, or its append
+    time. Compaction may have removed the record that had it."""
     max_timestamp: int | None
     magics: tuple[int, ...]
     codecs: tuple[Codec, ...]
@@ -63,9 +65,9 @@ class SegmentSummary:
 class SegmentScanner:
     """Scans one segment incrementally.
 
-    ``name`` is the file or object for messages, ``base_offset`` the segment's base, ``open_before`` the transactions open
-    at its start, ``max_batch_bytes`` the largest batch believed. After a :class:`SegmentError` only :meth:`summary`, of
-    what came before the bad batch, is of use.
+    ``name`` is the file or object for messages, ``base_offset`` the segment's base, ``open_before`` the transactions
+    open at its start, ``max_batch_bytes`` the largest batch believed. After a :class:`SegmentError` only
+    :meth:`summary`, of what came before the bad batch, is of use.
     """
 
     def __init__(
@@ -111,10 +113,7 @@ class SegmentScanner:
             if self._in_zeros:
                 self._expect_zeros(view[at:])
                 break
-            if self._header is None:
-                at = self._take_header(view, at)
-            else:
-                at = self._take_body(view, at)
+            at = self._take_header(view, at) if self._header is None else self._take_body(view, at)
             if self._header is not None and not self._body_left:
                 header, self._header = self._header, None
                 self._accept(header)
@@ -207,7 +206,7 @@ class SegmentScanner:
 
     def _expect_zeros(self, view: memoryview) -> None:
         """Zeros may only be followed by zeros: anything else proves that bytes in between are lost."""
-        if any(view):
+        if bytes(view) != bytes(len(view)):
             raise self._error(Broken(Rule.ZEROED, 0))
 
     def _check(self, broken: Broken | None) -> None:

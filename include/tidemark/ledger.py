@@ -1,0 +1,121 @@
+"""The ledger: what a table holds after each commit, and where each partition goes on.
+
+``ledger/<n>-<attempt>.json`` is written before the Delta commit that makes it count; the table's transactions
+``tidemark.ledger`` = n and ``tidemark.attempt`` name the committed one. So a ledger object by itself proves
+nothing: read it through :func:`tidemark.table.committed_ledger`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.gaps import Gap
+from tidemark.manifest import LineagePairs, OpenTransaction
+from tidemark.stored import Part, StoredObject, utc_now
+
+LEDGER_TRANSACTION = "tidemark.ledger"
+ATTEMPT_TRANSACTION = "tidemark.attempt"
+
+
+class PartitionState(Part):
+    """One partition of one incarnation: everything below ``next_offset`` has a class, nothing above is landed.
+
+    ``held_by`` are the transactions that keep ``next_offset`` from going on; ``gaps`` are LOST offsets at or
+    above ``next_offset``, which hold the partition until they are filled or acknowledged.
+    """
+
+    incarnation: int = Field(ge=0)
+    topic_id: str | None
+    partition: int = Field(ge=0)
+    start_offset: int = Field(ge=0)
+    next_offset: int = Field(ge=0)
+    leader_epoch: int
+    lineage: LineagePairs = ()
+    gaps: tuple[Gap, ...] = ()
+    held_by: tuple[OpenTransaction, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+
+class DateState(Part):
+    """One ``dt`` of the table."""
+
+    state: Literal["open", "final", "final_incomplete", "reopened"] = "open"
+    rows: int = Field(ge=0)
+    late_rows: int = Field(default=0, ge=0)
+
+
+class Parent(Part):
+    """The ledger before this one: its number, its attempt, and the SHA-256 of its bytes."""
+
+    n: int
+    attempt: int
+    sha256: str
+
+
+class Ledger(StoredObject):
+    """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet."""
+
+    n: int = Field(ge=0)
+    attempt: int = Field(ge=0)
+    parent: Parent | None = None
+    cluster: str
+    topic: str
+    table: str
+    kind: Literal["genesis", "ingest", "rebuild"]
+    generation: int = Field(default=0, ge=0)
+    partitions: tuple[PartitionState, ...] = ()
+    dates: dict[str, DateState] = Field(default_factory=dict)
+    dates_changed: tuple[str, ...] = ()
+    rows: int = Field(default=0, ge=0)
+    landed: tuple[int, ...] = ()
+    configuration: str = ""
+    code: str = ""
+    committed_at: AwareDatetime
+
+    @classmethod
+    def genesis(cls, cluster: str, topic: str, table: str) -> Ledger:
+        """The state of a table that no run has landed in."""
+        return cls(n=0, attempt=0, cluster=cluster, topic=topic, table=table, kind="genesis", committed_at=utc_now())
+
+    @property
+    def by_partition(self) -> dict[tuple[int, int], PartitionState]:
+        """Partition states by (incarnation, partition)."""
+        return {state.key: state for state in self.partitions}
+
+    def as_parent(self) -> Parent | None:
+        """How the next ledger names this one; None for the genesis, which has no object."""
+        if self.n == 0:
+            return None
+        return Parent(n=self.n, attempt=self.attempt, sha256=hashlib.sha256(self.to_bytes()).hexdigest())
+
+
+class Published(StoredObject):
+    """The outbox pointer: asset events and alerts were sent for all ledgers up to ``n``.
+
+    ``alerted`` names the gaps that a person has been told of, as ``<incarnation>-<partition>-<from>``.
+    """
+
+    n: int = Field(ge=0)
+    attempt: int = Field(ge=0)
+    alerted: tuple[str, ...] = ()
+    at: AwareDatetime
+
+
+def new_attempt() -> int:
+    """A random 62-bit number, the identity of one run."""
+    return secrets.randbits(62)
+
+
+def file_digest(topic_id: str | None, ranges: Iterable[str], configuration: str, code: str, attempt: int) -> str:
+    """The 12 hexadecimal digits in a data file's name: what it was made from, and by which run."""
+    parts = [topic_id or "", *ranges, configuration, code, str(attempt)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,102 @@
+"""The lineage of a log: which leader epoch wrote which offsets.
+
+Source: Kafka's ``LeaderEpochFileCache`` (KIP-101, KIP-279).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tidemark.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """(epoch, start offset) pairs; both strictly increase. An epoch ends where the next one starts, the last is open.
+
+    Offsets below the first start are unknown: retention cuts a broker's lineage there (see :meth:`with_history`).
+    """
+
+    entries: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, entries: Iterable[Iterable[int]], name: str) -> Lineage:
+        """Check and keep ``entries``. Raises :class:`FormatError` under ``name`` if they are no lineage."""
+        pairs = [tuple(entry) for entry in entries]
+        for pair in pairs:
+            if len(pair) != 2 or min(pair) < 0:
+                raise FormatError(name, f"{pair} is not an epoch and its start offset")
+        for (epoch, start), (next_epoch, next_start) in pairwise(pairs):
+            if next_epoch <= epoch or next_start <= start:
+                raise FormatError(name, f"epoch {next_epoch} from {next_start} cannot follow {epoch} from {start}")
+        return cls(tuple((epoch, start) for epoch, start in pairs))
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch that wrote ``offset``, were it written; None below the first start."""
+        index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        return self.entries[index - 1][0] if index else None
+
+    def end_offset(self, epoch: int, log_end: int) -> tuple[int, int] | None:
+        """(largest epoch ≤ ``epoch``, offset after its last) in a log that ends at ``log_end``.
+
+        As ``LeaderEpochFileCache.endOffsetFor``: the newest epoch ends at ``log_end``; before the first epoch the
+        answer is ``epoch`` itself and the first start; None for an epoch newer than all.
+        """
+        index = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
+        floor = self.entries[index - 1][0] if index else epoch
+        if index < len(self.entries):
+            return floor, self.entries[index][1]
+        return (floor, log_end) if self.entries and floor == epoch else None
+
+    def truncated(self, end: int) -> Lineage:
+        """The lineage of the log cut off at ``end``: of the offsets below it."""
+        return Lineage(tuple(entry for entry in self.entries if entry[1] < end))
+
+    def with_history(self, older: Lineage) -> Lineage:
+        """This lineage with what ``older`` knows of offsets below its first start, as far as their epochs allow
+        both.
+        """
+        if not self.entries:
+            return older
+        (epoch, start), *rest = self.entries
+        before = [entry for entry in older.entries if entry[1] < start and entry[0] <= epoch]
+        if before and before[-1][0] == epoch:  # retention had moved the start up within the epoch
+            return Lineage((*before, *rest))
+        return Lineage((*before, *self.entries))
+
+    def divergence(self, other: Lineage, end: int | None = None) -> int | None:
+        """The first offset below ``end`` that both lineages know and give to different epochs; None if there is none.
+
+        ``end`` is the smaller of both logs' ends: beyond it one of them says nothing. Without it the newest epochs go
+        on for ever, so that a lineage and its continuation diverge where the continuation's next epoch starts.
+        """
+        if not self.entries or not other.entries:
+            return None
+        known_from = max(self.entries[0][1], other.entries[0][1])
+        starts = {known_from, *(start for _, start in self.entries + other.entries if start > known_from)}
+        for offset in sorted(starts):
+            if end is not None and offset >= end:
+                return None
+            if self.epoch_at(offset) != other.epoch_at(offset):
+                return offset
+        return None
+
+    def is_live(self, base_offset: int, epoch: int) -> bool:
+        """Whether a stored batch lies on this lineage. ``epoch`` is -1 in v0 and v1, which no lineage knows."""
+        return self.epoch_at(base_offset) == (epoch if epoch >= 0 else None)
+
+    def to_json(self) -> list[list[int]]:
+        """``[[epoch, start], …]``"""
+        return [list(entry) for entry in self.entries]
+
+    @classmethod
+    def from_json(cls, value: object, name: str) -> Lineage:
+        """From ``[[epoch, start], …]``. Raises :class:`FormatError` under ``name`` for anything else."""
+        if not isinstance(value, list) or not all(
+            isinstance(entry, list) and all(type(number) is int for number in entry) for entry in value
+        ):
+            raise FormatError(name, "a lineage is a list of [epoch, start offset]")
+        return cls.of(value, name)

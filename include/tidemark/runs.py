@@ -1,0 +1,140 @@
+"""What a run sets out to do and what came of it: the objects by which scheduler and job talk.
+
+A plan (``attempts/<attempt>.json``) is written before anything else of the run. It is a function of the raw
+objects, the topic's settings and the committed ledger, so the same state gives the same plan, attempt apart. Its
+tasks are what Spark schedules; a task converts consecutive byte ranges of one partition.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.gaps import Gap
+from tidemark.manifest import LineagePairs, OpenTransaction
+from tidemark.stored import Part, StoredObject
+
+
+class SegmentRange(Part):
+    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end.
+
+    Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
+    as If-Match with every read. ``store`` is the endpoint's URL.
+    """
+
+    store: str
+    key: str
+    etag: str
+    base_offset: int
+    start: int = Field(ge=0)
+    end: int = Field(ge=0)
+    from_offset: int
+    to_offset: int
+    compacted: bool = False
+
+    @property
+    def label(self) -> str:
+        """The range in words, as it stands in evidence and in the file digest."""
+        return f"{self.key}:{self.start}-{self.end}:{self.from_offset}-{self.to_offset}"
+
+
+class Task(Part):
+    """Consecutive ranges of one partition, converted by one Spark task into one file per date."""
+
+    incarnation: int
+    topic_id: str | None
+    partition: int
+    ranges: tuple[SegmentRange, ...]
+
+    @property
+    def from_offset(self) -> int:
+        """The first offset that the task accounts for."""
+        return self.ranges[0].from_offset
+
+    @property
+    def to_offset(self) -> int:
+        """The next offset after the last that the task accounts for."""
+        return self.ranges[-1].to_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(part.end - part.start for part in self.ranges)
+
+
+class Aborted(Part):
+    """A transaction that was aborted: leave out its producer's transactional batches in ``[first, last]``."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class PartitionPlan(Part):
+    """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions."""
+
+    incarnation: int
+    topic_id: str | None
+    partition: int
+    start: int
+    end: int
+    leader_epoch: int
+    lineage: LineagePairs
+    aborted: tuple[Aborted, ...] = ()
+    held_by: tuple[OpenTransaction, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    acknowledged: tuple[tuple[int, int], ...] = ()
+    deleted_before_upload: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+
+class RunPlan(StoredObject):
+    """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go."""
+
+    attempt: int
+    kind: Literal["ingest", "rebuild"]
+    cluster: str
+    topic: str
+    table: str
+    generation: int = 0
+    ledger_n: int
+    ledger_attempt: int
+    configuration: str
+    code: str
+    created_at: AwareDatetime
+    partitions: tuple[PartitionPlan, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    dates: tuple[str, ...] = ()
+    removes: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to commit: no range, no change of a partition's state."""
+        return not self.partitions and not self.removes
+
+
+class RunResult(StoredObject):
+    """``results/<attempt>.json``: what the scheduler reads after the job.
+
+    ``landed``: this attempt's commit counts (be it made now or before). ``stale``: the table has moved on since
+    the plan, nothing was committed and nothing is lost. ``empty``: there was nothing to do.
+    """
+
+    attempt: int
+    status: Literal["landed", "stale", "empty"]
+    cluster: str
+    topic: str
+    table: str
+    ledger_n: int
+    rows: int = 0
+    files: int = 0
+    bytes_read: int = 0
+    quarantined: int = 0
+    dates: tuple[str, ...] = ()
+    gaps: tuple[tuple[int, int, int, int], ...] = ()
+    seconds: dict[str, float] = Field(default_factory=dict)

@@ -1,0 +1,182 @@
+"""Jar sets from Maven Central, fetched once per user by the Ivy that pip's pyspark ships.
+
+:func:`fetch` returns a directory of jars in the cache. A set is complete or absent: it is fetched into a temporary
+directory, each jar is compared with its SHA-256 in ``jars.sha256``, and the directory is renamed into place, under
+a lock that keeps concurrent callers from fetching twice. ``python -m tests.support.jars [SET...]`` fetches sets
+(default: all); with ``--lock`` it rewrites ``jars.sha256`` after a version below was changed. For a mirror set
+TIDEMARK_IVY_SETTINGS to an ivysettings.xml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from tests.support.java import java
+from tests.support.paths import cache_dir, site_packages
+
+_SHA256 = Path(__file__).with_name("jars.sha256")
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """``direct`` jars come alone, ``transitive`` ones with their run-time dependencies but for organisations ``without``."""
+
+    direct: tuple[str, ...] = ()
+    transitive: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def ivy_xml(self) -> str:
+        """The set as an Ivy module."""
+        lines = [_dependency(gav, transitive=False) for gav in self.direct]
+        lines += [_dependency(gav, transitive=True) for gav in self.transitive]
+        lines += [f'<exclude org={quoteattr(org)} matcher="glob"/>' for org in self.without]
+        return (
+            '<ivy-module version="2.0"><info organisation="tidemark" module="jars"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
+        )
+
+
+def _dependency(gav: str, *, transitive: bool) -> str:
+    org, name, rev = gav.split(":")
+    conf = "default->runtime,master" if transitive else "default->master"
+    return f'<dependency org="{org}" name="{name}" rev="{rev}" transitive="{str(transitive).lower()}" conf="{conf}"/>'
+
+
+_AWS_SDK = "2.35.4"  # the version that hadoop-aws 3.5.0 was built with
+JAR_SETS = {
+    "kafka-4.3.1": JarSet(direct=("org.slf4j:slf4j-simple:1.7.36",), transitive=("org.apache.kafka:kafka_2.13:4.3.1",)),
+    "kafka-3.9.2": JarSet(direct=("org.slf4j:slf4j-simple:1.7.36",), transitive=("org.apache.kafka:kafka_2.13:3.9.2",)),
+    # s3a:// for Spark 4.2.0, whose Hadoop is 3.5.0; modules of the SDK instead of its 690 MB bundle, and none of
+    # the libraries that Spark brings itself.
+    "spark-s3a": JarSet(
+        direct=("org.apache.hadoop:hadoop-aws:3.5.0", "org.wildfly.openssl:wildfly-openssl:2.2.5.Final"),
+        transitive=tuple(
+            f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in ("s3", "s3-transfer-manager", "sts", "kms")
+        ),
+        without=("org.slf4j", "com.fasterxml.jackson*", "io.netty", "commons-logging", "commons-codec"),
+    ),
+    "delta-spark": JarSet(
+        direct=tuple(
+            f"io.delta:{name}:4.4.0"
+            for name in (
+                "delta-spark_4.2_2.13",
+                "delta-storage",
+                "delta-kernel-api",
+                "delta-kernel-defaults",
+                "delta-kernel-unitycatalog",
+            )
+        ),
+    ),
+    # Spark's own Kafka source, the peer in the benchmarks. Not transitive: the token provider of 4.2.0 is not on
+    # Maven Central; 4.0.0 is its newest.
+    "spark-kafka": JarSet(
+        direct=(
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+            "org.apache.kafka:kafka-clients:3.9.2",
+            "org.apache.commons:commons-pool2:2.12.1",
+        ),
+    ),
+}
+
+
+def fetch(name: str) -> Path:
+    """The directory with the jars of a set, fetched unless it is there; KeyError if there is no such set."""
+    jar_set = JAR_SETS[name]
+    digest = hashlib.sha256(jar_set.ivy_xml().encode()).hexdigest()[:8]
+    target = cache_dir() / "jars" / f"{name}-{digest}"
+    if target.exists():
+        return target
+    with _lock():
+        if not target.exists():
+            _fetch_into(target, name, jar_set)
+    return target
+
+
+def class_path(name: str) -> str:
+    """The set as a Java class path."""
+    return f"{fetch(name)}/*"
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """One fetch at a time on this machine: Ivy's cache is not safe for two."""
+    folder = cache_dir() / "jars"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch_into(target: Path, name: str, jar_set: JarSet) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as work:
+        jars = Path(work, "jars")
+        ivy_xml = Path(work, "ivy.xml")
+        ivy_xml.write_text(jar_set.ivy_xml())
+        _run_ivy(name, ivy_xml, jars)
+        wrong = _unexpected(name, jars)
+        if wrong and not os.environ.get("TIDEMARK_LOCK_JARS"):
+            raise RuntimeError(f"jar set {name}: not what {_SHA256.name} says: {', '.join(wrong)}")
+        jars.rename(target)
+
+
+def _run_ivy(name: str, ivy_xml: Path, jars: Path) -> None:
+    [ivy] = (site_packages("dev") / "pyspark" / "jars").glob("ivy-*.jar")
+    settings = os.environ.get("TIDEMARK_IVY_SETTINGS")
+    command = [
+        *(java(), "-jar", ivy, "-cache", cache_dir() / "ivy", "-ivy", ivy_xml, "-types", "jar", "bundle"),
+        *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
+        *(("-settings", settings) if settings else ()),
+    ]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not jars.is_dir():
+        raise RuntimeError(f"jar set {name} was not fetched:\n" + "\n".join(done.stdout.splitlines()[-30:]))
+
+
+def _digests(name: str, jars: Path) -> dict[str, str]:
+    return {f"{name}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest() for jar in sorted(jars.glob("*.jar"))}
+
+
+def _unexpected(name: str, jars: Path) -> list[str]:
+    """Jars that are missing, are too many or differ from the lock file."""
+    locked = dict(reversed(line.split(maxsplit=1)) for line in _SHA256.read_text().splitlines())
+    expected = {(jar, digest) for jar, digest in locked.items() if jar.startswith(f"{name}/")}
+    return sorted({jar for jar, _ in expected ^ set(_digests(name, jars).items())})
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.jars", description="Fetch jar sets into the cache.")
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(JAR_SETS)} (default: all)")
+    parser.add_argument("--lock", action="store_true", help=f"rewrite {_SHA256.name} from what is fetched")
+    options = parser.parse_args()
+    unknown = set(options.sets) - set(JAR_SETS)
+    if unknown:
+        parser.error(f"no such set: {', '.join(sorted(unknown))}")
+    if options.lock:
+        os.environ["TIDEMARK_LOCK_JARS"] = "1"
+    lines: list[str] = []
+    for name in options.sets or JAR_SETS:
+        folder = fetch(name)
+        digests = _digests(name, folder) if options.lock else {}
+        lines += [f"{digest}  {jar}" for jar, digest in digests.items()]
+        sys.stdout.write(f"{name}: {len(list(folder.glob('*.jar')))} jars in {folder}\n")
+    if options.lock:
+        _SHA256.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
