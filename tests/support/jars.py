@@ -41,7 +41,7 @@ class JarSet:
         """The set as an Ivy module."""
         lines = [_dependency(gav, transitive=False) for gav in self.direct]
         lines += [_dependency(gav, transitive=True) for gav in self.transitive]
-        lines += [f'<exclude org={quoteattr(org)} matcher="glob"/>' for org in self.without]
+        lines += [f'<exclude org={quoteattr(org)} matcher="regexp"/>' for org in self.without]
         return (
             '<ivy-module version="2.0"><info organisation="tidemark" module="jars"/>'
             '<configurations><conf name="default"/></configurations>'
@@ -66,7 +66,7 @@ JAR_SETS = {
         transitive=tuple(
             f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in ("s3", "s3-transfer-manager", "sts", "kms")
         ),
-        without=("org.slf4j", "com.fasterxml.jackson*", "io.netty", "commons-logging", "commons-codec"),
+        without=(r"org\.slf4j", r"com\.fasterxml\.jackson.*", r"io\.netty", "commons-logging", "commons-codec"),
     ),
     "delta-spark": JarSet(
         direct=tuple(
@@ -93,8 +93,11 @@ JAR_SETS = {
 }
 
 
-def fetch(name: str) -> Path:
-    """The directory with the jars of a set, fetched unless it is there; KeyError if there is no such set."""
+def fetch(name: str, *, verify: bool = True) -> Path:
+    """The directory with the jars of a set, fetched unless it is there; KeyError if there is no such set.
+
+    RuntimeError if a jar is not the one whose SHA-256 is recorded; ``verify=False`` is for recording it.
+    """
     jar_set = JAR_SETS[name]
     digest = hashlib.sha256(jar_set.ivy_xml().encode()).hexdigest()[:8]
     target = cache_dir() / "jars" / f"{name}-{digest}"
@@ -102,7 +105,7 @@ def fetch(name: str) -> Path:
         return target
     with _lock():
         if not target.exists():
-            _fetch_into(target, name, jar_set)
+            _fetch_into(target, name, jar_set, verify=verify)
     return target
 
 
@@ -121,14 +124,14 @@ def _lock() -> Iterator[None]:
         yield
 
 
-def _fetch_into(target: Path, name: str, jar_set: JarSet) -> None:
+def _fetch_into(target: Path, name: str, jar_set: JarSet, *, verify: bool) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as work:
         jars = Path(work, "jars")
         ivy_xml = Path(work, "ivy.xml")
         ivy_xml.write_text(jar_set.ivy_xml())
         _run_ivy(name, ivy_xml, jars)
         wrong = _unexpected(name, jars)
-        if wrong and not os.environ.get("TIDEMARK_LOCK_JARS"):
+        if wrong and verify:
             raise RuntimeError(f"jar set {name}: not what {_SHA256.name} says: {', '.join(wrong)}")
         jars.rename(target)
 
@@ -141,7 +144,7 @@ def _run_ivy(name: str, ivy_xml: Path, jars: Path) -> None:
         *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
         *(("-settings", settings) if settings else ()),
     ]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0 or not jars.is_dir():
         raise RuntimeError(f"jar set {name} was not fetched:\n" + "\n".join(done.stdout.splitlines()[-30:]))
 
@@ -166,11 +169,9 @@ def main() -> None:
     unknown = set(options.sets) - set(JAR_SETS)
     if unknown:
         parser.error(f"no such set: {', '.join(sorted(unknown))}")
-    if options.lock:
-        os.environ["TIDEMARK_LOCK_JARS"] = "1"
     lines: list[str] = []
     for name in options.sets or JAR_SETS:
-        folder = fetch(name)
+        folder = fetch(name, verify=not options.lock)
         digests = _digests(name, folder) if options.lock else {}
         lines += [f"{digest}  {jar}" for jar, digest in digests.items()]
         sys.stdout.write(f"{name}: {len(list(folder.glob('*.jar')))} jars in {folder}\n")

@@ -2,11 +2,11 @@
 
 :func:`open_store` gives a :class:`Store` for ``s3://bucket`` or ``file:///directory``. Keys are relative to it.
 Everything that Tidemark writes, it writes through this seam; the Delta log alone is written by its own library.
+boto3 is imported when an S3 store is first opened, so that what Airflow parses stays light.
 """
 
 from tidemark.store.base import Fetched, ObjectInfo, Store, put_once
 from tidemark.store.local import LocalStore
 from tidemark.store.opening import StoreOptions, open_store
-from tidemark.store.s3 import S3Store
 
-__all__ = ["Fetched", "LocalStore", "ObjectInfo", "S3Store", "Store", "StoreOptions", "open_store", "put_once"]
+__all__ = ["Fetched", "LocalStore", "ObjectInfo", "Store", "StoreOptions", "open_store", "put_once"]

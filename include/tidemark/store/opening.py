@@ -10,7 +10,6 @@ from tidemark.errors import FormatError
 from tidemark.layout import split_store_url
 from tidemark.store.base import Store
 from tidemark.store.local import LocalStore
-from tidemark.store.s3 import S3Store, clients
 
 
 class StoreOptions(BaseModel):
@@ -35,6 +34,8 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
         raise FormatError(url, "must name a bucket alone; the prefix is given apart")
     if root.startswith("file://"):
         return LocalStore(Path(root.removeprefix("file://")))
+    from tidemark.store.s3 import S3Store, clients
+
     chosen = options or StoreOptions()
     write, read = clients(chosen.endpoint_url, chosen.region, chosen.path_style, chosen.connections)
     return S3Store(root.removeprefix("s3://"), write=write, read=read)

@@ -1,0 +1,86 @@
+"""Imports go one way only, and what must stay light stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Who may import whom among our own packages.
+ALLOWED = {
+    "include/tidemark": {"tidemark"},
+    "uploader_agent": {"tidemark", "uploader_agent"},
+    "spark": {"tidemark", "tidemark_spark"},
+    "plugins": {"tidemark", "tidemark_airflow"},
+    "dags": {"tidemark", "tidemark_airflow"},
+}
+OURS = {"tidemark", "uploader_agent", "tidemark_spark", "tidemark_airflow", "tests", "demo", "bench"}
+HEAVY = ["pyspark", "airflow", "pandas", "numpy", "pyarrow", "numba", "deltalake", "boto3", "botocore"]
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level names that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def sources(folder: str) -> list[Path]:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files, f"{folder} has no source"
+    return files
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_our_packages_import_one_way(folder: str) -> None:
+    wrong = {
+        str(path.relative_to(ROOT)): sorted((imported(path) & OURS) - ALLOWED[folder])
+        for path in sources(folder)
+        if (imported(path) & OURS) - ALLOWED[folder]
+    }
+    assert not wrong
+
+
+def test_the_contract_knows_neither_airflow_nor_spark() -> None:
+    for folder, banned in {
+        "include/tidemark": {"airflow", "pyspark"},
+        "uploader_agent": {"airflow", "pyspark", "pyarrow", "numpy", "numba"},
+        "spark": {"airflow"},
+        "plugins": {"pyspark"},
+        "dags": {"pyspark"},
+    }.items():
+        for path in sources(folder):
+            assert not imported(path) & banned, path
+
+
+def loaded_by(statement: str) -> set[str]:
+    """What a fresh interpreter has loaded after ``statement``."""
+    code = f"{statement}\nimport sys\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(run.stdout.split())
+
+
+def test_importing_the_agent_loads_nothing_heavy() -> None:
+    loaded = loaded_by("import uploader_agent.cli, uploader_agent.loop")
+    assert "uploader_agent" in loaded
+    assert not loaded & {"pyarrow", "numpy", "numba", "pandas", "pyspark", "deltalake"}
+
+
+@pytest.mark.parametrize("module", ["topics", "ledger", "runs", "table", "watermark_index", "planning"])
+def test_what_airflow_parses_loads_nothing_heavy(module: str) -> None:
+    assert not loaded_by(f"import tidemark.{module}") & set(HEAVY)
+
+
+def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
+    path = tmp_path / "seeded.py"
+    path.write_text("def late():\n    from uploader_agent.loop import run\n    import airflow.sdk\n")
+    assert imported(path) == {"uploader_agent", "airflow"}

@@ -1,0 +1,189 @@
+"""One behaviour, two stores: a directory, and a real S3 server."""
+
+from __future__ import annotations
+
+import io
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from tests.support.s3 import S3Server
+from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.store import Fetched, LocalStore, ObjectInfo, Store, StoreOptions, open_store, put_once
+from tidemark.store.s3 import S3Store, clients
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "local":
+        return open_store(f"file://{tmp_path}")
+    server: S3Server = request.getfixturevalue("s3_server")
+    bucket = f"b-{uuid.uuid4().hex}"
+    server.client().create_bucket(Bucket=bucket)
+    return open_store(f"s3://{bucket}", StoreOptions(endpoint_url=server.endpoint_url, region="us-east-1", path_style=True))
+
+
+def test_what_is_put_is_got(store: Store) -> None:
+    etag = store.put("a/b.json", b"hello")
+    assert store.get("a/b.json") == Fetched(b"hello", etag)
+    assert store.get("a/b.json", if_match=etag).body == b"hello"
+    assert store.get_range("a/b.json", 1, 3) == b"el"
+    assert store.get_range("a/b.json", 2, 2) == b""
+    assert store.head("a/b.json")[:3] == ("a/b.json", 5, etag)
+
+
+def test_a_file_is_put_with_its_checksum(store: Store) -> None:
+    data = bytes(range(256)) * 1000
+    file = io.BytesIO(b"skipped" + data)
+    file.seek(7)
+    store.put("f", file, size=len(data), crc32c=crc32c(data))
+    assert store.get("f").body == data
+    assert store.head("f").crc32c == crc32c(data)
+
+
+def test_other_bytes_than_the_checksums_are_refused(store: Store) -> None:
+    with pytest.raises(StoreError):
+        store.put("f", b"hello", crc32c=crc32c(b"hullo"))
+    with pytest.raises(NotFound):
+        store.head("f")
+
+
+def test_missing_objects(store: Store) -> None:
+    for call in (store.get, store.head, lambda key: store.get_range(key, 0, 1)):
+        with pytest.raises(NotFound, match="nowhere"):
+            call("nowhere")
+    store.delete("nowhere")
+
+
+def test_create_only(store: Store) -> None:
+    store.put("k", b"1", if_none_match=True)
+    with pytest.raises(PreconditionFailed):
+        store.put("k", b"2", if_none_match=True)
+    assert store.get("k").body == b"1"
+
+
+def test_replace_only_what_was_seen(store: Store) -> None:
+    old = store.put("k", b"1")
+    new = store.put("k", b"2", if_match=old)
+    with pytest.raises(PreconditionFailed):
+        store.put("k", b"3", if_match=old)
+    with pytest.raises(PreconditionFailed):
+        store.get("k", if_match=old)
+    with pytest.raises(PreconditionFailed):
+        store.get_range("k", 0, 1, if_match=old)
+    assert store.get("k") == Fetched(b"2", new)
+
+
+def test_one_winner_among_racing_creators(store: Store) -> None:
+    winners: list[int] = []
+    barrier = threading.Barrier(6)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        try:
+            store.put("raced", str(number).encode(), if_none_match=True)
+        except PreconditionFailed:
+            return
+        winners.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert store.get("raced").body == str(winners[0]).encode()
+
+
+def test_listing_is_by_prefix_and_sorted_in_a_folder(store: Store) -> None:
+    for key in ("p/3", "p/1", "p/2", "p-x/1", "q"):
+        store.put(key, key.encode())
+    assert [item.key for item in store.list("p/")] == ["p/1", "p/2", "p/3"]
+    assert [item.key for item in store.list("p/", start_after="p/1")] == ["p/2", "p/3"]
+    assert sorted(item.key for item in store.list("")) == ["p-x/1", "p/1", "p/2", "p/3", "q"]
+    assert list(store.list("none/")) == []
+    assert all(isinstance(item, ObjectInfo) and item.size > 0 for item in store.list("p/"))
+
+
+def test_copy_only_what_was_seen(store: Store) -> None:
+    old = store.put("k", b"1")
+    store.copy("k", "kept", source_etag=old)
+    assert store.get("kept").body == b"1"
+    store.put("k", b"2")
+    with pytest.raises(PreconditionFailed):
+        store.copy("k", "kept2", source_etag=old)
+
+
+def test_delete(store: Store) -> None:
+    store.put("k", b"1")
+    store.delete("k")
+    with pytest.raises(NotFound):
+        store.get("k")
+
+
+def test_put_once_is_safe_to_repeat(store: Store) -> None:
+    assert put_once(store, "k", b"1") == put_once(store, "k", b"1")
+    with pytest.raises(PreconditionFailed, match="never replaced"):
+        put_once(store, "k", b"2")
+
+
+class LostReply(LocalStore):
+    """A store whose next PUT takes effect although its reply is lost."""
+
+    lose = True
+
+    def put(self, key: str, body: object, **options: object) -> str:  # type: ignore[override]
+        etag = super().put(key, body, **options)  # type: ignore[arg-type]
+        if self.lose:
+            self.lose = False
+            raise UnknownOutcome(key, "no answer")
+        return etag
+
+
+def test_put_once_resolves_an_unknown_outcome_by_reading(tmp_path: Path) -> None:
+    assert put_once(LostReply(tmp_path), "k", b"1") == LocalStore(tmp_path).get("k").etag
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/../b", "a//b", "."])
+def test_keys_never_leave_the_directory(tmp_path: Path, key: str) -> None:
+    with pytest.raises(StoreError, match="is no key"):
+        LocalStore(tmp_path).put(key, b"")
+
+
+def test_urls(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="must name a bucket alone"):
+        open_store("s3://bucket/prefix")
+    with pytest.raises(FormatError, match="must be s3://"):
+        open_store(str(tmp_path))
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> Iterator[S3Server]:
+    clients.cache_clear()
+    yield s3_server
+    clients.cache_clear()
+
+
+def test_a_missing_bucket_says_so(s3: S3Server) -> None:
+    absent = open_store("s3://no-such-bucket", StoreOptions(endpoint_url=s3.endpoint_url, region="us-east-1", path_style=True))
+    with pytest.raises(StoreError, match=r"s3://no-such-bucket/k: the bucket does not exist"):
+        absent.put("k", b"")
+
+
+def test_wrong_credentials_are_loud(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    denied = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint_url, region="us-east-1", path_style=True))
+    with pytest.raises(AccessDenied, match="check the credentials"):
+        denied.get("k")
+
+
+def test_no_answer_is_an_unknown_outcome(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    write, read = clients(f"http://127.0.0.1:{unused_port}", "us-east-1", True, 2)
+    with pytest.raises(UnknownOutcome, match="no answer"):
+        S3Store("raw", write=write, read=read).put("k", b"")

@@ -1,0 +1,123 @@
+"""The topics file: defaults, overrides, and errors that name file, field and rule."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tidemark.config import load, parse
+from tidemark.endpoints import EndpointSettings, resolver_of
+from tidemark.errors import ConfigError, FormatError
+from tidemark.layout import Endpoint
+from tidemark.topics import Deployment, load_topics
+
+GOOD = """
+cluster: demo
+raw: {url: s3://raw/tidemark, entropy_bits: 4, topics: {pii: {url: s3://raw-pii}}}
+lake: s3://lake/tables
+defaults: {lateness: 10m}
+topics:
+  - topic: clicks
+  - {topic: orders, table: sales, lateness: 2d, batch: {age: 5s, size: 1MiB}}
+"""
+
+
+def read(text: str, **environment: str) -> Deployment:
+    return parse(Deployment, text, "topics.yaml", environment)
+
+
+def test_defaults_and_overrides() -> None:
+    deployment = read(GOOD)
+    clicks, orders = deployment.topics
+    assert (clicks.table, clicks.cluster, clicks.lateness) == ("clicks", "demo", timedelta(minutes=10))
+    assert (orders.table, orders.lateness, orders.batch.size) == ("sales", timedelta(days=2), 1 << 20)
+    assert deployment.topic("orders") is orders
+    assert deployment.table_keys(orders).root == "tables/sales"
+    assert deployment.lake_store == "s3://lake"
+
+
+def test_the_environment_overrides_the_file() -> None:
+    deployment = read(GOOD, TIDEMARK__STORE__PATH_STYLE="true", TIDEMARK__LAKE="s3://other", HOME="/")
+    assert deployment.store.path_style
+    assert deployment.lake == "s3://other"
+
+
+def test_endpoints_are_one_seam() -> None:
+    resolver = resolver_of(read(GOOD).raw)
+    assert resolver.default() == Endpoint("s3://raw", "tidemark", 4)
+    assert resolver.resolve("demo", "clicks", 0) == Endpoint("s3://raw", "tidemark", 4)
+    assert resolver.resolve("demo", "pii", 3) == Endpoint("s3://raw-pii", "", 4)
+
+
+class ByPartition:
+    """A resolver of somebody's own."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self.settings = settings
+
+    def default(self) -> Endpoint:
+        return Endpoint("s3://raw")
+
+    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
+        return Endpoint(f"s3://raw-{cluster}-{partition % 2}", topic)
+
+
+def test_a_resolver_of_ones_own() -> None:
+    settings = EndpointSettings(url="s3://raw", resolver=f"{__name__}:ByPartition")
+    assert resolver_of(settings).resolve("c", "t", 3) == Endpoint("s3://raw-c-1", "t")
+    with pytest.raises(FormatError, match="no function that can be imported"):
+        resolver_of(EndpointSettings(url="s3://raw", resolver="tidemark.nowhere:thing"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("lateness: 2d", "latenes: 2d", "topics.yaml: topics.1.latenes: is no known key"),
+        ("lateness: 2d", "lateness: 2", "topics.yaml: topics.1.lateness: .*number with a unit.*but it is 2"),
+        ("size: 1MiB", "size: 1MB", "topics.yaml: topics.1.batch.size: .*64MiB"),
+        ("cluster: demo\n", "", "topics.yaml: topics.0.cluster: is required"),
+        ("table: sales", "table: clicks", "table clicks stands twice"),
+        ("topic: orders", "topic: clicks", "topic demo/clicks stands twice"),
+        ("topic: orders", "topic: a/b", "topics.yaml: topics.1.topic: .*no legal topic name"),
+        ("table: sales", "time_zone: Mars/Olympus", "topics.1.time_zone: .*tz database"),
+        ("table: sales", "table: x__quarantine", "topics.1.table: .*__quarantine"),
+        ("s3://lake/tables", "lake", "topics.yaml: lake: .*s3://<bucket>"),
+        ("url: s3://raw/tidemark", "url: raw", "topics.yaml: raw.url: .*s3://<bucket>"),
+        ("entropy_bits: 4", "entropy_bits: 400", "topics.yaml: raw.entropy_bits: .*128"),
+        ("defaults:", "cluster: demo\ndefaults:", "topics.yaml: .*the key 'cluster' stands twice"),
+        (GOOD, "- a", "topics.yaml: .*must be a mapping"),
+        (GOOD, "a: [", "topics.yaml: .*no valid YAML"),
+    ],
+)
+def test_every_error_names_file_field_and_rule(old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ConfigError, match=message):
+        read(GOOD.replace(old, new))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: \(file\): cannot be read"):
+        load_topics(tmp_path / "nowhere.yaml")
+
+
+def test_a_variable_below_a_value_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "topics.yaml"
+    path.write_text(GOOD)
+    with pytest.raises(ConfigError, match="TIDEMARK__LAKE__X: lake is not a section"):
+        load(Deployment, path, {"TIDEMARK__LAKE__X": "1"})
+
+
+def test_only_what_rows_depend_on_is_in_the_digest() -> None:
+    plain, orders = read(GOOD).topics
+    assert plain.digest != orders.digest
+    same = read(GOOD.replace("lateness: 2d", "lateness: 3d")).topics[1]
+    assert same.digest == orders.digest
+    other = read(GOOD.replace("lateness: 2d", "time_zone: Europe/Vienna")).topics[1]
+    assert other.digest != orders.digest
+
+
+def test_an_unknown_topic_is_named_beside_those_that_are_known() -> None:
+    with pytest.raises(FormatError, match="nope: must name one topic.*demo/clicks, demo/orders"):
+        read(GOOD).topic("nope")
