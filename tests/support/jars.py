@@ -64,7 +64,7 @@ JAR_SETS = {
     "spark-s3a": JarSet(
         direct=("org.apache.hadoop:hadoop-aws:3.5.0", "org.wildfly.openssl:wildfly-openssl:2.2.5.Final"),
         transitive=tuple(
-            f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in ("s3", "s3-transfer-manager", "sts", "kms")
+            f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in ("s3", "s3-transfer-manager", "sts")
         ),
         without=(r"org\.slf4j", r"com\.fasterxml\.jackson.*", r"io\.netty", "commons-logging", "commons-codec"),
     ),

@@ -8,17 +8,14 @@ that every broker may die. Replication factors of the internal topics are 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError
-from kazoo.client import KazooClient
 
-from tests.support.jars import class_path
-from tests.support.java import java
+from tests.support.kafka_broker import SMALL_JVM, START_SECONDS, TINY_JVM, Broker, KafkaVersion, connect, kafka_program
 from tests.support.kafka_config import (
     Properties,
     Quorum,
@@ -31,102 +28,6 @@ from tests.support.kafka_config import (
 from tests.support.ports import HOST, free_port, is_free
 from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord
 from tests.support.waiting import wait_until
-
-KafkaVersion = Literal["4.3.1", "3.9.2"]
-SMALL_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_TINY_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_START_SECONDS = 90.0
-
-
-def _jvm(name: str, version: KafkaVersion, folder: Path, jvm: Sequence[str], *arguments: str | Path) -> ManagedProcess:
-    """A Java program of Kafka's jars, logging warnings to ``<name>.log``."""
-    logging = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
-    command = [java(), *jvm, *logging, "-cp", class_path(f"kafka-{version}"), *arguments]
-    return ManagedProcess(name, command, log=folder / f"{name}.log", cwd=folder)
-
-
-class Broker:
-    """One broker. Change ``properties`` and :meth:`restart` to reconfigure it."""
-
-    def __init__(
-        self, folder: Path, version: KafkaVersion, jvm: Sequence[str], node_id: int, port: int, properties: Properties
-    ) -> None:
-        """For :class:`KafkaCluster`."""
-        self.node_id = node_id
-        self.port = port
-        self.bootstrap = f"{HOST}:{port}"
-        self.properties = properties
-        self.properties_path = folder / "server.properties"
-        folder.mkdir(parents=True, exist_ok=True)
-        self.process = _jvm(f"broker-{node_id}", version, folder, jvm, "kafka.Kafka", self.properties_path)
-
-    @property
-    def log_dirs(self) -> list[Path]:
-        """Where its partitions lie."""
-        return [Path(path) for path in self.properties["log.dirs"].split(",")]
-
-    @property
-    def running(self) -> bool:
-        """Whether its process runs."""
-        return self.process.running
-
-    def start(self, *, wait: bool = True) -> None:
-        """Start it, and wait until it serves unless told not to."""
-        write_properties(self.properties_path, self.properties)
-        self._await_expired_session()
-        self.process.start()
-        if wait:
-            self.wait_ready()
-
-    def wait_ready(self) -> None:
-        """Wait until the broker answers an admin call and names itself a member of the cluster."""
-        self.process.wait_until(lambda: self.node_id in self._members(), timeout=_START_SECONDS)
-
-    def stop(self) -> None:
-        """Clean stop, as by the service manager."""
-        self.process.stop()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.process.kill()
-
-    def restart(self) -> None:
-        """Clean stop if it runs, then start and wait."""
-        self.stop()
-        self.start()
-
-    def _members(self) -> set[int]:
-        if is_free(self.port):
-            return set()  # nobody listens yet: spare the client its own retries
-        try:
-            with connect(self.bootstrap) as admin:
-                return {broker["node_id"] for broker in admin.describe_cluster()["brokers"]}
-        except KafkaError:
-            return set()  # still starting; the log's tail is shown if it never comes up
-
-    def _await_expired_session(self) -> None:
-        """A broker refuses to start while ZooKeeper still holds the session of its killed predecessor."""
-        zookeeper = self.properties.get("zookeeper.connect")
-        if zookeeper is None:
-            return
-        client = KazooClient(hosts=zookeeper)
-        client.start(timeout=_START_SECONDS)
-        try:
-            gone = f"ZooKeeper's session of the former broker {self.node_id} to end"
-            wait_until(lambda: client.exists(f"/brokers/ids/{self.node_id}") is None, timeout=60, what=gone)
-        finally:
-            client.stop()
-            client.close()
-
-
-@contextmanager
-def connect(bootstrap: str) -> Iterator[KafkaAdminClient]:
-    """An admin client that is closed afterwards."""
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10_000)
-    try:
-        yield admin
-    finally:
-        admin.close()
 
 
 class KafkaCluster:
@@ -179,11 +80,114 @@ class KafkaCluster:
         self.zookeeper = f"{HOST}:{port}"
         write_properties(folder / "zoo.cfg", zookeeper_properties(folder / "data", port))
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        self._coordinator = _jvm("zookeeper", self.version, folder, _TINY_JVM, main, folder / "zoo.cfg")
+        self._coordinator = kafka_program("zookeeper", self.version, folder, TINY_JVM, main, folder / "zoo.cfg")
 
     def _prepare_controller(self, quorum: Quorum) -> None:
         folder = self._root / "controller"
         write_properties(folder / "server.properties", quorum.controller_properties(folder / "data"))
-        self._coordinator = _jvm(
+        self._coordinator = kafka_program(
             "controller", self.version, folder, SMALL_JVM, "kafka.Kafka", folder / "server.properties"
         )
+
+    def start(self) -> Self:
+        """Start everything, brokers side by side, and wait until all serve; on failure nothing is left running."""
+        try:
+            if self._quorum is not None:
+                self._format()
+            if self._coordinator is not None:
+                self._coordinator.start()
+            if self.zookeeper is not None:
+                self._await_zookeeper()
+            for broker in self.brokers:
+                broker.start(wait=False)
+            for broker in self.brokers:
+                broker.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the brokers, then what coordinates them."""
+        for broker in self.brokers:
+            broker.stop()
+        if self._coordinator is not None:
+            self._coordinator.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all brokers, running or not."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that the brokers carry in ``meta.properties``."""
+        return read_properties(self.brokers[0].log_dirs[0] / "meta.properties")["cluster.id"]
+
+    def records(self) -> list[ProcessRecord]:
+        """The running processes, for another process to stop."""
+        processes = [broker.process for broker in self.brokers]
+        if self._coordinator is not None:
+            processes.append(self._coordinator)
+        return [process.record() for process in processes if process.running]
+
+    @contextmanager
+    def admin(self) -> Iterator[KafkaAdminClient]:
+        """An admin client to whichever broker answers."""
+        with connect(self.bootstrap) as client:
+            yield client
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic and wait until every running broker knows a leader for each of its partitions."""
+        with self.admin() as admin:
+            admin.create_topics([NewTopic(name, partitions, replication, topic_configs=dict(config or {}))])
+        for broker in self.brokers:
+            if broker.running:
+                led = f"topic {name} to be led, as broker {broker.node_id} sees it"
+                wait_until(lambda at=broker.bootstrap: len(leaders(at, name)) == partitions, timeout=30, what=led)  # type: ignore[misc]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until no broker lists it; its files go later."""
+        with self.admin() as admin:
+            admin.delete_topics([name])
+            wait_until(lambda: name not in admin.list_topics(), timeout=30, what=f"topic {name} to be gone")
+
+    def leaders(self, name: str) -> dict[int, int]:
+        """Node id of the leader by partition; partitions without one are left out."""
+        return leaders(self.bootstrap, name)
+
+    def _format(self) -> None:
+        """Give every KRaft node its cluster id, side by side; nodes that have theirs keep it."""
+        files = [broker.properties_path for broker in self.brokers]
+        for broker in self.brokers:
+            write_properties(broker.properties_path, broker.properties)
+        if self._coordinator is not None:
+            files.append(self._root / "controller" / "server.properties")
+        arguments = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", self._cluster_id, "-c")
+        tools = [
+            kafka_program("format", self.version, file.parent, TINY_JVM, *arguments, file).start() for file in files
+        ]
+        for tool in tools:
+            if tool.wait(START_SECONDS) != 0:
+                raise ProcessFailed(f"formatting failed\n{tool.log_tail()}")
+
+    def _await_zookeeper(self) -> None:
+        assert self.zookeeper is not None
+        assert self._coordinator is not None
+        port = int(self.zookeeper.rpartition(":")[2])
+        self._coordinator.wait_until(lambda: not is_free(port), timeout=START_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+def leaders(bootstrap: str, topic: str) -> dict[int, int]:
+    """Node id of the leader by partition of a topic, as the broker at ``bootstrap`` sees it."""
+    with connect(bootstrap) as admin:
+        [found] = admin.describe_topics([topic])
+    return {part["partition_index"]: part["leader_id"] for part in found["partitions"] if part["leader_id"] >= 0}

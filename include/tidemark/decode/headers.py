@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from tidemark.decode.jit import kernel
 from tidemark.errors import SegmentError
-from tidemark.records.batch import CRC_START, LOG_OVERHEAD, MAX_BATCH_BYTES, MAX_RELATIVE_OFFSET, Buffer, Rule
+from tidemark.records.batch import (
+    CRC_START,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAX_BATCH_BYTES,
+    MAX_RELATIVE_OFFSET,
+    PREFIX_SIZE,
+    Buffer,
+    Rule,
+)
 
 HEADER_DTYPE = np.dtype(
     [
@@ -42,6 +51,8 @@ Headers = NDArray[Any]
 
 _ROWS_PER_CALL = 1 << 15
 
+_NONE, _TRUNCATED, _ZEROED, _MAGIC, _LENGTH, _OFFSET, _DELTA, _RANGE, _COUNT, _CODEC, _CRC = (int(rule) for rule in Rule)
+
 
 def scan_headers(
     data: Buffer | NDArray[np.uint8],
@@ -64,10 +75,9 @@ def scan_headers(
     parts: list[Headers] = []
     while at < len(buffer) and rule is Rule.NONE:
         rows = np.empty(_ROWS_PER_CALL, HEADER_DTYPE)
-        count, at, next_offset, code, value = _scan(
-            buffer, at, position, base_offset, next_offset, max_batch_bytes, rows
-        )
+        count, at, after, code, value = _scan(buffer, at, position, base_offset, next_offset, max_batch_bytes, rows)
         _verify_checksums(buffer, rows[:count], name, position, next_offset)
+        next_offset = after
         parts.append(rows[:count])
         rule = Rule(code)
     tail = rule is Rule.TRUNCATED or (rule is Rule.ZEROED and not buffer[at:].any())
@@ -84,17 +94,12 @@ def as_array(data: Buffer | NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _verify_checksums(buffer: NDArray[np.uint8], rows: Headers, name: str, position: int, expected: int) -> None:
+    """Raise for the first batch that is damaged; ``expected`` is the offset that had to come before ``rows``."""
     view = memoryview(buffer)
-    for at, size, magic, crc in zip(
-        (rows["position"] - position).tolist(),
-        rows["size"].tolist(),
-        rows["magic"].tolist(),
-        rows["crc"].tolist(),
-        strict=True,
-    ):
+    fields = (rows["position"] - position, rows["size"], rows["magic"], rows["crc"])
+    for index, (at, size, magic, crc) in enumerate(zip(*(field.tolist() for field in fields), strict=True)):
         body = view[at + CRC_START[magic] : at + size]
         if (crc32c(body) if magic == 2 else crc32(body)) != crc:
-            index = int(np.searchsorted(rows["position"], position + at))
             if index:
                 expected = int(rows["base_offset"][index - 1] + rows["last_offset_delta"][index - 1]) + 1
             raise SegmentError(name, position + at, expected, Rule.CRC.text(crc))
@@ -122,40 +127,40 @@ def _scan(
     """Fill ``rows`` from ``buffer[at:]``: (rows filled, index after them, offset expected next, rule, its value)."""
     count = 0
     while count < len(rows) and at < len(buffer):
-        if at + 17 > len(buffer):
-            return count, at, expected, 1, 0
+        if at + PREFIX_SIZE > len(buffer):
+            return count, at, expected, _TRUNCATED, 0
         offset, length, magic = _signed(buffer, at, 8), _signed(buffer, at + 8, 4), _signed(buffer, at + 16, 1)
         if offset == 0 and length == 0 and magic == 0 and _signed(buffer, at + 12, 4) == 0:
-            return count, at, expected, 2, 0
+            return count, at, expected, _ZEROED, 0
         if magic < 0 or magic > 2:
-            return count, at, expected, 3, magic
-        header_size = 61 if magic == 2 else 34 if magic == 1 else 26
-        size = length + 12
+            return count, at, expected, _MAGIC, magic
+        header_size = HEADER_SIZE[magic]
+        size = length + LOG_OVERHEAD
         if size < header_size or size > max_batch_bytes:
-            return count, at, expected, 4, length
+            return count, at, expected, _LENGTH, length
         if at + header_size > len(buffer):
-            return count, at, expected, 1, 0
+            return count, at, expected, _TRUNCATED, 0
         row = rows[count]
         _read_header(buffer, at, magic, row)
         row.position, row.base_offset, row.size = position + at, offset, size
         delta = row.last_offset_delta
         if offset < expected:
-            return count, at, expected, 5, offset
+            return count, at, expected, _OFFSET, offset
         if delta < 0:
-            return count, at, expected, 6, delta
-        if offset - base_offset > 2147483647 - delta:
-            return count, at, expected, 7, offset - base_offset + delta
+            return count, at, expected, _DELTA, delta
+        if offset - base_offset > MAX_RELATIVE_OFFSET - delta:
+            return count, at, expected, _RANGE, offset - base_offset + delta
         if magic == 2 and (row.record_count < 0 or row.record_count > delta + 1):
-            return count, at, expected, 8, row.record_count
+            return count, at, expected, _COUNT, row.record_count
         codec = row.attributes & 7
         if codec > (4 if magic == 2 else 3):
-            return count, at, expected, 9, codec
+            return count, at, expected, _CODEC, codec
         if size > len(buffer) - at:
-            return count, at, expected, 1, 0
+            return count, at, expected, _TRUNCATED, 0
         expected = offset + delta + 1
         at += size
         count += 1
-    return count, at, expected, 0, 0
+    return count, at, expected, _NONE, 0
 
 
 @kernel

@@ -1,13 +1,12 @@
 """A directory that behaves like a bucket: for tests, for trying things out, and for a shared file system.
 
-An object is a file, its ETag the MD5 of its bytes, as S3's of a single PUT. Writes go to a temporary file and
-are linked or renamed into place, conditions are checked under a lock on the whole directory.
+An object is a file; its ETag names the very file (inode, time of change, size). Writes go to a temporary file
+that is renamed into place, conditions are checked under a lock on the whole directory.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -61,31 +60,31 @@ class LocalStore:
                 temporary.write(data)
                 temporary.flush()
                 os.fsync(temporary.fileno())
+                etag = _etag(os.fstat(temporary.fileno()))
             Path(temporary.name).rename(target)
-        return _etag(data)
+        return etag
 
     def get(self, key: str, *, if_match: str | None = None) -> Fetched:
         """See :meth:`tidemark.store.base.Store.get`."""
-        try:
-            data = self._path(key).read_bytes()
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise NotFound(key, "there is no such object") from error
-        if if_match is not None and _etag(data) != if_match:
-            raise PreconditionFailed(key, f"is another version now: {_etag(data)} and not {if_match}")
-        return Fetched(data, _etag(data))
+        with self._opened(key, if_match) as (file, status):
+            return Fetched(file.read(), _etag(status))
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         """See :meth:`tidemark.store.base.Store.get_range`."""
-        data = self.get(key, if_match=if_match).body[start:end]
+        with self._opened(key, if_match) as (file, _):
+            file.seek(start)
+            data = file.read(end - start)
         if len(data) != end - start:
             raise StoreError(key, f"has no bytes {start} to {end}")
         return data
 
     def head(self, key: str) -> ObjectInfo:
         """See :meth:`tidemark.store.base.Store.head`."""
-        body, etag = self.get(key)
-        modified = datetime.fromtimestamp(self._path(key).stat().st_mtime, UTC)
-        return ObjectInfo(key, len(body), etag, modified, crc32c_of(body))
+        checksum = 0
+        with self._opened(key, None) as (file, status):
+            while chunk := file.read(1 << 20):
+                checksum = crc32c_of(chunk, checksum)
+        return _info(key, status)._replace(crc32c=checksum)
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`tidemark.store.base.Store.list`."""
@@ -96,8 +95,8 @@ class LocalStore:
             if hidden or not key.startswith(prefix) or (start_after is not None and key <= start_after):
                 continue
             try:
-                yield self.head(key)._replace(crc32c=None)
-            except (NotFound, FileNotFoundError):
+                yield _info(key, self._path(key).stat())
+            except FileNotFoundError:
                 continue  # deleted since the folder was read, as on S3
 
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
@@ -120,7 +119,19 @@ class LocalStore:
         return self._root / key
 
     def _etag(self, path: Path) -> str | None:
-        return _etag(path.read_bytes()) if path.is_file() else None
+        return _etag(path.stat()) if path.is_file() else None
+
+    @contextmanager
+    def _opened(self, key: str, if_match: str | None) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+        try:
+            file = self._path(key).open("rb")
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise NotFound(key, "there is no such object") from error
+        with file:
+            status = os.fstat(file.fileno())
+            if if_match is not None and _etag(status) != if_match:
+                raise PreconditionFailed(key, f"is another version now: {_etag(status)} and not {if_match}")
+            yield file, status
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -129,5 +140,9 @@ class LocalStore:
             yield
 
 
-def _etag(data: bytes) -> str:
-    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+def _etag(status: os.stat_result) -> str:
+    return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, _etag(status), datetime.fromtimestamp(status.st_mtime, UTC))

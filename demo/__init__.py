@@ -1,0 +1,1 @@
+"""The whole of Tidemark on one machine, on real parts: ``make demo``."""

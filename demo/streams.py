@@ -1,0 +1,245 @@
+"""Three realistic streams, and the producers' own record of what the broker acknowledged.
+
+* ``clicks``: JSON clickstream with keys and headers, zstd, three partitions
+* ``orders``: transactions, most committed and some aborted, lz4, two partitions
+* ``sensors``: keyless, a few records a second; rolls by time, and its last segment stays active when it ends
+
+Record times cover three dates. What is kept of each record is its partition and offset, which is all that is
+needed to say later whether it is missing or there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.support.kafka import KafkaCluster
+
+DAYS = 3
+SEGMENT = {"segment.bytes": str(1 << 20)}
+
+Delivery = Callable[[KafkaError | None, Message], None]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A topic, how it is made, and how many records a minute's run gives it."""
+
+    topic: str
+    partitions: int
+    config: dict[str, str]
+    records: int
+
+
+CLICKS = Stream("clicks", 3, SEGMENT, 180_000)
+ORDERS = Stream("orders", 2, SEGMENT, 60_000)
+SENSORS = Stream("sensors", 1, SEGMENT | {"segment.ms": "10000"}, 600)
+STREAMS = (CLICKS, ORDERS, SENSORS)
+
+
+@dataclass
+class Acknowledged:
+    """Offsets by partition that a topic's producer was told are written and, in transactions, committed."""
+
+    committed: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    aborted: int = 0
+
+    @property
+    def count(self) -> int:
+        """Committed records."""
+        return sum(len(offsets) for offsets in self.committed.values())
+
+
+class Clock:
+    """Record times: from midnight two days ago to now, following a stream's progress with some lateness."""
+
+    def __init__(self, rng: random.Random, now: datetime) -> None:
+        self._rng = rng
+        self._start = datetime(now.year, now.month, now.day, tzinfo=UTC) - timedelta(days=DAYS - 1)
+        self._span = now - self._start
+
+    def at(self, progress: float) -> int:
+        """Milliseconds since 1970 when ``progress`` (0 to 1) of the stream has been sent."""
+        late = min(self._rng.expovariate(1 / 0.002), 0.1)
+        moment = self._start + self._span * max(0.0, progress - late)
+        return int(moment.timestamp() * 1000)
+
+
+def create_topics(kafka: KafkaCluster) -> None:
+    """Make the three topics."""
+    for stream in STREAMS:
+        kafka.create_topic(stream.topic, partitions=stream.partitions, config=stream.config)
+
+
+class Production:
+    """Sends all streams at once, each on its own thread, over about ``seconds``."""
+
+    def __init__(self, bootstrap: str, seconds: float, seed: int) -> None:
+        self._bootstrap = bootstrap
+        self._seconds = seconds
+        self._seed = seed
+        self._failed: list[BaseException] = []
+        self.acknowledged = {stream.topic: Acknowledged() for stream in STREAMS}
+        self.sent = dict.fromkeys(self.acknowledged, 0)
+        senders = {CLICKS: self._clicks, ORDERS: self._orders, SENSORS: self._sensors}
+        self._threads = [
+            threading.Thread(target=self._run, args=(stream, sender), name=stream.topic)
+            for stream, sender in senders.items()
+        ]
+
+    def start(self) -> None:
+        """Begin sending."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether records are still being sent."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def join(self) -> None:
+        """Wait for the end; raises what a sender raised."""
+        for thread in self._threads:
+            thread.join()
+        if self._failed:
+            raise self._failed[0]
+
+    def _run(self, stream: Stream, sender: Callable[[Stream, random.Random, Clock], None]) -> None:
+        rng = random.Random(f"{self._seed}-{stream.topic}")
+        try:
+            sender(stream, rng, Clock(rng, datetime.now(UTC)))
+        except BaseException as error:  # noqa: BLE001 - raised again in join()
+            self._failed.append(error)
+
+    def _producer(self, **options: object) -> Producer:
+        return Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 50, "enable.idempotence": True, **options})
+
+    def _paced(self, stream: Stream, number: int, started: float) -> None:
+        """Wait until record ``number`` is due."""
+        due = started + self._seconds * number / stream.records
+        delay = due - time.monotonic()
+        if delay > 0:
+            time.sleep(delay)
+
+    def _committed(self, topic: str) -> Delivery:
+        acknowledged = self.acknowledged[topic]
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                acknowledged.committed[_partition(message)].append(_offset(message))
+
+        return delivered
+
+    def _clicks(self, stream: Stream, rng: random.Random, clock: Clock) -> None:
+        producer = self._producer(**{"compression.type": "zstd"})
+        delivered, started = self._committed(stream.topic), time.monotonic()
+        for number in range(stream.records):
+            if number % 500 == 0:
+                self._paced(stream, number, started)
+            user, progress = rng.randrange(20_000), number / stream.records
+            producer.produce(
+                stream.topic,
+                key=f"user-{user}",
+                value=_click(rng, number, user),
+                headers=[("trace", rng.randbytes(8).hex().encode()), ("source", b"web")],
+                timestamp=clock.at(progress),
+                on_delivery=delivered,
+            )
+            producer.poll(0)
+            self.sent[stream.topic] = number + 1
+        _flush(producer)
+
+    def _orders(self, stream: Stream, rng: random.Random, clock: Clock) -> None:
+        producer = self._producer(**{"compression.type": "lz4", "transactional.id": "demo-orders"})
+        producer.init_transactions()
+        number, started = 0, time.monotonic()
+        while number < stream.records:
+            self._paced(stream, number, started)
+            size = min(rng.randrange(50, 500), stream.records - number)
+            self._transaction(stream, producer, rng, clock, range(number, number + size))
+            number += size
+            self.sent[stream.topic] = number
+
+    def _transaction(self, stream: Stream, producer: Producer, rng: random.Random, clock: Clock, numbers: range) -> None:
+        written: list[tuple[int, int]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                written.append((_partition(message), _offset(message)))
+
+        producer.begin_transaction()
+        for number in numbers:
+            progress = number / stream.records
+            order = {"order": number, "amount": rng.randrange(100, 90_000), "items": rng.choices(range(5000), k=6)}
+            producer.produce(
+                stream.topic,
+                key=f"order-{number}",
+                value=json.dumps(order | {"note": rng.randbytes(60).hex()}),
+                timestamp=clock.at(progress),
+                on_delivery=delivered,
+            )
+            producer.poll(0)
+        _flush(producer)  # so that an aborted transaction is in the log, too
+        acknowledged = self.acknowledged[stream.topic]
+        if rng.random() < 0.1:
+            producer.abort_transaction()
+            acknowledged.aborted += len(written)
+            return
+        producer.commit_transaction()
+        for partition, offset in written:
+            acknowledged.committed[partition].append(offset)
+
+    def _sensors(self, stream: Stream, rng: random.Random, clock: Clock) -> None:
+        producer = self._producer()
+        delivered, started = self._committed(stream.topic), time.monotonic()
+        for number in range(stream.records):
+            self._paced(stream, number, started)
+            value = json.dumps({"sensor": rng.randrange(40), "celsius": round(rng.gauss(20, 4), 2)})
+            producer.produce(
+                stream.topic, value=value, timestamp=clock.at(number / stream.records), on_delivery=delivered
+            )
+            producer.poll(0)
+            self.sent[stream.topic] = number + 1
+        _flush(producer)
+
+
+def _click(rng: random.Random, number: int, user: int) -> str:
+    event = {
+        "event": number,
+        "user": user,
+        "page": f"/shop/{rng.choice(('shoes', 'hats', 'bags', 'books'))}/{rng.randrange(3000)}",
+        "referrer": rng.choice(("search", "mail", "direct", "social")),
+        "agent": rng.choice(("Firefox", "Chrome", "Safari")),
+        "session": rng.randbytes(12).hex(),
+        "position": [rng.random(), rng.random()],
+        "experiments": rng.choices(range(100), k=5),
+    }
+    return json.dumps(event)
+
+
+def _flush(producer: Producer) -> None:
+    left = producer.flush(60)
+    if left:
+        raise TimeoutError(f"{left} records were not acknowledged within 60 s; see the broker's log")
+
+
+def _partition(message: Message) -> int:
+    partition = message.partition()
+    if partition is None:
+        raise ValueError("an acknowledged record has no partition")
+    return partition
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    if offset is None:
+        raise ValueError("an acknowledged record has no offset")
+    return offset

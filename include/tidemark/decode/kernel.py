@@ -1,0 +1,291 @@
+"""The compiled loop over the records of v2 batches: bytes to column buffers.
+
+It runs twice over a chunk. The first pass checks everything and counts, so that the column buffers can be allocated at
+their exact sizes; the second fills them. Nothing is read outside a record, a record never outside its batch, and a batch
+that breaks a rule leaves no trace in any column.
+
+Source: Kafka's ``DefaultRecord`` and ``ByteUtils`` (zigzag varints).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.decode.columns import MAX_MILLISECONDS
+from tidemark.decode.jit import copy_bytes, kernel
+from tidemark.records.batch import APPEND_TIME
+
+MIN_RECORD_BYTES: Final = 7
+"""A record has at least seven fields of a byte: length, attributes, two deltas, key and value length, header count."""
+
+Totals = tuple[int, int, int, int, int, int, int, int, int, int]
+"""Rows; bytes of keys and of values; headers; bytes of header keys and of header values; nulls among timestamps, keys,
+values and header values."""
+
+NO_TOTALS: Final[Totals] = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+_OK = 0
+_LENGTH = 1
+_OFFSET = 2
+_TIMESTAMP = 3
+_KEY = 4
+_VALUE = 5
+_HEADERS = 6
+_UTF8 = 7
+_LEFT_IN_RECORD = 8
+_LEFT_IN_BATCH = 9
+
+RECORD_RULES: Final = {
+    _LENGTH: "its length runs out of the batch",
+    _OFFSET: "its offset delta does not increase, or exceeds the batch's last",
+    _TIMESTAMP: "its timestamp does not fit 64 bits",
+    _KEY: "its key runs out of the record",
+    _VALUE: "its value runs out of the record",
+    _HEADERS: "its headers run out of the record",
+    _UTF8: "a header key is not UTF-8",
+    _LEFT_IN_RECORD: "its length is longer than its fields",
+    _LEFT_IN_BATCH: "there are more bytes in the batch than the record count says",
+}
+
+
+class Columns(NamedTuple):
+    """The buffers that the second pass fills: data, Arrow offsets (one more than rows) and validity bits."""
+
+    offset: NDArray[np.int64]
+    timestamp: NDArray[np.int64]
+    timestamp_bits: NDArray[np.uint8]
+    leader_epoch: NDArray[np.int32]
+    key_offsets: NDArray[np.int32]
+    key_data: NDArray[np.uint8]
+    key_bits: NDArray[np.uint8]
+    value_offsets: NDArray[np.int32]
+    value_data: NDArray[np.uint8]
+    value_bits: NDArray[np.uint8]
+    header_offsets: NDArray[np.int32]
+    header_key_offsets: NDArray[np.int32]
+    header_key_data: NDArray[np.uint8]
+    header_value_offsets: NDArray[np.int32]
+    header_value_data: NDArray[np.uint8]
+    header_value_bits: NDArray[np.uint8]
+
+    @classmethod
+    def sized(cls, totals: Totals) -> Columns:
+        """Buffers of exactly the size that ``totals`` asks for."""
+        rows, key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes, *_ = totals
+
+        def offsets(count: int) -> NDArray[np.int32]:
+            array = np.empty(count + 1, np.int32)
+            array[0] = 0
+            return array
+
+        def octets(count: int) -> NDArray[np.uint8]:
+            return np.empty(count, np.uint8)
+
+        def bits(count: int) -> NDArray[np.uint8]:
+            return np.zeros((count + 7) // 8, np.uint8)
+
+        return cls(
+            np.empty(rows, np.int64),
+            np.empty(rows, np.int64),
+            bits(rows),
+            np.empty(rows, np.int32),
+            offsets(rows),
+            octets(key_bytes),
+            bits(rows),
+            offsets(rows),
+            octets(value_bytes),
+            bits(rows),
+            offsets(rows),
+            offsets(headers),
+            octets(header_key_bytes),
+            offsets(headers),
+            octets(header_value_bytes),
+            bits(headers),
+        )
+
+
+@kernel
+def parse_batches(
+    memory: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    headers: NDArray[Any],
+    from_offset: int,
+    to_offset: int,
+    errors: NDArray[np.int64],
+    fill: bool,
+    columns: Columns,
+) -> Totals:
+    """Parse the records of batch k, at ``memory[starts[k]:ends[k]]`` with header ``headers[k]``, for every k.
+
+    Rows with offsets outside [from_offset, to_offset) are checked and left out. The first pass (not ``fill``) sets
+    ``errors[k]`` to (rule, record number); the second must follow on the same memory, and skips what has an error.
+    """
+    totals = NO_TOTALS
+    for index in range(len(starts)):
+        if errors[index, 0] == _OK:
+            rule, record, after = _parse_batch(
+                memory, starts[index], ends[index], headers[index], from_offset, to_offset, fill, columns, totals
+            )
+            if rule == _OK:
+                totals = after
+            errors[index, 0] = rule
+            errors[index, 1] = record
+    return totals
+
+
+@kernel
+def _parse_batch(
+    memory: NDArray[np.uint8],
+    at: int,
+    end: int,
+    header: Any,
+    from_offset: int,
+    to_offset: int,
+    fill: bool,
+    columns: Columns,
+    totals: Totals,
+) -> tuple[int, int, Totals]:
+    """(rule broken, by which record, ``totals`` with this batch added)."""
+    rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value = totals
+    append_time = header.attributes & APPEND_TIME != 0
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    last_delta = np.int64(-1)
+    for record in range(header.record_count):
+        size, at = _varint(memory, at, end, 5)
+        if at < 0 or size < MIN_RECORD_BYTES - 1 or size > end - at:
+            return _LENGTH, record, totals
+        record_end = at + size
+        timestamp_delta, at = _varint(memory, at + 1, record_end, 10)  # past the attributes, of which none is in use
+        delta, at = _varint(memory, at, record_end, 5)
+        if at < 0 or delta <= last_delta or delta > header.last_offset_delta:
+            return _OFFSET, record, totals
+        last_delta = delta
+        milliseconds = header.max_timestamp
+        if not append_time:
+            milliseconds = base_timestamp + timestamp_delta
+            if (milliseconds < base_timestamp) != (timestamp_delta < 0):
+                return _TIMESTAMP, record, totals
+        offset = base_offset + delta
+        keep = offset >= from_offset and offset < to_offset
+        write = fill and keep
+
+        size, at = _varint(memory, at, record_end, 5)
+        if at < 0 or size < -1 or size > record_end - at:
+            return _KEY, record, totals
+        key_size = max(size, 0)
+        if write and size >= 0:
+            copy_bytes(columns.key_data, keys, memory, at, size)
+            _set_bit(columns.key_bits, rows)
+        no_key += keep and size < 0
+        at += key_size
+
+        size, at = _varint(memory, at, record_end, 5)
+        if at < 0 or size < -1 or size > record_end - at:
+            return _VALUE, record, totals
+        value_size = max(size, 0)
+        if write and size >= 0:
+            copy_bytes(columns.value_data, values, memory, at, size)
+            _set_bit(columns.value_bits, rows)
+        no_value += keep and size < 0
+        at += value_size
+
+        count, at = _varint(memory, at, record_end, 5)
+        if at < 0 or count < 0:
+            return _HEADERS, record, totals
+        for _ in range(count):
+            size, at = _varint(memory, at, record_end, 5)
+            if at < 0 or size < 0 or size > record_end - at:
+                return _HEADERS, record, totals
+            if not fill and not _is_utf8(memory, at, at + size):
+                return _UTF8, record, totals
+            value_at = at + size
+            header_value_size, value_at = _varint(memory, value_at, record_end, 5)
+            if value_at < 0 or header_value_size < -1 or header_value_size > record_end - value_at:
+                return _HEADERS, record, totals
+            if write:
+                copy_bytes(columns.header_key_data, header_keys, memory, at, size)
+                if header_value_size >= 0:
+                    copy_bytes(columns.header_value_data, header_values, memory, value_at, header_value_size)
+                    _set_bit(columns.header_value_bits, headers)
+                columns.header_key_offsets[headers + 1] = header_keys + size
+                columns.header_value_offsets[headers + 1] = header_values + max(header_value_size, 0)
+            if keep:
+                headers += 1
+                header_keys += size
+                header_values += max(header_value_size, 0)
+                no_header_value += header_value_size < 0
+            at = value_at + max(header_value_size, 0)
+        if at != record_end:
+            return _LEFT_IN_RECORD, record, totals
+
+        fits = milliseconds <= MAX_MILLISECONDS and milliseconds >= -MAX_MILLISECONDS
+        if keep:
+            keys += key_size
+            values += value_size
+            no_time += not fits
+        if write:
+            columns.offset[rows] = offset
+            columns.timestamp[rows] = milliseconds * 1000 if fits else milliseconds
+            if fits:
+                _set_bit(columns.timestamp_bits, rows)
+            columns.leader_epoch[rows] = header.leader_epoch
+            columns.key_offsets[rows + 1] = keys
+            columns.value_offsets[rows + 1] = values
+            columns.header_offsets[rows + 1] = headers
+        rows += keep
+    if at != end:
+        return _LEFT_IN_BATCH, header.record_count, totals
+    return (
+        _OK,
+        0,
+        (rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value),
+    )
+
+
+@kernel
+def _varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tuple[int, int]:
+    """(number, index after it); the index is -1 if it is cut off or too long, or if ``at`` is."""
+    if at < 0:
+        return np.int64(0), np.int64(-1)
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    for index in range(at, min(end, at + most_bytes)):
+        byte = memory[index]
+        raw |= np.uint64(byte & 0x7F) << shift
+        if byte < 0x80:
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), np.int64(index + 1)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@kernel
+def _set_bit(bits: NDArray[np.uint8], index: int) -> None:
+    bits[index >> 3] |= np.uint8(1 << (index & 7))
+
+
+@kernel
+def _is_utf8(memory: NDArray[np.uint8], at: int, end: int) -> bool:
+    """Whether the bytes are UTF-8 as RFC 3629 has it: no surrogates, no overlong forms, nothing above U+10FFFF."""
+    while at < end:
+        lead = memory[at]
+        at += 1
+        if lead < 0x80:
+            continue
+        if lead < 0xC2 or lead > 0xF4:
+            return False
+        more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
+        if more > end - at:
+            return False
+        lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+        highest = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+        if memory[at] < lowest or memory[at] > highest:
+            return False
+        for index in range(at + 1, at + more):
+            if memory[index] & 0xC0 != 0x80:
+                return False
+        at += more
+    return True

@@ -1,0 +1,200 @@
+"""An S3 server on this machine: SeaweedFS, which is durable, checks checksums and does conditional writes properly.
+
+Ready means that a put and a get succeed, not that something listens. Every server has credentials of its own and
+an administrator that creates its buckets; further users get exactly the policy that is named for them.
+
+Its listings are not S3's: it descends into ``orders/`` before ``orders-dlq/``, so ``StartAfter`` across prefixes
+skips keys, and a prefix emptied by deletes still shows as a common prefix. Its sockets lie in the system's
+temporary directory, named after the port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.support.paths import env_bin
+from tests.support.ports import HOST, free_ports
+from tests.support.process import ManagedProcess, ProcessRecord
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+ADMIN = "admin"
+REGION = "us-east-1"
+_START_SECONDS = 60.0
+_READY = "ready"  # a bucket of our own: nothing that a test lists may hold an object of ours
+_PORTS = ("s3.port", "master.port", "volume.port", "filer.port", "admin.port")
+_FLAGS = (
+    "-webdav=false",
+    "-admin.ui=false",
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+    "-s3.allowDeleteBucketNotEmpty=false",
+    "-s3.autoCreateBucket=false",
+    "-master.telemetry=false",
+    "-volume.preStopSeconds=0",
+)
+# All that the server gets of this machine's environment: it would take AWS_* for an identity of its own.
+_ENVIRONMENT = ("PATH", "TMPDIR", "LANG")
+
+
+def allow(actions: Sequence[str], resources: Sequence[str]) -> dict[str, object]:
+    """A policy statement: ``allow(["s3:PutObject"], ["arn:aws:s3:::raw/*"])``."""
+    return {"Effect": "Allow", "Action": list(actions), "Resource": list(resources)}
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """An access key; the secret half stays out of messages."""
+
+    access_key: str = field(default_factory=lambda: secrets.token_hex(10).upper())
+    secret_key: str = field(default_factory=lambda: secrets.token_urlsafe(30), repr=False)
+
+
+class S3Server:
+    """A server that keeps its data under ``root``, also over :meth:`kill` and :meth:`start`; usable with ``with``."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        buckets: Sequence[str] = ("raw", "lake"),
+        users: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
+    ) -> None:
+        """Nothing is started yet. ``users`` maps a name to the statements of its policy, see :func:`allow`."""
+        self._root = root.resolve()
+        self._buckets = list(buckets)
+        self._policies = {name: list(statements) for name, statements in (users or {}).items()}
+        self.credentials = {name: Credentials() for name in (ADMIN, *self._policies)}
+        self._served = False
+        http, grpc = free_ports(len(_PORTS)), free_ports(len(_PORTS))
+        ports = [f"-{name}={port}" for name, port in zip(_PORTS, http, strict=True)]
+        ports += [f"-{name}.grpc={port}" for name, port in zip(_PORTS, grpc, strict=True)]
+        self.endpoint = f"http://{HOST}:{http[0]}"
+        places = [f"-dir={self._root / 'data'}", f"-ip={HOST}", f"-ip.bind={HOST}", f"-s3.config={self._config_path}"]
+        kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        self.process = ManagedProcess(
+            "s3",
+            [env_bin("dev", "weed"), "-logtostderr", "mini", *places, *ports, *_FLAGS],
+            log=self._root / "s3.log",
+            env={**kept, "HOME": str(self._root)},
+            cwd=self._root,
+        )
+
+    def start(self) -> Self:
+        """Start it and wait until it stores and returns an object; its buckets exist then."""
+        (self._root / "data").mkdir(parents=True, exist_ok=True)
+        self._write_config()
+        self.process.start()
+        try:
+            self.process.wait_until(self._works, timeout=_START_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Clean stop; the data stays."""
+        self.process.stop(timeout=10)
+
+    def kill(self) -> None:
+        """SIGKILL; the data stays."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Stop and start on the same address with the same data."""
+        self.stop()
+        self.start()
+
+    def record(self) -> ProcessRecord:
+        """The running process, for another process to stop."""
+        return self.process.record()
+
+    def add_user(self, name: str, statements: Sequence[Mapping[str, object]]) -> Credentials:
+        """Add a user, or replace its policy; the server restarts, which takes a second or two."""
+        self._policies[name] = list(statements)
+        found = self.credentials.setdefault(name, Credentials())
+        self.restart()
+        return found
+
+    def client(self, user: str = ADMIN) -> S3Client:
+        """A boto3 client of a user; it gives up within seconds when the server is down."""
+        config = Config(
+            s3={"addressing_style": "path"}, retries={"total_max_attempts": 2}, connect_timeout=5, read_timeout=30
+        )
+        found = self.credentials[user]
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=found.access_key,
+            aws_secret_access_key=found.secret_key,
+            config=config,
+        )
+
+    def env(self, user: str = ADMIN) -> dict[str, str]:
+        """Environment variables that make AWS clients use this server as a user."""
+        found = self.credentials[user]
+        return {
+            "AWS_ACCESS_KEY_ID": found.access_key,
+            "AWS_SECRET_ACCESS_KEY": found.secret_key,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ENDPOINT_URL": self.endpoint,
+        }
+
+    @property
+    def _config_path(self) -> Path:
+        return self._root / "s3.json"
+
+    def _write_config(self) -> None:
+        def identity(name: str, **rights: object) -> dict[str, object]:
+            found = self.credentials[name]
+            keys = [{"accessKey": found.access_key, "secretKey": found.secret_key}]
+            return {"name": name, "credentials": keys, **rights}
+
+        document = {
+            "identities": [
+                identity(ADMIN, actions=["Admin", "Read", "Write", "List", "Tagging"]),
+                *(identity(name, policyNames=[name]) for name in self._policies),
+            ],
+            "policies": [
+                {"name": name, "content": json.dumps({"Version": "2012-10-17", "Statement": statements})}
+                for name, statements in self._policies.items()
+            ],
+        }
+        self._config_path.touch(mode=0o600)
+        self._config_path.write_text(json.dumps(document))
+
+    def _works(self) -> bool:
+        """Whether objects can be written and read, also those from before a restart; creates missing buckets."""
+        client, body = self.client(), secrets.token_bytes(8)
+        try:
+            existing = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
+            for bucket in (_READY, *self._buckets):
+                if bucket not in existing:
+                    client.create_bucket(Bucket=bucket)
+            if self._served:
+                client.get_object(Bucket=_READY, Key="ready")
+            client.put_object(Bucket=_READY, Key="ready", Body=body)
+            self._served = client.get_object(Bucket=_READY, Key="ready")["Body"].read() == body
+        except (BotoCoreError, ClientError):
+            return False  # still starting; the log's tail is shown if it never comes up
+        return self._served
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()

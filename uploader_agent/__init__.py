@@ -1,0 +1,9 @@
+"""The sidecar on each Kafka broker: takes finalized log segments from the broker's disks to object storage.
+
+It reads the broker's log directories and never writes in them, asks the broker for offsets and leadership alone,
+and never deletes an object. What it writes, and the order in which it writes it, is the contract in ``tidemark``.
+"""
+
+from importlib.metadata import version
+
+__version__ = version("tidemark")

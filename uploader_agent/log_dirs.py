@@ -1,0 +1,104 @@
+"""What lies on the broker's disks: which directory holds which partition, and which segments are in it.
+
+Nothing here opens a segment. Files that Kafka is making or has given up (``.cleaned``, ``.swap``, ``.deleted``) and
+directories that come or go (``-future``, ``-delete``, ``-stray``) have names that are no segment's and no
+partition's, so they are never seen.
+
+Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.layout import TopicPartition
+from tidemark.records import parse_partition_metadata, parse_segment_file
+
+PARTITION_METADATA = "partition.metadata"
+
+_PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
+_TRANSIENT = re.compile(r".+-(?:future|delete|stray)")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSegment:
+    """A segment as the directory shows it. ``next_offset`` is the base of the next one; None while it is active."""
+
+    base_offset: int
+    next_offset: int | None
+    size: int
+    modified: float
+    """Seconds since 1970 of the last append."""
+
+    @property
+    def rotated(self) -> bool:
+        """Whether a segment with a higher base exists, so that this one is final."""
+        return self.next_offset is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The partitions found, and the names in the log directories that are none."""
+
+    partitions: dict[TopicPartition, Path]
+    strangers: tuple[Path, ...]
+
+
+def find_partitions(log_dirs: Iterable[Path]) -> Inventory:
+    """Look through all ``log_dirs``; one that cannot be read now is left out.
+
+    While a partition moves between two log directories both may hold it for a moment; they hold the same then.
+    """
+    partitions: dict[TopicPartition, Path] = {}
+    strangers: list[Path] = []
+    for log_dir in log_dirs:
+        for name in _folders(log_dir):
+            match = _PARTITION.fullmatch(name)
+            if match is not None:
+                partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
+            elif not _TRANSIENT.fullmatch(name):
+                strangers.append(log_dir / name)
+    return Inventory(partitions, tuple(strangers))
+
+
+def find_segments(folder: Path) -> list[LocalSegment]:
+    """The segments of a partition's directory by base offset; the last one is active. Empty if it is gone."""
+    logs: dict[int, os.stat_result] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                parsed = parse_segment_file(entry.name)
+                if parsed is not None and parsed[1] == "log":
+                    logs[parsed[0]] = entry.stat()
+    except FileNotFoundError:
+        return []  # the partition, or a segment of it, went away just now: the next scan sees what is left
+    bases = sorted(logs)
+    return [
+        LocalSegment(base, following, logs[base].st_size, logs[base].st_mtime)
+        for base, following in zip(bases, [*bases[1:], None], strict=True)
+    ]
+
+
+def topic_id_of(folder: Path) -> str | None:
+    """The topic id in ``partition.metadata``; None where the cluster has none, or the directory is gone.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    path = folder / PARTITION_METADATA
+    try:
+        return parse_partition_metadata(path.read_text(encoding="utf-8"), str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _folders(log_dir: Path) -> list[str]:
+    try:
+        with os.scandir(log_dir) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError:
+        return []

@@ -1,0 +1,109 @@
+"""The agent's file: everything that an operator can say, with its defaults. Unknown keys are errors.
+
+``TIDEMARK_AGENT__UPLOAD__CONCURRENCY=4`` in the environment overrides ``upload.concurrency``.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from tidemark.config import Duration, Settings, load
+from tidemark.endpoints import EndpointSettings
+from tidemark.layout import check_cluster
+from tidemark.store import StoreOptions
+
+ENVIRONMENT_PREFIX = "TIDEMARK_AGENT__"
+
+_INTERNAL = re.compile(r"__.*|.*-(?:changelog|repartition)")
+"""Kafka's own topics, and those that Kafka Streams makes for itself (its "internal topics")."""
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    return text
+
+
+TopicPattern = Annotated[str, AfterValidator(_pattern)]
+"""A regular expression that must match a topic's whole name."""
+
+
+class BrokerSettings(Settings):
+    """Where the broker's own configuration is, and how to reach the broker where that does not tell.
+
+    ``client`` is passed to kafka-python's admin client (``security_protocol``, ``ssl_cafile``, …).
+    """
+
+    properties: Path
+    bootstrap: str | None = None
+    client: dict[str, str | int | bool] = Field(default_factory=dict)
+
+
+class UploadSettings(Settings):
+    """``concurrency`` segments go at a time; a failed partition is tried again after ``retry_initial``, doubling."""
+
+    concurrency: int = Field(default=8, ge=1, le=64)
+    retry_initial: Duration = timedelta(milliseconds=200)
+    retry_cap: Duration = timedelta(seconds=30)
+
+
+class IndexSettings(Settings):
+    """The watermark index is written on change at most every ``min_interval``, else every ``idle_interval``."""
+
+    min_interval: Duration = timedelta(seconds=10)
+    idle_interval: Duration = timedelta(seconds=60)
+
+
+class HttpSettings(Settings):
+    """Where metrics and health are served; no ``port``, no server; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int | None = Field(default=None, ge=0, le=65535)
+
+
+class LogSettings(Settings):
+    """How the agent logs, to standard error."""
+
+    format: Literal["console", "json"] = "console"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class AgentSettings(Settings):
+    """The whole file. ``cluster`` is the name in the store's keys; without it the broker's ``cluster.id``."""
+
+    broker: BrokerSettings
+    endpoints: EndpointSettings
+    state_dir: Path
+    store: StoreOptions = StoreOptions()
+    cluster: Annotated[str, AfterValidator(check_cluster)] | None = None
+    include: tuple[TopicPattern, ...] = (".*",)
+    exclude: tuple[TopicPattern, ...] = ()
+    internal_topics: bool = False
+    tail_after: Duration = timedelta(minutes=10)
+    scan_interval: Duration = timedelta(seconds=30)
+    metadata_interval: Duration = timedelta(seconds=10)
+    drain: Duration = timedelta(seconds=20)
+    upload: UploadSettings = UploadSettings()
+    index: IndexSettings = IndexSettings()
+    http: HttpSettings = HttpSettings()
+    log: LogSettings = LogSettings()
+
+    def takes(self, topic: str) -> bool:
+        """Whether the topic's segments are uploaded: included, not excluded, and no internal topic unless asked for."""
+        if _INTERNAL.fullmatch(topic) and not self.internal_topics:
+            return False
+        if any(re.fullmatch(pattern, topic) for pattern in self.exclude):
+            return False
+        return any(re.fullmatch(pattern, topic) for pattern in self.include)
+
+
+def load_settings(path: Path) -> AgentSettings:
+    """Read the agent's file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    return load(AgentSettings, path, prefix=ENVIRONMENT_PREFIX)
