@@ -5,6 +5,7 @@ deltalake is imported when it is first needed, so that what Airflow parses stays
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.layout import TableKeys
@@ -33,14 +34,13 @@ class Lake(NamedTuple):
     def delta_options(self) -> dict[str, str]:
         """delta-rs's storage options; credentials come from the environment, as for boto3."""
         options = self.deployment.store
+        endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         found: dict[str, str] = {}
-        if options.endpoint_url:
-            found["AWS_ENDPOINT_URL"] = options.endpoint_url
-            found["AWS_ALLOW_HTTP"] = str(options.endpoint_url.startswith("http://")).lower()
+        if endpoint:
+            found["AWS_ENDPOINT_URL"] = endpoint
+            found["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
         if options.region:
             found["AWS_REGION"] = options.region
-        if not options.path_style and options.endpoint_url:
-            found["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
         return found
 
 

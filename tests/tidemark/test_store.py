@@ -11,20 +11,35 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Fetched, LocalStore, ObjectInfo, Store, StoreOptions, open_store, put_once
 from tidemark.store.s3 import S3Store, clients
 
 
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server, with its credentials where boto3 looks for them, and no client left over from other ones."""
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    clients.cache_clear()
+    yield s3_server
+    clients.cache_clear()
+
+
 @pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return open_store(f"file://{tmp_path}")
-    server: S3Server = request.getfixturevalue("s3_server")
+    server: S3Server = request.getfixturevalue("s3")
     bucket = f"b-{uuid.uuid4().hex}"
     server.client().create_bucket(Bucket=bucket)
-    return open_store(f"s3://{bucket}", StoreOptions(endpoint_url=server.endpoint_url, region="us-east-1", path_style=True))
+    return open_store(f"s3://{bucket}", at(server))
+
+
+def at(server: S3Server) -> StoreOptions:
+    return StoreOptions(endpoint_url=server.endpoint, region="us-east-1", path_style=True)
 
 
 def test_what_is_put_is_got(store: Store) -> None:
@@ -161,29 +176,18 @@ def test_urls(tmp_path: Path) -> None:
         open_store(str(tmp_path))
 
 
-@pytest.fixture
-def s3(s3_server: S3Server) -> Iterator[S3Server]:
-    clients.cache_clear()
-    yield s3_server
-    clients.cache_clear()
-
-
 def test_a_missing_bucket_says_so(s3: S3Server) -> None:
-    absent = open_store("s3://no-such-bucket", StoreOptions(endpoint_url=s3.endpoint_url, region="us-east-1", path_style=True))
     with pytest.raises(StoreError, match=r"s3://no-such-bucket/k: the bucket does not exist"):
-        absent.put("k", b"")
+        open_store("s3://no-such-bucket", at(s3)).put("k", b"")
 
 
 def test_wrong_credentials_are_loud(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    denied = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint_url, region="us-east-1", path_style=True))
     with pytest.raises(AccessDenied, match="check the credentials"):
-        denied.get("k")
+        open_store("s3://raw", at(s3)).get("k")
 
 
-def test_no_answer_is_an_unknown_outcome(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    write, read = clients(f"http://127.0.0.1:{unused_port}", "us-east-1", True, 2)
+def test_no_answer_is_an_unknown_outcome(s3: S3Server) -> None:
+    write, read = clients(f"http://127.0.0.1:{free_port()}", "us-east-1", path_style=True, connections=2)
     with pytest.raises(UnknownOutcome, match="no answer"):
         S3Store("raw", write=write, read=read).put("k", b"")

@@ -37,5 +37,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     from tidemark.store.s3 import S3Store, clients
 
     chosen = options or StoreOptions()
-    write, read = clients(chosen.endpoint_url, chosen.region, chosen.path_style, chosen.connections)
+    write, read = clients(
+        chosen.endpoint_url, chosen.region, path_style=chosen.path_style, connections=chosen.connections
+    )
     return S3Store(root.removeprefix("s3://"), write=write, read=read)

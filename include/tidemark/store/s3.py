@@ -152,9 +152,13 @@ def _translated(name: str, error: ClientError | BotoCoreError) -> StoreError:
 
 
 @cache
-def clients(endpoint_url: str | None, region: str | None, path_style: bool, connections: int) -> tuple[S3Client, S3Client]:
+def clients(
+    endpoint_url: str | None, region: str | None, *, path_style: bool, connections: int
+) -> tuple[S3Client, S3Client]:
     """(write, read) clients, shared by all buckets of a process; credentials from AWS's default chain."""
-    import boto3
+    from boto3.session import Session
+
+    session = Session()  # not boto3's global one, which would keep the first credentials it ever found
 
     def client(attempts: int) -> S3Client:
         config = Config(
@@ -164,6 +168,6 @@ def clients(endpoint_url: str | None, region: str | None, path_style: bool, conn
             max_pool_connections=connections,
             s3={"addressing_style": "path" if path_style else "auto"},
         )
-        return boto3.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+        return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
 
     return client(1), client(5)

@@ -1,0 +1,1 @@
+"""Figures: ``make bench``. Not tests: nothing fails by being slow, everything that is measured is printed."""

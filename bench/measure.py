@@ -1,0 +1,134 @@
+"""Running things and measuring them: wall time, CPU and peak memory of a whole process tree, median and spread."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Usage:
+    """``wall`` and ``cpu`` in seconds, ``peak`` in bytes (sum of proportional set sizes over the tree)."""
+
+    wall: float
+    cpu: float
+    peak: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: ``values`` are the repetitions, in ``unit``; ``note`` says under what conditions."""
+
+    part: str
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        """The middle value."""
+        return statistics.median(self.values)
+
+    def cells(self) -> tuple[str, ...]:
+        """The line's texts: part, name, median, spread, unit, note."""
+        spread = f"{min(self.values):.3g} to {max(self.values):.3g}" if len(self.values) > 1 else "one run"
+        return self.part, self.name, f"{self.median:.3g}", spread, self.unit, self.note
+
+
+class TreeMeter:
+    """Samples a process and its descendants until stopped: CPU seconds by process at its last sight, peak memory."""
+
+    def __init__(self, pid: int, interval: float = 0.05) -> None:
+        self._root = psutil.Process(pid)
+        self._interval = interval
+        self._cpu: dict[int, float] = {}
+        self._peak = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> TreeMeter:
+        self._look()
+        self._before = self.cpu
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of all processes ever seen, over their lives."""
+        return sum(self._cpu.values())
+
+    @property
+    def used(self) -> float:
+        """CPU seconds since the meter was entered."""
+        return self.cpu - self._before
+
+    @property
+    def peak(self) -> int:
+        """Largest memory seen, in bytes."""
+        return self._peak
+
+    def _sample(self) -> None:
+        while not self._stop.wait(self._interval):
+            self._look()
+
+    def _look(self) -> None:
+        total = 0
+        with suppress(psutil.NoSuchProcess):
+            for process in [self._root, *self._root.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    times = process.cpu_times()
+                    self._cpu[process.pid] = times.user + times.system
+                    total += process.memory_full_info().pss
+        self._peak = max(self._peak, total)
+
+
+def metered(action: Callable[[], object], pid: int | None = None) -> Usage:
+    """Run ``action`` in this process; CPU and memory are those of ``pid``'s tree (default: this process's)."""
+    with TreeMeter(pid or os.getpid()) as meter:
+        started = time.perf_counter()
+        action()
+        wall = time.perf_counter() - started
+    return Usage(wall, meter.used, meter.peak)
+
+
+def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> Usage:
+    """Run a command to its end; CPU by the kernel's account of it and its children, memory by sampling.
+
+    Raises:
+        RuntimeError: it failed; the message names its log.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        started = time.perf_counter()
+        child = subprocess.Popen([str(part) for part in command], env=dict(env), stdout=output, stderr=subprocess.STDOUT)
+        with TreeMeter(child.pid) as meter:
+            _, status, usage = os.wait4(child.pid, 0)
+            wall = time.perf_counter() - started
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise RuntimeError(f"{command[0]} ended with {child.returncode}; see {log}")
+    return Usage(wall, usage.ru_utime + usage.ru_stime, max(meter.peak, usage.ru_maxrss * 1024))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    head = ("part", "measured", "median", "spread", "unit", "note")
+    lines = [head, tuple("---" for _ in head), *(row.cells() for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -1,0 +1,115 @@
+"""What goes next: the head of each partition first, partitions in turn, and none takes all workers.
+
+The queue holds no segments' bytes, only what is to be done. A partition that failed waits for its own back-off and
+holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Job = TypeVar("Job", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Lane(Generic[Job]):
+    """One partition's jobs in order, and what of it is being worked on."""
+
+    waiting: list[Job] = field(default_factory=list)
+    running: set[Job] = field(default_factory=set)
+    not_before: float = 0.0
+    served: int = 0
+
+
+class UploadQueue(Generic[Key, Job]):
+    """Thread-safe. ``concurrency`` is the number of workers that take from it."""
+
+    def __init__(self, concurrency: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = max(1, concurrency - 1)
+        self._clock = clock
+        self._lanes: dict[Key, _Lane[Job]] = {}
+        self._changed = threading.Condition()
+        self._turn = 0
+        self._closed = False
+
+    def offer(self, key: Key, jobs: Sequence[Job]) -> None:
+        """Make ``jobs`` what waits for ``key``, in this order; those that are running are not queued again."""
+        with self._changed:
+            lane = self._lanes.setdefault(key, _Lane())
+            lane.waiting = [job for job in jobs if job not in lane.running]
+            self._changed.notify_all()
+
+    def drop(self, key: Key) -> None:
+        """Forget what waits for ``key``; what is running ends by itself."""
+        with self._changed:
+            lane = self._lanes.get(key)
+            if lane is not None:
+                lane.waiting = []
+                self._forget_if_empty(key, lane)
+
+    def take(self) -> tuple[Key, Job] | None:
+        """Wait for the next job and mark it running; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                found = self._next()
+                if found is not None:
+                    key, lane = found
+                    job = lane.waiting.pop(0)
+                    lane.running.add(job)
+                    self._turn += 1
+                    lane.served = self._turn
+                    return key, job
+                self._changed.wait(self._pause())
+            return None
+
+    def done(self, key: Key, job: Job, retry_after: float = 0.0) -> None:
+        """``job`` has ended; nothing else of ``key`` starts before ``retry_after`` seconds have passed."""
+        with self._changed:
+            lane = self._lanes[key]
+            lane.running.discard(job)
+            lane.not_before = self._clock() + retry_after if retry_after else 0.0
+            self._forget_if_empty(key, lane)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait_idle(self, timeout: float | None = None, *, running_only: bool = False) -> bool:
+        """Wait until nothing is running and, unless ``running_only``, nothing is waiting; False if time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy(running_only), timeout)
+
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        with self._changed:
+            return sum(len(lane.waiting) for lane in self._lanes.values())
+
+    def _busy(self, running_only: bool) -> bool:
+        return any(lane.running or (lane.waiting and not running_only) for lane in self._lanes.values())
+
+    def _next(self) -> tuple[Key, _Lane[Job]] | None:
+        """The lane that has been served least recently among those that may go on."""
+        now = self._clock()
+        ready = [
+            (key, lane)
+            for key, lane in self._lanes.items()
+            if lane.waiting and lane.not_before <= now and len(lane.running) < self._limit
+        ]
+        return min(ready, key=lambda item: item[1].served) if ready else None
+
+    def _pause(self) -> float | None:
+        """Seconds until a lane's back-off ends; None if there is none."""
+        ends = [lane.not_before for lane in self._lanes.values() if lane.waiting and lane.not_before]
+        return max(0.001, min(ends) - self._clock()) if ends else None
+
+    def _forget_if_empty(self, key: Key, lane: _Lane[Job]) -> None:
+        if not lane.waiting and not lane.running and not lane.not_before:
+            del self._lanes[key]
