@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -58,7 +59,7 @@ class TreeMeter:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> TreeMeter:
+    def __enter__(self) -> Self:
         self._look()
         self._before = self.cpu
         self._thread.start()
@@ -117,7 +118,9 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> 
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         started = time.perf_counter()
-        child = subprocess.Popen([str(part) for part in command], env=dict(env), stdout=output, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            [str(part) for part in command], env=dict(env), stdout=output, stderr=subprocess.STDOUT
+        )
         with TreeMeter(child.pid) as meter:
             _, status, usage = os.wait4(child.pid, 0)
             wall = time.perf_counter() - started

@@ -113,7 +113,7 @@ class Production:
             raise self._failed[0]
 
     def _run(self, stream: Stream, sender: Callable[[Stream, random.Random, Clock], None]) -> None:
-        rng = random.Random(f"{self._seed}-{stream.topic}")
+        rng = random.Random(f"{self._seed}-{stream.topic}")  # noqa: S311 - the stream must be repeatable
         try:
             sender(stream, rng, Clock(rng, datetime.now(UTC)))
         except BaseException as error:  # noqa: BLE001 - raised again in join()
@@ -168,7 +168,9 @@ class Production:
             number += size
             self.sent[stream.topic] = number
 
-    def _transaction(self, stream: Stream, producer: Producer, rng: random.Random, clock: Clock, numbers: range) -> None:
+    def _transaction(
+        self, stream: Stream, producer: Producer, rng: random.Random, clock: Clock, numbers: range
+    ) -> None:
         written: list[tuple[int, int]] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:

@@ -107,9 +107,10 @@ class UploadQueue(Generic[Key, Job]):
 
     def _pause(self) -> float | None:
         """Seconds until a lane's back-off ends; None if there is none."""
-        ends = [lane.not_before for lane in self._lanes.values() if lane.waiting and lane.not_before]
-        return max(0.001, min(ends) - self._clock()) if ends else None
+        now = self._clock()
+        pauses = [lane.not_before - now for lane in self._lanes.values() if lane.waiting and lane.not_before > now]
+        return min(pauses, default=None)
 
     def _forget_if_empty(self, key: Key, lane: _Lane[Job]) -> None:
-        if not lane.waiting and not lane.running and not lane.not_before:
+        if not lane.waiting and not lane.running and lane.not_before <= self._clock():
             del self._lanes[key]

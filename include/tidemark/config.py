@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic_core import ErrorDetails
 
 from tidemark.errors import ConfigError
 
@@ -113,7 +114,7 @@ def parse(
         raise ConfigError(source, [_problem(item) for item in error.errors()]) from error
 
 
-def _problem(item: Any) -> tuple[str, str]:
+def _problem(item: ErrorDetails) -> tuple[str, str]:
     field = ".".join(str(part) for part in item["loc"])
     if item["type"] == "missing":
         return field, "is required"

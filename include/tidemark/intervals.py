@@ -116,7 +116,8 @@ def _intersect(left: tuple[Interval, ...], right: tuple[Interval, ...]) -> Itera
 
 def _subtract(left: tuple[Interval, ...], right: tuple[Interval, ...]) -> Iterator[Interval]:
     j = 0
-    for start, end in left:
+    for part in left:
+        start, end = part
         while j < len(right) and right[j].end <= start:
             j += 1
         k = j

@@ -52,7 +52,9 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
-            raise ValueError(f"prefix {self.prefix!r}: letters, digits and . _ = - between single slashes, none at the ends")
+            raise ValueError(
+                f"prefix {self.prefix!r}: letters, digits and . _ = - between single slashes, none at the ends"
+            )
         if not 0 <= self.entropy_bits <= 128:
             raise ValueError(f"entropy_bits {self.entropy_bits}: 0 to 128, the digits of an MD5")
 

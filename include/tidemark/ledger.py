@@ -99,14 +99,18 @@ class Ledger(StoredObject):
 
 
 class Published(StoredObject):
-    """The outbox pointer: asset events and alerts were sent for all ledgers up to ``n``.
+    """The outbox pointer: asset events were sent for all ledgers up to ``n``, alerts for the gaps in ``alerted``.
 
-    ``alerted`` names the gaps that a person has been told of, as ``<incarnation>-<partition>-<from>``.
+    ``alerted`` maps each gap, named ``<incarnation>-<partition>-<from>``, to the run that told a person. ``settled``
+    is the digest of the watermarks beyond the ledger in which planning last found nothing to land, at ``settled_at``:
+    a partition that an open transaction or a hole holds back must not start run after run.
     """
 
-    n: int = Field(ge=0)
-    attempt: int = Field(ge=0)
-    alerted: tuple[str, ...] = ()
+    n: int = Field(default=0, ge=0)
+    attempt: int = Field(default=0, ge=0)
+    alerted: dict[str, str] = Field(default_factory=dict)
+    settled: str = ""
+    settled_at: AwareDatetime | None = None
     at: AwareDatetime
 
 

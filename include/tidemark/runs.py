@@ -20,7 +20,7 @@ class SegmentRange(Part):
     """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end.
 
     Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
-    as If-Match with every read. ``store`` is the endpoint's URL.
+    as If-Match with every read. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane record times.
     """
 
     store: str
@@ -31,6 +31,7 @@ class SegmentRange(Part):
     end: int = Field(ge=0)
     from_offset: int
     to_offset: int
+    uploaded_at: AwareDatetime
     compacted: bool = False
 
     @property

@@ -47,7 +47,9 @@ class StoredObject(Part):
 
 def describe(error: ValidationError) -> str:
     """Every problem of ``error`` as ``field: rule``, joined by ``; ``."""
-    return "; ".join(f"{'.'.join(str(part) for part in item['loc']) or 'object'}: {item['msg']}" for item in error.errors())
+    return "; ".join(
+        f"{'.'.join(str(part) for part in item['loc']) or 'object'}: {item['msg']}" for item in error.errors()
+    )
 
 
 def utc_now() -> datetime:

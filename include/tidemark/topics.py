@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -96,7 +96,7 @@ class Deployment(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, value: Any) -> Any:
+    def _fill_in(cls, value: object) -> object:
         """Give each topic the file's ``cluster`` and ``defaults``, and its own name as its table's."""
         if not isinstance(value, dict):
             return value
@@ -150,7 +150,7 @@ class Deployment(Settings):
         return split_store_url(self.lake)[0]
 
 
-def _with_defaults(item: Any, shared: dict[str, Any]) -> Any:
+def _with_defaults(item: object, shared: dict[str, object]) -> object:
     if not isinstance(item, dict):
         return item
     merged = shared | item
@@ -162,4 +162,3 @@ def _with_defaults(item: Any, shared: dict[str, Any]) -> Any:
 def load_topics(path: Path) -> Deployment:
     """Read a topics file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
     return load(Deployment, path)
-

@@ -69,5 +69,7 @@ def parse(body: bytes, key: str) -> tuple[int, Watermark | None]:
     first, _, rest = body.partition(b"\n")
     digits = first.strip()
     if len(digits) != OFFSET_DIGITS or not digits.isdigit():
-        raise FormatError(key, f"line 1 must be {OFFSET_DIGITS} digits, the base offset of a segment, not {digits[:40]!r}")
+        raise FormatError(
+            key, f"line 1 must be {OFFSET_DIGITS} digits, the base offset of a segment, not {digits[:40]!r}"
+        )
     return int(digits), Watermark.from_bytes(rest, key) if rest.strip() else None

@@ -13,7 +13,6 @@ import argparse
 import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,10 @@ _SHA256 = Path(__file__).with_name("jars.sha256")
 
 @dataclass(frozen=True)
 class JarSet:
-    """``direct`` jars come alone, ``transitive`` ones with their run-time dependencies but for organisations ``without``."""
+    """``direct`` jars come alone, ``transitive`` ones with what they need at run time.
+
+    Of that, organisations that match a regular expression in ``without`` are left out.
+    """
 
     direct: tuple[str, ...] = ()
     transitive: tuple[str, ...] = ()
@@ -144,36 +146,39 @@ def _run_ivy(name: str, ivy_xml: Path, jars: Path) -> None:
         *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
         *(("-settings", settings) if settings else ()),
     ]
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode != 0 or not jars.is_dir():
         raise RuntimeError(f"jar set {name} was not fetched:\n" + "\n".join(done.stdout.splitlines()[-30:]))
 
 
-def _digests(name: str, jars: Path) -> dict[str, str]:
-    return {f"{name}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest() for jar in sorted(jars.glob("*.jar"))}
+def _digests(name: str, jars: Path) -> list[str]:
+    """The lines of the lock file for the jars of a set."""
+    return [f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {name}/{jar.name}" for jar in sorted(jars.glob("*.jar"))]
 
 
 def _unexpected(name: str, jars: Path) -> list[str]:
     """Jars that are missing, are too many or differ from the lock file."""
-    locked = dict(reversed(line.split(maxsplit=1)) for line in _SHA256.read_text().splitlines())
-    expected = {(jar, digest) for jar, digest in locked.items() if jar.startswith(f"{name}/")}
-    return sorted({jar for jar, _ in expected ^ set(_digests(name, jars).items())})
+    expected = {line for line in _SHA256.read_text().splitlines() if f" {name}/" in line}
+    return sorted(line.rpartition("/")[2] for line in expected ^ set(_digests(name, jars)))
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.jars", description="Fetch jar sets into the cache.")
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(JAR_SETS)} (default: all)")
-    parser.add_argument("--lock", action="store_true", help=f"rewrite {_SHA256.name} from what is fetched")
+    parser.add_argument("--lock", action="store_true", help="record what is fetched; for all sets")
     options = parser.parse_args()
     unknown = set(options.sets) - set(JAR_SETS)
+    if options.lock and options.sets:
+        parser.error("--lock is for all sets")
     if unknown:
         parser.error(f"no such set: {', '.join(sorted(unknown))}")
     lines: list[str] = []
     for name in options.sets or JAR_SETS:
         folder = fetch(name, verify=not options.lock)
-        digests = _digests(name, folder) if options.lock else {}
-        lines += [f"{digest}  {jar}" for jar, digest in digests.items()]
+        lines += _digests(name, folder) if options.lock else []
         sys.stdout.write(f"{name}: {len(list(folder.glob('*.jar')))} jars in {folder}\n")
     if options.lock:
         _SHA256.write_text("\n".join(lines) + "\n")

@@ -24,7 +24,9 @@ TINY_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_SECONDS = 90.0
 
 
-def kafka_program(name: str, version: KafkaVersion, folder: Path, jvm: Sequence[str], *arguments: str | Path) -> ManagedProcess:
+def kafka_program(
+    name: str, version: KafkaVersion, folder: Path, jvm: Sequence[str], *arguments: str | Path
+) -> ManagedProcess:
     """A Java program from Kafka's jars, logging warnings to ``<name>.log``."""
     logging = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
     command = [java(), *jvm, *logging, "-cp", class_path(f"kafka-{version}"), *arguments]

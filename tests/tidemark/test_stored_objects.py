@@ -57,7 +57,7 @@ def test_pinterests_own_watermark_has_one_line() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"100", b"-0000000000000000100", b"0000000000000000010x", b"\xff" * 20])
 def test_a_watermark_without_digits_is_refused(body: bytes) -> None:
-    with pytest.raises(FormatError, match="a/offset.wm: line 1 must be 20 digits"):
+    with pytest.raises(FormatError, match=r"a/offset\.wm: line 1 must be 20 digits"):
         wm.parse(body, "a/offset.wm")
 
 

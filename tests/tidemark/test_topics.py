@@ -119,5 +119,5 @@ def test_only_what_rows_depend_on_is_in_the_digest() -> None:
 
 
 def test_an_unknown_topic_is_named_beside_those_that_are_known() -> None:
-    with pytest.raises(FormatError, match="nope: must name one topic.*demo/clicks, demo/orders"):
+    with pytest.raises(FormatError, match=r"nope: must name one topic.*demo/clicks, demo/orders"):
         read(GOOD).topic("nope")

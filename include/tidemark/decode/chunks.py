@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
 from tidemark.decode.headers import Headers, as_array
 from tidemark.decode.kernel import MIN_RECORD_BYTES
-from tidemark.records.batch import APPEND_TIME, CODEC_MASK, CODECS, HEADER_SIZE
+from tidemark.records.batch import CODEC_MASK, CODECS, HEADER_SIZE
 
 
 class Chunk(NamedTuple):
@@ -23,61 +23,62 @@ class Chunk(NamedTuple):
     headers: Headers
 
 
-Refuse = Callable[[int, str], None]
-"""Called with the index of a batch among the headers and the rule that it breaks."""
+class Limits(NamedTuple):
+    """How much of a log is decoded at once."""
+
+    arena_bytes: int = 16 << 20
+    """Records of a chunk, uncompressed: a chunk ends with the batch that reaches this."""
+    rows: int = 1 << 18
+    """Rows of a chunk, unless its only batch has more."""
+    records_bytes: int = 1 << 30
+    """Records of one batch, uncompressed; a batch with more is refused."""
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+Refuse = Callable[[Headers, str], None]
+"""Called with the header of a batch (an item of Headers) and the rule that the batch breaks."""
 
 
 def chunks(
-    segment: NDArray[np.uint8],
-    headers: Headers,
-    position: int,
-    arena_bytes: int,
-    max_rows: int,
-    max_records_bytes: int,
-    refuse: Refuse,
+    segment: NDArray[np.uint8], headers: Headers, position: int, limits: Limits, refuse: Refuse
 ) -> Iterator[Chunk]:
-    """Cut v2 batches into chunks of at most about ``arena_bytes`` and ``max_rows``, or one batch that is larger.
+    """Cut v2 batches into chunks. ``segment`` starts at byte ``position`` of the file.
 
-    ``segment`` starts at byte ``position`` of the file. Uncompressed batches are not copied. All batches of a chunk have
-    the same timestamp type. Batches that do not decompress, or cannot hold as many records as they claim, are refused.
+    Uncompressed batches are not copied. Batches that do not decompress, or cannot hold as many records as they claim,
+    are refused and left out.
     """
-    view = memoryview(segment)
-    decompressor = Decompressor(max_records_bytes)
-    arena = Arena(arena_bytes)
-    starts = headers["position"] - position + HEADER_SIZE[2]
-    ends = headers["position"] - position + headers["size"]
+    view = segment.data
+    decompressor = Decompressor(limits.records_bytes)
+    arena = Arena(limits.arena_bytes)
+    starts = (headers["position"] - position + HEADER_SIZE[2]).tolist()
+    ends = (headers["position"] - position + headers["size"]).tolist()
+    codecs = (headers["attributes"] & CODEC_MASK).tolist()
     counts = headers["record_count"].tolist()
-    attributes = headers["attributes"].tolist()
-    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
     index = 0
     while index < len(headers):
-        first, rows, size = index, 0, 0
-        kind = _kind(attributes[first])
+        compressed = codecs[index] != 0
         arena.used = 0
-        taken: list[int] = []
-        bounds: list[tuple[int, int]] = []
-        while index < len(headers) and _kind(attributes[index]) == kind and size < arena_bytes:
-            if taken and rows + counts[index] > max_rows:
+        rows, size = 0, 0
+        taken: list[tuple[int, int, int]] = []
+        while index < len(headers) and size < limits.arena_bytes and (codecs[index] != 0) == compressed:
+            if taken and rows + counts[index] > limits.rows:
                 break
-            start, end = spans[index]
             try:
-                if attributes[index] & CODEC_MASK:
-                    before = arena.used
-                    decompressor.append(CODECS[attributes[index] & CODEC_MASK], view[start:end], arena)
-                    start, end = before, arena.used
+                start, end = starts[index], ends[index]
+                if compressed:
+                    source = view[start:end]
+                    start = arena.used
+                    decompressor.append(CODECS[codecs[index]], source, arena)
+                    end = arena.used
                 if MIN_RECORD_BYTES * counts[index] > end - start:
                     raise CorruptRecords(f"{end - start} bytes cannot hold {counts[index]} records")
-                taken.append(index)
-                bounds.append((start, end))
+                taken.append((index, start, end))
                 rows += counts[index]
                 size += end - start
             except CorruptRecords as error:
-                refuse(index, str(error))
+                refuse(headers[index], str(error))
             index += 1
-        memory = as_array(arena.data) if kind[0] else segment
-        limits = np.array(bounds, np.int64).reshape(-1, 2)
-        yield Chunk(memory, limits[:, 0].copy(), limits[:, 1].copy(), headers[taken])
-
-
-def _kind(attributes: int) -> tuple[bool, int]:
-    return attributes & CODEC_MASK != 0, attributes & APPEND_TIME
+        if taken:
+            bounds = np.array(taken, np.int64).T.copy()
+            yield Chunk(as_array(arena.data) if compressed else segment, bounds[1], bounds[2], headers[bounds[0]])

@@ -1,7 +1,7 @@
 """Record batches to Arrow.
 
-Promises: for every data record of the selected batches, in the order of the log, one row; memory bounded by the arena,
-the row cap and the largest batch; whatever the bytes, an answer or an error that names file, byte, offset and rule.
+Promises: for every data record of the selected batches, in the order of the log, one row; memory bounded by
+:class:`Limits` and the largest batch; whatever the bytes, rows or an error that names file, byte, offset and rule.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.chunks import Chunk, chunks
+from tidemark.decode.chunks import DEFAULT_LIMITS, Limits, Refuse, chunks
 from tidemark.decode.columns import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, variable
-from tidemark.decode.decompress import MAX_RECORDS_BYTES
 from tidemark.decode.headers import Headers, as_array
 from tidemark.decode.kernel import NO_TOTALS, RECORD_RULES, Columns, Totals, parse_batches
 from tidemark.decode.legacy import decode_legacy
@@ -22,11 +21,8 @@ from tidemark.errors import SegmentError
 from tidemark.records.batch import APPEND_TIME, CONTROL, BatchHeader, Buffer
 from tidemark.records.names import MAX_OFFSET
 
-ARENA_BYTES = 16 << 20
-MAX_ROWS = 1 << 18
-
 OnRefused = Callable[[BatchHeader, SegmentError], None]
-"""Called for a batch that cannot be decoded, with the reason; the batch has then no row."""
+"""Called for a batch that cannot be decoded, with the reason; the batch then has no row."""
 
 
 def decode_batches(
@@ -41,39 +37,92 @@ def decode_batches(
     to_offset: int = MAX_OFFSET,
     position: int = 0,
     on_refused: OnRefused | None = None,
-    arena_bytes: int = ARENA_BYTES,
-    max_rows: int = MAX_ROWS,
-    max_records_bytes: int = MAX_RECORDS_BYTES,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the batches in ``headers`` as record batches of :data:`tidemark.decode.columns.SCHEMA`.
+    """The records of the batches in ``headers``, as Arrow record batches of :data:`tidemark.decode.columns.SCHEMA`.
 
-    ``segment`` is what :func:`scan_headers` read ``headers`` from, with the same ``position``; ``headers`` may be a part
-    of what it found. Control batches are skipped, and those that are not in the mask ``select``. Only offsets in
-    [from_offset, to_offset) become rows. A record batch has at most ``max_rows`` rows and about ``arena_bytes`` of
-    records, or comes from one larger batch; ``max_records_bytes`` bounds what a batch may decompress to.
+    ``segment`` is what :func:`scan_headers` read ``headers`` from, with the same ``position``; ``headers`` may be a
+    part of what it found. Control batches are skipped, and those outside the mask ``select``. Only offsets in
+    [from_offset, to_offset) become rows.
 
-    Raises :class:`SegmentError` for the first batch that breaks a rule, or, with ``on_refused``, calls that for each and
-    goes on. Header keys must be UTF-8, as the protocol has it: a batch where one is not is refused as a whole.
+    Raises :class:`SegmentError` for a batch that breaks a rule, or, with ``on_refused``, calls that for each and goes
+    on; a batch is refused as a whole. Header keys must be UTF-8, as the protocol has it.
     """
     buffer = as_array(segment)
-    wanted = (headers["attributes"] & CONTROL == 0) & (headers["record_count"] != 0)
-    wanted &= (headers["base_offset"] < to_offset) & (
-        headers["base_offset"] + headers["last_offset_delta"] >= from_offset
-    )
+    mask = (headers["attributes"] & CONTROL == 0) & (headers["record_count"] != 0)
+    mask &= headers["base_offset"] + headers["last_offset_delta"] >= from_offset
+    mask &= (headers["base_offset"] < to_offset) | (headers["magic"] < 2)  # a v0/v1 wrapper's base is its last offset
     if select is not None:
-        wanted &= select
+        mask &= select
 
-    def refuse(header: BatchHeader, rule: str) -> None:
+    def refuse(row: Headers, rule: str) -> None:
+        header = BatchHeader(*row.item())
         error = SegmentError(name, header.position, header.base_offset, rule)
         if on_refused is None:
             raise error
         on_refused(header, error)
 
-    for run in _runs_by_format(headers[wanted]):
-        def refuse_index(index: int, rule: str, run: Headers = run) -> None:
-            refuse(BatchHeader(*run[index].item()), rule)
-
+    for run in _runs(headers[mask]):
+        timestamp_type = BatchHeader(*run[0].item()).timestamp_type
         if run["magic"][0] < 2:
-            yield from decode_legacy(...)
+            rows = decode_legacy(buffer, run, position, from_offset, to_offset, limits, refuse)
         else:
-            ...
+            rows = _decode_v2(buffer, run, position, from_offset, to_offset, limits, refuse)
+        for columns, totals in rows:
+            yield _record_batch(columns, totals, partition, incarnation, timestamp_type)
+
+
+def _runs(headers: Headers) -> list[Headers]:
+    """Cut where the format (v0/v1 or v2) or the timestamp type changes."""
+    kind = (headers["magic"] < 2) * 2 + (headers["attributes"] & APPEND_TIME != 0)
+    return [run for run in np.split(headers, np.flatnonzero(np.diff(kind)) + 1) if len(run)]
+
+
+def _decode_v2(
+    buffer: NDArray[np.uint8],
+    headers: Headers,
+    position: int,
+    from_offset: int,
+    to_offset: int,
+    limits: Limits,
+    refuse: Refuse,
+) -> Iterator[tuple[Columns, Totals]]:
+    for chunk in chunks(buffer, headers, position, limits, refuse):
+        errors = np.zeros((len(chunk.headers), 2), np.int64)
+        totals = parse_batches(*chunk, from_offset, to_offset, errors, False, Columns.sized(NO_TOTALS))
+        for index in np.flatnonzero(errors[:, 0]):
+            rule, record = errors[index].tolist()
+            refuse(chunk.headers[index], f"record {record} of the batch: {RECORD_RULES[rule]}")
+        if totals[0]:
+            columns = Columns.sized(totals)
+            parse_batches(*chunk, from_offset, to_offset, errors, True, columns)
+            yield columns, totals
+
+
+def _record_batch(
+    columns: Columns, totals: Totals, partition: int, incarnation: int, timestamp_type: str
+) -> pa.RecordBatch:
+    """Columns as Arrow, without a copy; validity bits only where there are nulls."""
+    rows = totals[0]
+    no_timestamp, no_key, no_value, no_header_value = totals[6:]
+    header_keys = variable(pa.string(), columns.header_key_offsets, columns.header_key_data)
+    header_values = variable(
+        pa.binary(),
+        columns.header_value_offsets,
+        columns.header_value_data,
+        columns.header_value_bits if no_header_value else None,
+    )
+    return pa.RecordBatch.from_arrays(
+        [
+            array(pa.int32(), np.full(rows, incarnation, np.int32)),
+            array(pa.int32(), np.full(rows, partition, np.int32)),
+            array(pa.int64(), columns.offset),
+            array(TIMESTAMP_TYPE, columns.timestamp, columns.timestamp_bits if no_timestamp else None),
+            constant_text(timestamp_type, rows),
+            variable(pa.binary(), columns.key_offsets, columns.key_data, columns.key_bits if no_key else None),
+            variable(pa.binary(), columns.value_offsets, columns.value_data, columns.value_bits if no_value else None),
+            headers_column(columns.header_offsets, header_keys, header_values),
+            array(pa.int32(), columns.leader_epoch),
+        ],
+        schema=SCHEMA,
+    )

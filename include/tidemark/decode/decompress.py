@@ -2,7 +2,8 @@
 
 Every framing that clients of any language have written is read: several zstd frames, lz4 frames or gzip members in a
 row; zstd without content size; snappy as one raw block (librdkafka) or in the blocks of snappy-java, also several such
-streams in a row, and with the version bytes of any writer. Fresh memory for each batch would cost as much as lz4 itself.
+streams in a row, and with the version bytes of any writer. Fresh memory for each batch would cost as much as lz4
+itself.
 
 Source: Kafka's ``Compression`` classes (KIP-110 zstd, KIP-57 lz4), the xerial ``SnappyOutputStream``.
 """
@@ -20,9 +21,6 @@ from numpy.typing import NDArray
 
 from tidemark.records.batch import Codec
 
-MAX_RECORDS_BYTES: Final = 1 << 30
-"""Default bound of a batch's records, decompressed."""
-
 _ZSTD_MAX_RATIO: Final = 1 << 15
 """A zstd block of 4 bytes may stand for 128 KiB."""
 
@@ -34,6 +32,9 @@ _SNAPPY_MAX_RATIO: Final = 32
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
+
+
+_LIBRARY_ERRORS: Final = (zstandard.ZstdError, RuntimeError, EOFError, isal_zlib.error, cramjam.DecompressionError)
 
 
 class CorruptRecords(Exception):
@@ -53,7 +54,7 @@ class Arena:
             grown = np.empty((self.used + size) * 5 // 4, np.uint8)
             grown[: self.used] = self.data[: self.used]
             self.data = grown
-        return memoryview(self.data)[self.used : self.used + size]
+        return self.data.data[self.used : self.used + size]
 
     def append(self, piece: bytes) -> None:
         """Write ``piece`` at the end."""
@@ -64,7 +65,7 @@ class Arena:
 class Decompressor:
     """Appends decompressed records to an arena. Not for use from several threads: it keeps a zstd context."""
 
-    def __init__(self, max_bytes: int = MAX_RECORDS_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         """``max_bytes`` bounds the result of one call; memory may go to twice that before it is noticed."""
         self._max_bytes = max_bytes
         self._zstd = zstandard.ZstdDecompressor()  # refuses windows over 128 MiB, as Kafka's zstd-jni does
@@ -86,7 +87,7 @@ class Decompressor:
                 self._append_snappy(source, arena, start + self._max_bytes)
             else:
                 arena.append(bytes(source))
-        except (CorruptRecords, zstandard.ZstdError, RuntimeError, isal_zlib.error, cramjam.DecompressionError) as error:
+        except (CorruptRecords, *_LIBRARY_ERRORS) as error:
             arena.used = start
             raise CorruptRecords(f"{codec}: {error}") from error
 

@@ -1,6 +1,7 @@
 """Scan of a segment's bytes, or of a range of them, for its batch headers; what Spark starts from.
 
-Promises: the verdicts of :class:`tidemark.records.SegmentScanner` on the same bytes: rule, position and expected offset.
+Promises: the verdicts of :class:`tidemark.records.SegmentScanner` on the same bytes: rule, position and expected
+offset.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ Headers = NDArray[Any]
 
 _ROWS_PER_CALL = 1 << 15
 
-_NONE, _TRUNCATED, _ZEROED, _MAGIC, _LENGTH, _OFFSET, _DELTA, _RANGE, _COUNT, _CODEC, _CRC = (int(rule) for rule in Rule)
+_NONE, _TRUNCATED, _ZEROED, _MAGIC, _LENGTH, _OFFSET, _DELTA, _RANGE, _COUNT, _CODEC, _CRC = (
+    int(rule) for rule in Rule
+)
 
 
 def scan_headers(
@@ -66,12 +69,14 @@ def scan_headers(
 ) -> Headers:
     """The headers of all batches in ``data``, each batch's checksum verified.
 
-    ``data`` is a segment based at ``base_offset``, or the part of it from byte ``position``, which must be the start of a
-    batch; then ``expected`` is the lowest offset that may come next, if known. Raises :class:`SegmentError` for the first
-    rule that is broken; with ``allow_partial_tail`` an unfinished batch, or zeros to the end, only end the scan.
+    ``data`` is a segment based at ``base_offset``, or the part of it from byte ``position``, which must be the start
+    of a batch; then ``expected`` is the lowest offset that may come next, if known. Raises :class:`SegmentError` for
+    the first rule that is broken; with ``allow_partial_tail`` an unfinished batch, or zeros to the end, only end the
+    scan.
     """
     buffer = as_array(data)
-    at, next_offset, rule = 0, base_offset if expected is None else expected, Rule.NONE
+    at, next_offset = 0, base_offset if expected is None else expected
+    rule, value = Rule.NONE, 0
     parts: list[Headers] = []
     while at < len(buffer) and rule is Rule.NONE:
         rows = np.empty(_ROWS_PER_CALL, HEADER_DTYPE)
@@ -95,7 +100,7 @@ def as_array(data: Buffer | NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _verify_checksums(buffer: NDArray[np.uint8], rows: Headers, name: str, position: int, expected: int) -> None:
     """Raise for the first batch that is damaged; ``expected`` is the offset that had to come before ``rows``."""
-    view = memoryview(buffer)
+    view = buffer.data
     fields = (rows["position"] - position, rows["size"], rows["magic"], rows["crc"])
     for index, (at, size, magic, crc) in enumerate(zip(*(field.tolist() for field in fields), strict=True)):
         body = view[at + CRC_START[magic] : at + size]
@@ -108,14 +113,14 @@ def _verify_checksums(buffer: NDArray[np.uint8], rows: Headers, name: str, posit
 @kernel
 def _signed(buffer: NDArray[np.uint8], at: int, size: int) -> int:
     """A big-endian two's complement number."""
-    value = np.int64(np.int8(buffer[at]))
+    value = int(np.int8(buffer[at]))
     for index in range(at + 1, at + size):
-        value = (value << 8) | np.int64(buffer[index])
+        value = (value << 8) | int(buffer[index])
     return value
 
 
 @kernel
-def _scan(
+def _scan(  # noqa: C901  # a rule per line, in the order of check_prefix and check_header
     buffer: NDArray[np.uint8],
     at: int,
     position: int,

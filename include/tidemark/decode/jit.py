@@ -4,7 +4,7 @@ Every kernel releases the GIL, and is compiled at its first call and cached: bes
 under ``NUMBA_CACHE_DIR`` or the user's cache directory. With no such place it is compiled once per process (seconds).
 numba notices a change of the kernel's own file only; after a change of this one, clear ``__pycache__``.
 
-``NUMBA_BOUNDSCHECK=1`` makes each array access checked; the memory operations here are checked always.
+``NUMBA_BOUNDSCHECK=1`` makes each array access checked; :func:`copy_bytes` is checked always.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit, types  # noqa: TID253  # this package is what "heavy" means; Airflow never imports it
+from numba.core import cgutils  # noqa: TID253
+from numba.extending import intrinsic  # noqa: TID253
+from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,9 +24,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(function: Function) -> Function:
     """Compile ``function`` with numba in nopython mode."""
     try:
-        return cast(Function, njit(cache=True, nogil=True)(function))
+        return cast("Function", njit(cache=True, nogil=True)(function))
     except RuntimeError:  # numba found no directory that it can cache in
-        return cast(Function, njit(nogil=True)(function))
+        return cast("Function", njit(nogil=True)(function))
 
 
 @intrinsic
@@ -43,8 +44,11 @@ def _copy(typingctx: Any, target: Any, at: Any, source: Any, start: Any, size: A
     return signature, generate
 
 
+_copy_unchecked = cast("Callable[[NDArray[np.uint8], int, NDArray[np.uint8], int, int], None]", _copy)
+
+
 @intrinsic
-def _load(typingctx: Any, source: Any, at: Any) -> Any:
+def _load_u64(typingctx: Any, source: Any, at: Any) -> Any:
     """An unaligned 64-bit load."""
     signature = types.uint64(source, types.int64)
 
@@ -58,17 +62,13 @@ def _load(typingctx: Any, source: Any, at: Any) -> Any:
     return signature, generate
 
 
+load_u64 = cast("Callable[[NDArray[np.uint8], int], np.uint64]", _load_u64)
+"""The 8 bytes at ``source[at:]`` as a little-endian number. NOT checked: the caller knows that they are there."""
+
+
 @kernel
-def copy_bytes(target: np.ndarray, at: int, source: np.ndarray, start: int, size: int) -> None:
+def copy_bytes(target: NDArray[np.uint8], at: int, source: NDArray[np.uint8], start: int, size: int) -> None:
     """Copy ``size`` bytes from ``source[start:]`` to ``target[at:]``; IndexError if either is too short."""
     if size < 0 or at < 0 or start < 0 or size > len(target) - at or size > len(source) - start:
         raise IndexError("copy out of bounds")
-    _copy(target, at, source, start, size)
-
-
-@kernel
-def load_u64(source: np.ndarray, at: int) -> np.uint64:
-    """The 8 bytes at ``source[at:]`` as a little-endian number; IndexError if there are fewer."""
-    if at < 0 or at > len(source) - 8:
-        raise IndexError("load out of bounds")
-    return _load(source, at)
+    _copy_unchecked(target, at, source, start, size)

@@ -1,8 +1,8 @@
 """The compiled loop over the records of v2 batches: bytes to column buffers.
 
 It runs twice over a chunk. The first pass checks everything and counts, so that the column buffers can be allocated at
-their exact sizes; the second fills them. Nothing is read outside a record, a record never outside its batch, and a batch
-that breaks a rule leaves no trace in any column.
+their exact sizes; the second fills them. Nothing is read outside a record, a record never outside its batch, and a
+batch that breaks a rule leaves no trace in any column.
 
 Source: Kafka's ``DefaultRecord`` and ``ByteUtils`` (zigzag varints).
 """
@@ -138,7 +138,7 @@ def parse_batches(
 
 
 @kernel
-def _parse_batch(
+def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba pays for state that goes through calls
     memory: NDArray[np.uint8],
     at: int,
     end: int,
@@ -153,7 +153,7 @@ def _parse_batch(
     rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value = totals
     append_time = header.attributes & APPEND_TIME != 0
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    last_delta = np.int64(-1)
+    last_delta = -1
     for record in range(header.record_count):
         size, at = _varint(memory, at, end, 5)
         if at < 0 or size < MIN_RECORD_BYTES - 1 or size > end - at:
@@ -250,16 +250,16 @@ def _parse_batch(
 def _varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tuple[int, int]:
     """(number, index after it); the index is -1 if it is cut off or too long, or if ``at`` is."""
     if at < 0:
-        return np.int64(0), np.int64(-1)
+        return 0, -1
     raw = np.uint64(0)
     shift = np.uint64(0)
     for index in range(at, min(end, at + most_bytes)):
         byte = memory[index]
         raw |= np.uint64(byte & 0x7F) << shift
         if byte < 0x80:
-            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), np.int64(index + 1)
+            return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), index + 1
         shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
+    return 0, -1
 
 
 @kernel

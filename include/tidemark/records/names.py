@@ -32,4 +32,4 @@ def parse_segment_file(name: str) -> tuple[int, SegmentFileKind] | None:
     match = _NAME.fullmatch(name)
     if match is None or int(match[1]) > MAX_OFFSET:
         return None
-    return int(match[1]), cast(SegmentFileKind, match[2])
+    return int(match[1]), cast("SegmentFileKind", match[2])

@@ -112,7 +112,6 @@ class LocalStore:
                 raise PreconditionFailed(key, f"is another version now: {there} and not {if_match}")
             path.unlink(missing_ok=True)
 
-
     def _path(self, key: str) -> Path:
         if not key or key.startswith("/") or any(part in {"", ".", ".."} for part in key.split("/")):
             raise StoreError(key, "is no key: empty, absolute, or with an empty, '.' or '..' part")

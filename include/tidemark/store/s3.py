@@ -80,7 +80,9 @@ class S3Store:
         except (ClientError, BotoCoreError) as error:
             raise _translated(self._name(key), error) from error
         if len(body) != end - start:
-            raise UnknownOutcome(self._name(key), f"asked for bytes {start} to {end}, got {len(body)} of {end - start}; read again")
+            raise UnknownOutcome(
+                self._name(key), f"asked for bytes {start} to {end}, got {len(body)} of {end - start}; read again"
+            )
         return body
 
     def head(self, key: str) -> ObjectInfo:

@@ -1,0 +1,8 @@
+"""The Airflow DAG that makes dates of a table again."""
+
+from __future__ import annotations
+
+from tidemark_airflow import settings
+from tidemark_airflow.backfill import backfill_dag
+
+dag = backfill_dag(settings.deployment())

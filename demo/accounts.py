@@ -1,0 +1,204 @@
+"""The demo's accounts: what producers were told is written, against what is stored and what a table holds."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+
+import duckdb
+import duckdb_extension_httpfs
+
+from demo.streams import Acknowledged, Stream
+from tests.support.s3 import S3Server
+from tidemark import watermark
+from tidemark.endpoints import resolver_of
+from tidemark.errors import NotFound
+from tidemark.layout import PartitionKeys
+from tidemark.ledger import Ledger
+from tidemark.manifest import SegmentManifest
+from tidemark.store import open_store
+from tidemark.table import Lake, ledger_of, live_files, open_lake, open_table
+from tidemark.topics import Deployment
+
+
+@dataclass
+class Account:
+    """One topic's numbers, in records; ``freshness`` is rotation to queryable, in seconds, by segment."""
+
+    topic: str
+    produced: int
+    aborted: int
+    uploaded: int = 0
+    active: int = 0
+    landed: int = 0
+    missing: int = 0
+    duplicate: int = 0
+    foreign: int = 0
+    by_date: dict[str, int] = field(default_factory=dict)
+    freshness: list[float] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every acknowledged record is in exactly one place, and nothing else is in the table."""
+        nothing_wrong = self.missing == self.duplicate == self.foreign == 0
+        return nothing_wrong and self.produced == self.landed + self.active
+
+    @property
+    def freshness_text(self) -> str:
+        """p50 and maximum."""
+        if not self.freshness:
+            return "-"
+        return f"{statistics.median(self.freshness):.0f} s / {max(self.freshness):.0f} s"
+
+
+class Auditor:
+    """Reads the store and the tables of a deployment."""
+
+    def __init__(self, deployment: Deployment, s3: S3Server) -> None:
+        self._deployment = deployment
+        self._raw = open_store(resolver_of(deployment.raw).default().store, deployment.store)
+        self.duckdb = duckdb_for(s3)
+
+    def stored_up_to(self, stream: Stream) -> dict[int, int]:
+        """The contiguous end in the store by partition."""
+        ends: dict[int, int] = {}
+        for partition in range(stream.partitions):
+            keys = self._keys(stream, partition)
+            try:
+                _, line = watermark.parse(self._raw.get(keys.watermark).body, keys.watermark)
+            except NotFound:
+                continue
+            ends[partition] = line.next_offset if line else 0
+        return ends
+
+    def landed_up_to(self, stream: Stream) -> dict[int, int]:
+        """The ledger's next offset by partition."""
+        lake = self._lake(stream)
+        return {state.partition: state.next_offset for state in ledger_of(lake, open_table(lake)).partitions}
+
+    def landed_rows(self, stream: Stream) -> int:
+        """The ledger's count of rows."""
+        lake = self._lake(stream)
+        return ledger_of(lake, open_table(lake)).rows
+
+    def files(self, stream: Stream) -> list[str]:
+        """URLs of the table's live files, as `tidemark files` gives them."""
+        lake = self._lake(stream)
+        table = open_table(lake)
+        return [f"{lake.url}/{file.path}" for file in live_files(table)] if table is not None else []
+
+    def account(self, stream: Stream, acknowledged: Acknowledged) -> Account:
+        """All numbers of a topic, row by row."""
+        account = Account(stream.topic, acknowledged.count, acknowledged.aborted)
+        stored, landed = self.stored_up_to(stream), self.landed_up_to(stream)
+        rows = self._rows(stream, account)
+        for partition, offsets in acknowledged.committed.items():
+            seen = rows.pop(partition, Counter())
+            account.uploaded += sum(offset < stored.get(partition, 0) for offset in offsets)
+            account.active += sum(offset >= stored.get(partition, 0) for offset in offsets)
+            account.missing += sum(offset < landed.get(partition, 0) and offset not in seen for offset in offsets)
+            account.foreign += len(seen.keys() - set(offsets))
+            account.duplicate += sum(seen.values()) - len(seen)
+            account.landed += sum(seen.values())
+        account.foreign += sum(len(seen) for seen in rows.values())
+        account.freshness = self._freshness(stream)
+        return account
+
+    def _rows(self, stream: Stream, account: Account) -> dict[int, Counter[int]]:
+        files = self.files(stream)
+        if not files:
+            return {}
+        query = "SELECT kafka_partition, kafka_offset, dt::VARCHAR FROM read_parquet(?, hive_partitioning = true)"
+        rows: dict[int, Counter[int]] = {}
+        dates: Counter[str] = Counter()
+        for partition, offset, dt in self.duckdb.execute(query, [files]).fetchall():
+            rows.setdefault(partition, Counter())[offset] += 1
+            dates[dt] += 1
+        account.by_date = dict(sorted(dates.items()))
+        return rows
+
+    def _freshness(self, stream: Stream) -> list[float]:
+        """Seconds from a segment's rotation to the commit that landed its last record."""
+        lake = self._lake(stream)
+        commits = list(_history(lake))
+        found: list[float] = []
+        for partition in range(stream.partitions):
+            for manifest in self._manifests(stream, partition):
+                done = [
+                    ledger.committed_at
+                    for ledger in commits
+                    if (state := ledger.by_partition.get((0, partition))) and state.next_offset >= manifest.next_offset
+                ]
+                if manifest.rotated_at is not None and done:
+                    found.append((min(done) - manifest.rotated_at).total_seconds())
+        return found
+
+    def _manifests(self, stream: Stream, partition: int) -> list[SegmentManifest]:
+        keys = self._keys(stream, partition)
+        names = [item.key for item in self._raw.list(keys.folder) if item.key.endswith(".manifest.json")]
+        return [SegmentManifest.from_bytes(self._raw.get(name).body, name) for name in names]
+
+    def _keys(self, stream: Stream, partition: int) -> PartitionKeys:
+        cluster = self._deployment.topic(stream.topic).cluster
+        endpoint = resolver_of(self._deployment.raw).resolve(cluster, stream.topic, partition)
+        return PartitionKeys(endpoint, cluster, stream.topic, partition)
+
+    def _lake(self, stream: Stream) -> Lake:
+        return open_lake(self._deployment, self._deployment.topic(stream.topic))
+
+
+def _history(lake: Lake) -> list[Ledger]:
+    """All committed ledgers, newest first."""
+    found = [ledger_of(lake, open_table(lake))]
+    while (parent := found[-1].parent) is not None:
+        key = lake.keys.ledger(parent.n, parent.attempt)
+        found.append(Ledger.from_bytes(lake.store.get(key).body, key))
+    return found
+
+
+def duckdb_for(s3: S3Server) -> duckdb.DuckDBPyConnection:
+    """DuckDB with its S3 reader, which comes as a wheel, pointed at our server."""
+    connection = duckdb.connect()
+    [extension] = duckdb_extension_httpfs.__path__
+    path = f"{extension}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension"
+    connection.execute(f"LOAD '{path}'")
+    user = s3.credentials["admin"]
+    connection.execute(
+        f"CREATE SECRET (TYPE s3, KEY_ID '{user.access_key}', SECRET '{user.secret_key}', REGION 'us-east-1', "
+        f"ENDPOINT '{s3.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false)"
+    )
+    return connection
+
+
+def table(accounts: list[Account]) -> str:
+    """The accounts as a table of text."""
+    counts = ("produced", "(aborted)", "uploaded", "still active", "landed", "missing", "duplicate", "foreign")
+    head = ("topic", *counts, "rotation to queryable, p50 / max")
+    rows = [
+        (
+            one.topic,
+            f"{one.produced:,}",
+            f"{one.aborted:,}",
+            f"{one.uploaded:,}",
+            f"{one.active:,}",
+            f"{one.landed:,}",
+            f"{one.missing:,}",
+            f"{one.duplicate:,}",
+            f"{one.foreign:,}",
+            one.freshness_text,
+        )
+        for one in accounts
+    ]
+    return align([head, *rows])
+
+
+def align(rows: list[tuple[str, ...]]) -> str:
+    """Columns of text, the first to the left and the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells))
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,26 @@
+"""Record batches to Arrow: the extra ``tidemark[decode]``.
+
+    headers = scan_headers(data, name, base_offset)                 # every batch, checksums verified
+    keep = ~aborted_mask(headers, aborted)                          # what read_committed leaves
+    for rows in decode_batches(data, headers, name=name, partition=0, incarnation=0, select=keep):
+        total = combine(total, row_hash_sum(rows))                  # evidence, to be had again from Parquet
+
+The first call in a process compiles the loops, or loads them from numba's cache: see :mod:`tidemark.decode.jit`.
+"""
+
+from tidemark.decode.chunks import Limits
+from tidemark.decode.columns import SCHEMA, unrepresentable_timestamps
+from tidemark.decode.decoder import decode_batches
+from tidemark.decode.headers import HEADER_DTYPE, Headers, scan_headers
+from tidemark.decode.transactions import aborted_mask
+
+__all__ = [
+    "HEADER_DTYPE",
+    "SCHEMA",
+    "Headers",
+    "Limits",
+    "aborted_mask",
+    "decode_batches",
+    "scan_headers",
+    "unrepresentable_timestamps",
+]

@@ -1,0 +1,173 @@
+"""Evidence that two sets of rows are the same: a sum of row hashes, whatever the order of the rows.
+
+It is computed from Arrow columns alone, so that it can be had again from Parquet after the raw segments are gone. It
+finds accidents, not forgery.
+
+The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each, with H(bytes, seed) = XXH64:
+
+    h = H(fixed, seed)      where fixed is, little-endian: incarnation int32, partition int32, offset int64,
+                            timestamp int64 (microseconds; 0 if null), number of headers uint32,
+                            nulls uint32 (1: timestamp, 2: key, 4: value)
+    h = H(key, h)           a null key or value as an empty one, which ``nulls`` tells apart
+    h = H(value, h)
+    h = H(header key, h)    and then, for each header in its order,
+    h = H(header value, h)  a null header value instead: h = H("", h XOR 0xFFFFFFFFFFFFFFFF)
+
+As each hash is the seed of the next and lengths are part of XXH64, moving a byte from one field to another changes it.
+The sum of a set of rows is that of each lane modulo 2^64, written as one number: lane 1 * 2^64 + lane 0. No rows: 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.decode.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidemark.decode.jit import kernel
+from tidemark.decode.xxh64 import xxh64
+
+SEEDS: Final = (0, 0x9E3779B97F4A7C15)
+
+_LANE_MASK: Final = (1 << 64) - 1
+_ALL_ONES = np.uint64(_LANE_MASK)
+_FIXED_BYTES = 32
+
+
+Number = TypeVar("Number", np.int32, np.int64)
+
+
+class _Variable(NamedTuple):
+    """A binary or string column: ``bits`` is empty without nulls, and its first bit has the number ``first``."""
+
+    offsets: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    bits: NDArray[np.uint8]
+    first: int
+
+
+def row_hash_sum(rows: pa.RecordBatch) -> int:
+    """The sum (128 bits) over ``rows``, which has the columns that are hashed, by name, among any others.
+
+    Raises ValueError for a column of another type than in :data:`tidemark.decode.columns.SCHEMA`: cast it first.
+    """
+    fixed = np.zeros((len(rows), _FIXED_BYTES), np.uint8)
+    timestamp = _column(rows, "kafka_timestamp", TIMESTAMP_TYPE)
+    key = _column(rows, "kafka_key", pa.binary())
+    value = _column(rows, "kafka_value", pa.binary())
+    headers = _column(rows, "kafka_headers", HEADERS_TYPE)
+    header_offsets = _numbers(headers, np.int32, len(rows) + 1)
+    words = fixed.view(np.int32)
+    words[:, 0] = _fixed(rows, "kafka_incarnation", pa.int32(), np.int32)
+    words[:, 1] = _fixed(rows, "kafka_partition", pa.int32(), np.int32)
+    fixed.view(np.int64)[:, 1] = _fixed(rows, "kafka_offset", pa.int64(), np.int64)
+    fixed.view(np.int64)[:, 2] = np.where(_valid(timestamp), _numbers(timestamp, np.int64, len(rows)), 0)
+    words[:, 6] = np.diff(header_offsets)
+    words[:, 7] = ~_valid(timestamp) * 1 + ~_valid(key) * 2 + ~_valid(value) * 4
+    entries = headers.values
+    arguments = (
+        fixed.reshape(-1),
+        _variable(key),
+        _variable(value),
+        header_offsets,
+        _variable(entries.field(0)),
+        _variable(entries.field(1)),
+    )
+    low, high = (int(_sum(*arguments, np.uint64(seed))) for seed in SEEDS)
+    return high << 64 | low
+
+
+def combine(left: int, right: int) -> int:
+    """The sum of two sets of rows from the sums of each."""
+    low = (left & _LANE_MASK) + (right & _LANE_MASK)
+    high = (left >> 64) + (right >> 64)
+    return (high & _LANE_MASK) << 64 | low & _LANE_MASK
+
+
+@kernel
+def _sum(
+    fixed: NDArray[np.uint8],
+    key: _Variable,
+    value: _Variable,
+    header_offsets: NDArray[np.int32],
+    header_key: _Variable,
+    header_value: _Variable,
+    seed: np.uint64,
+) -> np.uint64:
+    """One lane."""
+    key_offsets, key_data, key_bits, key_first = key
+    value_offsets, value_data, value_bits, value_first = value
+    header_key_offsets, header_key_data, _, _ = header_key
+    header_value_offsets, header_value_data, header_value_bits, header_value_first = header_value
+    total = np.uint64(0)
+    for row in range(len(header_offsets) - 1):
+        state = xxh64(fixed, row * _FIXED_BYTES, _FIXED_BYTES, seed)
+        state = _hash_item(key_offsets, key_data, _is_valid(key_bits, key_first + row), row, state)
+        state = _hash_item(value_offsets, value_data, _is_valid(value_bits, value_first + row), row, state)
+        for header in range(header_offsets[row], header_offsets[row + 1]):
+            state = _hash_item(header_key_offsets, header_key_data, True, header, state)
+            valid = _is_valid(header_value_bits, header_value_first + header)
+            if not valid:
+                state ^= _ALL_ONES
+            state = _hash_item(header_value_offsets, header_value_data, valid, header, state)
+        total += state
+    return total
+
+
+@kernel
+def _hash_item(
+    offsets: NDArray[np.int32], data: NDArray[np.uint8], valid: bool, index: int, seed: np.uint64
+) -> np.uint64:
+    start = int(offsets[index])
+    size = int(offsets[index + 1]) - start if valid else 0
+    return xxh64(data, start, size, seed)
+
+
+@kernel
+def _is_valid(bits: NDArray[np.uint8], index: int) -> bool:
+    return len(bits) == 0 or (bits[index >> 3] >> (index & 7)) & 1 == 1
+
+
+def _column(rows: pa.RecordBatch, name: str, dtype: pa.DataType) -> pa.Array[Any]:
+    column = rows.column(name)
+    if not column.type.equals(dtype):
+        raise ValueError(f"{name} is {column.type}, not {dtype}")
+    return column
+
+
+def _fixed(rows: pa.RecordBatch, name: str, dtype: pa.DataType, numbers: type[Number]) -> NDArray[Number]:
+    column = _column(rows, name, dtype)
+    if column.null_count:
+        raise ValueError(f"{name} has nulls")
+    return _numbers(column, numbers, len(rows))
+
+
+def _numbers(column: pa.Array[Any], dtype: type[Number], count: int) -> NDArray[Number]:
+    """``count`` numbers of a column's values or offsets, from where the column's slice starts."""
+    values = column.buffers()[1] if len(column) else bytes(count * np.dtype(dtype).itemsize)
+    array = np.frombuffer(values, dtype, count, column.offset * np.dtype(dtype).itemsize if len(column) else 0)
+    array.flags.writeable = False  # always: kernels are compiled for that one type
+    return array
+
+
+def _octets(data: pa.Buffer | None) -> NDArray[np.uint8]:
+    array = np.frombuffer(b"" if data is None else data, np.uint8)
+    array.flags.writeable = False
+    return array
+
+
+def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    bits = np.unpackbits(_octets(column.buffers()[0]), bitorder="little", count=column.offset + len(column))
+    return bits[column.offset :].astype(np.bool_)
+
+
+def _variable(column: pa.Array[Any]) -> _Variable:
+    offsets = _numbers(column, np.int32, len(column) + 1)
+    data = _octets(column.buffers()[2] if len(column) else None)
+    if offsets[0] < 0 or offsets[-1] > len(data) or (np.diff(offsets) < 0).any():
+        raise ValueError("offsets of a column point out of its data")
+    return _Variable(offsets, data, _octets(column.buffers()[0] if column.null_count else None), column.offset)

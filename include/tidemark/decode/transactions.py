@@ -1,0 +1,39 @@
+"""Which batches belong to aborted transactions: what a reader at ``read_committed`` leaves out.
+
+Source: Kafka's ``CompletedFetch`` (the consumer's side of KIP-98).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.decode.headers import Headers
+from tidemark.records.batch import CONTROL, TRANSACTIONAL
+from tidemark.records.transactions import AbortedTransaction
+
+
+def aborted_mask(headers: Headers, aborted: Iterable[AbortedTransaction]) -> NDArray[np.bool_]:
+    """True for each data batch of a transaction in ``aborted``, which may be in any order.
+
+    ``aborted`` comes from the ``.txnindex`` of the segment and of those after it
+    (:func:`tidemark.records.parse_txn_index`). A producer's transactions do not overlap, so the one that a batch may
+    belong to is the last to start at or before it.
+    """
+    data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+    mask = np.zeros(len(headers), np.bool_)
+    ordered = np.array(sorted(set(aborted)), np.int64).reshape(-1, 4)
+    producers, starts = np.unique(ordered[:, 0], return_index=True)
+    bounds = np.append(starts, len(ordered))
+    candidates = np.flatnonzero(data & np.isin(headers["producer_id"], producers))
+    order = candidates[np.argsort(headers["producer_id"][candidates], kind="stable")]
+    sorted_ids = headers["producer_id"][order]
+    for number, producer in enumerate(producers):
+        batches = order[np.searchsorted(sorted_ids, producer) : np.searchsorted(sorted_ids, producer, "right")]
+        transactions = ordered[bounds[number] : bounds[number + 1]]
+        offsets = headers["base_offset"][batches]
+        found = np.searchsorted(transactions[:, 1], offsets, "right") - 1
+        mask[batches] = (found >= 0) & (offsets <= transactions[found, 2])
+    return mask

@@ -1,0 +1,171 @@
+"""What a run does with one partition: where it starts, how far it may go, what holds it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidemark.gaps import Gap, GapReason
+from tidemark.intervals import Interval, Intervals
+from tidemark.ledger import PartitionState
+from tidemark.manifest import OpenTransaction
+from tidemark.planning.segments import Piece, Segment, cover, live_until, whole_lineage
+from tidemark.planning.transactions import aborted_from, decided_end
+from tidemark.records import AbortedTransaction, Lineage
+from tidemark.runs import PartitionPlan
+from tidemark.watermark import Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that the store and the ledger say about a partition. ``complete`` as in :class:`~.raw.Window`."""
+
+    incarnation: int
+    partition: int
+    watermark: Watermark
+    state: PartitionState | None
+    segments: list[Segment]
+    complete: bool = True
+    aborted: tuple[AbortedTransaction, ...] = ()
+    acknowledged: Intervals = Intervals()
+
+    @property
+    def start(self) -> int:
+        """The first offset without a class."""
+        return self.state.next_offset if self.state else self.watermark.start_offset
+
+    @property
+    def lineage(self) -> Lineage:
+        """The newest lineage, with what is known of its past."""
+        older = Lineage(self.state.lineage) if self.state else Lineage()
+        return whole_lineage(Lineage(self.watermark.lineage), older, self.segments)
+
+
+class Decision(NamedTuple):
+    """A partition's part of a plan, and the pieces of segments that hold its offsets."""
+
+    plan: PartitionPlan
+    pieces: list[Piece]
+
+
+def decide(known: Known) -> Decision:
+    """How far the partition may go now.
+
+    It stops before a hole, before an open transaction, and before what an earlier task found missing or damaged, as
+    long as the segment there is the same. After an unclean election that cuts off landed offsets it stays where it is.
+    """
+    diverged = _diverged(known)
+    if diverged:
+        return _held(known, (diverged,))
+    start, lineage = known.start, known.lineage
+    goal = known.watermark.next_offset
+    if not known.complete:
+        goal = min(goal, max(one.end for one in known.segments))
+    acknowledged = _acknowledged(known).clip(start, max(start, goal))
+    pieces, hole = cover(known.segments, lineage, Intervals([(start, max(start, goal))]) - acknowledged)
+    if (found := _found_before(known, pieces)) is not None:
+        return _held(known, found)
+    end, held_by = hole.start if hole else max(start, goal), ()
+    if pieces:
+        end, held_by = _decided(pieces, lineage, end)
+    plan = PartitionPlan(
+        incarnation=known.incarnation,
+        topic_id=known.watermark.topic_id,
+        partition=known.partition,
+        start=start,
+        end=max(start, end),
+        leader_epoch=known.watermark.leader_epoch,
+        lineage=lineage.entries,
+        aborted=aborted_from(start, known.aborted),
+        held_by=held_by,
+        gaps=_gaps(known, hole, end),
+        acknowledged=tuple(acknowledged.clip(start, max(start, end))),
+        deleted_before_upload=() if known.state or start == 0 else ((0, start),),
+    )
+    return Decision(plan, clipped(pieces, end))
+
+
+def clipped(pieces: Iterable[Piece], end: int) -> list[Piece]:
+    """``pieces`` below ``end``."""
+    return [piece._replace(end=min(piece.end, end)) for piece in pieces if piece.start < end]
+
+
+def changes_anything(plan: PartitionPlan, state: PartitionState | None) -> bool:
+    """Whether the plan would leave the partition in another state."""
+    if state is None:
+        return plan.end > plan.start or bool(plan.gaps or plan.held_by or plan.deleted_before_upload)
+    same_gaps = {_identity(gap) for gap in plan.gaps} == {_identity(gap) for gap in state.gaps}
+    return plan.end > plan.start or not same_gaps or plan.held_by != state.held_by
+
+
+def _identity(gap: Gap) -> tuple[int, int, str]:
+    return gap.start, gap.end, gap.reason
+
+
+def _diverged(known: Known) -> Gap | None:
+    """The landed offsets that the newest lineage gives to another epoch, if there are any."""
+    if known.state is None:
+        return None
+    landed = Lineage(known.state.lineage)
+    at = Lineage(known.watermark.lineage).divergence(landed, known.state.next_offset)
+    return None if at is None else _gap(known, at, known.state.next_offset, "unclean_election")
+
+
+def _held(known: Known, gaps: tuple[Gap, ...]) -> Decision:
+    """The partition stays where it is."""
+    plan = PartitionPlan(
+        incarnation=known.incarnation,
+        topic_id=known.watermark.topic_id,
+        partition=known.partition,
+        start=known.start,
+        end=known.start,
+        leader_epoch=known.watermark.leader_epoch,
+        lineage=known.state.lineage if known.state else (),
+        held_by=known.state.held_by if known.state else (),
+        gaps=gaps,
+    )
+    return Decision(plan, [])
+
+
+def _acknowledged(known: Known) -> Intervals:
+    return known.acknowledged | Intervals((gap.start, gap.end) for gap in known.watermark.acknowledged_gaps)
+
+
+def _found_before(known: Known, pieces: list[Piece]) -> tuple[Gap, ...] | None:
+    """The ledger's gaps, if a task found one in the very bytes that would be read again; else None."""
+    if known.state is None or not pieces or pieces[0].start != known.start:
+        return None
+    uploaded_at = pieces[0].segment.uploaded_at
+    same = any(gap.start == known.start and uploaded_at <= gap.detected_at for gap in known.state.gaps)
+    return known.state.gaps if same else None
+
+
+def _decided(pieces: list[Piece], lineage: Lineage, end: int) -> tuple[int, tuple[OpenTransaction, ...]]:
+    """How far up to ``end`` all transactions are decided.
+
+    A segment that leaves the lineage before its end lists what was open on its own branch, which decides nothing.
+    """
+    for piece in reversed(pieces):
+        if live_until(piece.segment, lineage, piece.start) == piece.segment.end:
+            limit = end if piece is pieces[-1] else piece.end
+            return decided_end(limit, piece.segment.open_transactions)
+    return pieces[0].start, ()
+
+
+def _gaps(known: Known, hole: Interval | None, end: int) -> tuple[Gap, ...]:
+    """The gaps at or above ``end``: the agent's, and ``hole`` by its name if the agent has one for it."""
+    if not known.complete:
+        return tuple(gap for gap in known.state.gaps if gap.end > end) if known.state else ()
+    gaps = {gap.start: gap for gap in known.watermark.gaps if gap.end > end}
+    if hole and not any(gap.start <= hole.start < gap.end for gap in gaps.values()):
+        deleted = hole.end <= known.watermark.start_offset
+        gaps[hole.start] = _gap(known, *hole, "deleted_before_upload" if deleted else "unknown")
+    return tuple(gaps[start] for start in sorted(gaps))
+
+
+def _gap(known: Known, start: int, end: int, reason: GapReason) -> Gap:
+    """The gap; if the ledger has it already, then as it is there, so that the time of its detection stays."""
+    before = known.state.gaps if known.state else ()
+    fresh = Gap(start=start, end=end, reason=reason, detected_at=known.watermark.written_at)
+    return next((gap for gap in before if _identity(gap) == _identity(fresh)), fresh)

@@ -1,0 +1,20 @@
+"""Tidemark's part in Airflow: wait for watermarks, plan, have Spark convert, publish what landed, name what is missing.
+
+A DAG file needs :func:`tidemark_airflow.ingest.ingest_dag` and :func:`tidemark_airflow.backfill.backfill_dag` alone.
+Importing the package does nothing but define: no connection, no network, no heavy library. What a run knows
+lies in the store (ledger, plan, result, outbox pointer); Airflow carries names of objects and small numbers, so any
+task may be killed and run again.
+
+* :mod:`tidemark_airflow.settings`    where the topics file and Spark's programs are
+* :mod:`tidemark_airflow.pending`     what the watermarks promise beyond the ledger, and whether to start a run
+* :mod:`tidemark_airflow.scan`        the brokers' watermark indexes, read as they change
+* :mod:`tidemark_airflow.trigger`     one scan for all waiting topics
+* :mod:`tidemark_airflow.sensor`      the task that waits without a worker
+* :mod:`tidemark_airflow.spark`       spark-submit, never by accident on YARN
+* :mod:`tidemark_airflow.outbox`      what of the ledger has been published
+* :mod:`tidemark_airflow.continuity`  gaps that nobody has been told of
+* :mod:`tidemark_airflow.alerts`      how a person is told
+* :mod:`tidemark_airflow.tasks`       the tasks that the DAGs share
+* :mod:`tidemark_airflow.ingest`      the DAG of a topic
+* :mod:`tidemark_airflow.backfill`    the DAG that rebuilds dates
+"""

@@ -1,0 +1,71 @@
+"""Where a deployment keeps its topics file and Spark's programs: environment variables, else the repository's layout.
+
+=========================  ============================================================================================
+``TIDEMARK_TOPICS``        the topics file; default ``include/topics.yaml`` beside ``plugins/``
+``TIDEMARK_SPARK_JOBS``    the folder of ``convert.py``; default ``spark/jobs`` beside ``plugins/``
+``TIDEMARK_SPARK_SUBMIT``  the program spark-submit of Spark's own environment; default: from ``PATH``
+``PYSPARK_PYTHON``         Python of the Spark workers; default: the ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
+``TIDEMARK_SCAN_SECONDS``  time between two scans of the watermark indexes; default 10, as often as agents write them
+=========================  ============================================================================================
+
+They are read when a DAG file or a task runs, so they must be the same for all of Airflow's components.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemark.topics import Deployment, TopicSettings, load_topics
+
+if TYPE_CHECKING:
+    from tidemark.table import Lake
+
+_HOME = Path(__file__).resolve().parents[2]
+
+
+def topics_file() -> Path:
+    """The topics file."""
+    return Path(os.environ.get("TIDEMARK_TOPICS") or _HOME / "include" / "topics.yaml")
+
+
+def deployment() -> Deployment:
+    """The topics file, read and checked. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    return load_topics(topics_file())
+
+
+def in_order(deployment: Deployment) -> list[TopicSettings]:
+    """The topics by cluster and name: one order whatever the file's, so that DAGs do not change for nothing."""
+    return sorted(deployment.topics, key=lambda one: (one.cluster, one.topic))
+
+
+def lake_of(cluster: str, topic: str) -> Lake:
+    """The table of a topic; FormatError if the topics file no longer has it."""
+    from tidemark.table import open_lake
+
+    found = deployment()
+    return open_lake(found, found.topic(topic, cluster))
+
+
+def convert_job() -> Path:
+    """The Spark application that converts segments to Parquet."""
+    return Path(os.environ.get("TIDEMARK_SPARK_JOBS") or _HOME / "spark" / "jobs") / "convert.py"
+
+
+def spark_submit() -> str | None:
+    """The program to submit with; None leaves it to the connection and ``PATH``."""
+    return os.environ.get("TIDEMARK_SPARK_SUBMIT") or None
+
+
+def spark_environment() -> dict[str, str]:
+    """What spark-submit needs beside its inherited environment; without it, workers take the ``PATH``'s python3."""
+    submit = spark_submit()
+    if os.environ.get("PYSPARK_PYTHON") or not submit or not Path(submit).is_absolute():
+        return {}
+    return {"PYSPARK_PYTHON": str(Path(submit).with_name("python"))}
+
+
+def scan_seconds() -> float:
+    """The time between two scans of the watermark indexes."""
+    return float(os.environ.get("TIDEMARK_SCAN_SECONDS") or 10)

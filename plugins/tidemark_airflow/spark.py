@@ -1,0 +1,72 @@
+"""spark-submit for Tidemark's one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
+from tidemark_airflow import settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+CONNECTION = "spark_default"
+
+
+class ConvertOperator(SparkSubmitOperator):
+    """Has Spark carry out a plan; skipped when the plan is empty.
+
+    Programs and paths come from :mod:`tidemark_airflow.settings`, the master from the connection. The provider takes
+    a missing connection for YARN; here it is an error. Nothing secret is on the command line: names and paths only,
+    as separate arguments that no shell sees. A retry submits the same plan, which lands at most once.
+
+    :param cluster: the Kafka cluster's name in the topics file (templated)
+    :param topic: the topic's name (templated)
+    :param planned: what the task ``plan`` returned (templated)
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster", "topic", "planned")
+
+    def __init__(self, *, cluster: str, topic: str, planned: Any, **kwargs: Any) -> None:
+        super().__init__(
+            conn_id=CONNECTION,
+            application=str(settings.convert_job()),
+            spark_binary=settings.spark_submit(),
+            env_vars=settings.spark_environment(),
+            name=f"tidemark-{topic}",
+            **kwargs,
+        )
+        self.cluster = cluster
+        self.topic = topic
+        self.planned = planned
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait.
+
+        Raises:
+            AirflowSkipException: the plan has nothing to do.
+            AirflowException: there is no connection, or it names no master, or the job failed.
+        """
+        if self.planned["empty"]:
+            raise AirflowSkipException("the plan has nothing to do")
+        self._check_connection()
+        self.application_args = [
+            *("--topics", str(settings.topics_file())),
+            *("--cluster", self.cluster, "--topic", self.topic),
+            *("--plan", self.planned["plan"]),
+        ]
+        super().execute(context)
+
+    def _check_connection(self) -> None:
+        try:
+            host = BaseHook.get_connection(CONNECTION).host
+        except AirflowNotFoundException as error:
+            raise AirflowException(
+                f"there is no connection {CONNECTION!r}, and without one the job would go to YARN: "
+                f'create it, for example with conn_type "spark" and host "spark://master:7077" or "local[2]"'
+            ) from error
+        if not host:
+            raise AirflowException(f"connection {CONNECTION!r} has no host: it must name Spark's master")

@@ -1,0 +1,73 @@
+"""The trigger behind the sensor: one scan of the watermark indexes serves all topics that wait.
+
+Airflow's triggerer runs :meth:`WatermarkTrigger.open_shared_stream` once for all triggers whose
+:meth:`~WatermarkTrigger.shared_stream_key` is equal, also for those of deferred tasks, and hands each scan to every
+trigger's own :meth:`~WatermarkTrigger.filter_shared_stream`. A trigger that starts late misses nothing, since each
+scan is the whole state. Whatever blocks runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable
+from datetime import timedelta
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from tidemark.stored import utc_now
+from tidemark_airflow.pending import Baseline, Event, Watch
+from tidemark_airflow.scan import IndexScanner, Scan, Source
+
+REFRESH_AFTER = timedelta(hours=1)
+"""A quiet topic's task wakes up this often, so that a changed topics file or a foreign commit is noticed."""
+
+
+class WatermarkTrigger(BaseEventTrigger):
+    """Fires once, when the watermarks of one topic are a reason to start a run.
+
+    :param source: where the watermark indexes lie, a dumped :class:`tidemark_airflow.scan.Source`
+    :param baseline: what is landed and told already, a dumped :class:`tidemark_airflow.pending.Baseline`
+    """
+
+    def __init__(self, *, source: dict[str, Any], baseline: dict[str, Any]) -> None:
+        super().__init__()
+        self.source = Source.model_validate(source)
+        self.baseline = Baseline.model_validate(baseline)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, all of JSON's types."""
+        kwargs = {"source": self.source.model_dump(mode="json"), "baseline": self.baseline.model_dump(mode="json")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
+
+    def shared_stream_key(self) -> Hashable | None:
+        """Equal for all topics of a cluster."""
+        return "tidemark-watermarks", self.source.model_dump_json()
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Scan]:
+        """One scan after the other, for ever."""
+        scanner = await asyncio.to_thread(IndexScanner.open, Source.model_validate(kwargs["source"]))
+        while True:
+            yield await asyncio.to_thread(scanner.scan)
+            await asyncio.sleep(scanner.pause)
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Scan]) -> AsyncIterator[TriggerEvent]:
+        """This topic's one event."""
+        watch = Watch(self.baseline)
+        started = utc_now()
+        async for scan in shared_stream:
+            now = utc_now()
+            if scan.failing_since is not None and now - max(started, scan.failing_since) > self.baseline.sweep:
+                event: Event | None = Event(status="failed", reason=scan.failure)
+            else:
+                event = watch.judge(scan.topics.get(self.baseline.topic, ()), now)
+            if event is None and now - started > REFRESH_AFTER:
+                event = Event(status="refresh")
+            if event is not None:
+                yield TriggerEvent(event.model_dump(mode="json"))
+                return
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The same with a scan of its own, where no triggerer shares one."""
+        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
+            yield event

@@ -1,0 +1,149 @@
+"""Airflow on this machine: api-server, scheduler, dag-processor and triggerer, each a process of its own.
+
+SQLite and the LocalExecutor, one user with a generated password, everything under one home. The log servers stay
+off because they listen on all interfaces; the API server reads the tasks' logs from disk instead. Secrets reach the
+processes in files and environment variables only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from http.client import HTTPException
+from pathlib import Path
+from typing import Self
+
+from tests.support.airflow_client import AirflowApiError, AirflowClient
+from tests.support.paths import env_bin
+from tests.support.ports import HOST, free_port
+from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
+from tests.support.waiting import wait_until
+
+USER = "admin"
+_START_SECONDS = 180.0
+_COMPONENTS = (
+    ("api-server",),
+    ("scheduler", "--skip-serve-logs"),
+    ("dag-processor",),
+    ("triggerer", "--skip-serve-logs"),
+)
+_HEALTHY = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
+
+
+class AirflowStack:
+    """Airflow with its home at ``home``; usable with ``with``. ``client`` calls its REST API as an administrator."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        dags: Path,
+        plugins: Path | None = None,
+        parallelism: int = 4,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nothing is started yet. ``env`` has connections, variables and further settings (``AIRFLOW__...``)."""
+        self.home = home.resolve()
+        port = free_port()
+        self.url = f"http://{HOST}:{port}"
+        self.password = secrets.token_urlsafe(18)
+        self.client = AirflowClient(HOST, port, USER, self.password)
+        self.env = {
+            **os.environ,
+            **self._settings(port, dags, plugins or self.home / "plugins", parallelism),
+            **(env or {}),
+        }
+        self.processes = [self._process(command[0], *command) for command in _COMPONENTS]
+
+    def _settings(self, port: int, dags: Path, plugins: Path, parallelism: int) -> dict[str, str]:
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__HOST": HOST,
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags.resolve()),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": str(parallelism),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins.resolve()),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}",
+            "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "NO_COLOR": "1",
+        }
+
+    def start(self) -> Self:
+        """Create or migrate the database, start all four, and wait until each is healthy."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._passwords.touch(mode=0o600)
+        self._passwords.write_text(json.dumps({USER: self.password}))
+        try:
+            self.cli("db", "migrate")
+            for process in self.processes:
+                process.start()
+            wait_until(
+                self.healthy, timeout=_START_SECONDS, what="Airflow to be healthy", interval=0.5, check=self._check
+            )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all four side by side."""
+        stop_all(self.processes, timeout=60)
+
+    def healthy(self) -> bool:
+        """Whether every component reports that it is."""
+        try:
+            states = self.client.health()
+        except (OSError, HTTPException, AirflowApiError):
+            return False  # the api-server is still starting
+        return all(states.get(component) == "healthy" for component in _HEALTHY)
+
+    def cli(self, *arguments: str, timeout: float = _START_SECONDS) -> str:
+        """Run ``airflow ...`` against this home and return its output; :class:`ProcessFailed` if it fails."""
+        log = self.home / f"cli-{secrets.token_hex(4)}.log"
+        process = self._process("cli", *arguments, log=log).start()
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.stop()
+        if code != 0:
+            raise ProcessFailed(f"airflow {' '.join(arguments)} ended with code {code}\n{process.log_tail()}")
+        return log.read_text()
+
+    def records(self) -> list[ProcessRecord]:
+        """The running processes, for another process to stop."""
+        return [process.record() for process in self.processes if process.running]
+
+    @property
+    def _passwords(self) -> Path:
+        return self.home / "passwords.json"
+
+    def _process(self, name: str, *arguments: str, log: Path | None = None) -> ManagedProcess:
+        command: list[str | Path] = [env_bin("airflow", "airflow"), *arguments]
+        return ManagedProcess(name, command, log=log or self.home / f"{name}.log", env=self.env, cwd=self.home)
+
+    def _check(self) -> None:
+        for process in self.processes:
+            if not process.running:
+                raise ProcessFailed(f"Airflow's {process.name} ended\n{process.log_tail()}")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,84 @@
+"""Pytest fixtures over the servers. Each server starts when a test first asks for it and serves the whole session.
+
+Imports of what needs more than pytest are inside the fixtures: Airflow's environment loads this module too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.kafka import KafkaCluster
+    from tests.support.s3 import S3Server
+    from tests.support.spark import SparkStandalone
+
+SEED = int(os.environ.get("TIDEMARK_SEED") or random.SystemRandom().randrange(2**32))
+FULL = os.environ.get("TIDEMARK_FULL") == "1"
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """This session's random seed, shown in pytest's header; TIDEMARK_SEED repeats one."""
+    return SEED
+
+
+@pytest.fixture
+def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers of the test's own: the same for a seed whatever else runs."""
+    return random.Random(f"{seed}:{request.node.nodeid}")
+
+
+@pytest.fixture(scope="session")
+def full() -> bool:
+    """Whether the long variant is asked for (TIDEMARK_FULL=1, `make test-full`)."""
+    return FULL
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server with the buckets ``raw`` and ``lake``; use a prefix of your own, and leave it running."""
+    from tests.support.s3 import S3Server
+
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Kafka 4.3.1, one broker; use topics of your own, and leave it running."""
+    from tests.support.kafka import KafkaCluster
+
+    with KafkaCluster(tmp_path_factory.mktemp("kafka")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Kafka 3.9.2 with ZooKeeper, one broker; use topics of your own, and leave it running."""
+    from tests.support.kafka import KafkaCluster
+
+    with KafkaCluster(tmp_path_factory.mktemp("kafka39"), version="3.9.2") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark_home() -> Path:
+    """SPARK_HOME of the spark environment."""
+    from tests.support.spark import spark_home
+
+    return spark_home()
+
+
+@pytest.fixture(scope="session")
+def spark_standalone(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[SparkStandalone]:
+    """A Spark master with two workers of one core, whose executors use ``s3_server``."""
+    from tests.support.spark import SparkStandalone
+
+    with SparkStandalone(tmp_path_factory.mktemp("spark"), env=s3_server.env()) as cluster:
+        yield cluster

@@ -1,0 +1,185 @@
+"""Spark from the spark environment: a standalone cluster on this machine, and spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Self, cast
+
+from tests.support.jars import class_path
+from tests.support.java import java_home
+from tests.support.paths import EnvName, env_python, site_packages
+from tests.support.ports import HOST, free_ports
+from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
+from tests.support.waiting import wait_until
+
+_START_SECONDS = 90.0
+
+
+def spark_home(env: EnvName = "spark") -> Path:
+    """SPARK_HOME: pip's pyspark in an environment."""
+    return site_packages(env) / "pyspark"
+
+
+def spark_env(extra: Mapping[str, str] | None = None, *, env: EnvName = "spark") -> dict[str, str]:
+    """This process's environment, with what makes Spark find its parts and stay on 127.0.0.1."""
+    python = str(env_python(env))
+    return {
+        **os.environ,
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_DRIVER_PYTHON": python,
+        "PYSPARK_PYTHON": python,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_HOME": str(spark_home(env)),
+        "SPARK_LOCAL_HOSTNAME": "localhost",
+        "SPARK_LOCAL_IP": HOST,
+        **(extra or {}),
+    }
+
+
+def local_conf() -> dict[str, str]:
+    """Settings of a driver on this machine: bound to 127.0.0.1, without its web pages."""
+    return {
+        "spark.driver.bindAddress": HOST,
+        "spark.driver.host": HOST,
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+def jars_conf(*sets: str) -> dict[str, str]:
+    """Settings that put jar sets on the class path of driver and executors."""
+    path = os.pathsep.join(class_path(name) for name in sets)
+    return {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
+
+
+def s3a_conf(endpoint: str) -> dict[str, str]:
+    """Settings for ``s3a://`` on our own server; needs the jar set spark-s3a and credentials in the environment."""
+    return {
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+        "spark.hadoop.fs.s3a.aws.credentials.provider": (
+            "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+        ),
+    }
+
+
+def delta_conf() -> dict[str, str]:
+    """Settings for Delta tables in SQL and as a source; needs the jar set delta-spark."""
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+
+
+def submit_command(
+    arguments: Iterable[str | Path], *, master: str = "local[2]", conf: Mapping[str, str] | None = None
+) -> list[str]:
+    """A spark-submit command line; ``arguments`` are the job's file and its own arguments."""
+    pairs = {**local_conf(), **(conf or {})}
+    options = [part for key, value in pairs.items() for part in ("--conf", f"{key}={value}")]
+    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, *map(str, arguments)]
+
+
+def spark_submit(
+    *arguments: str | Path,
+    master: str = "local[2]",
+    conf: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 240.0,
+) -> str:
+    """Run a job and return what it printed; :class:`ProcessFailed` with the end of its log if it fails."""
+    command = submit_command(arguments, master=master, conf=conf)
+    done = subprocess.run(command, env=spark_env(env), capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+        raise ProcessFailed(f"spark-submit ended with code {done.returncode}\n{tail}")
+    return done.stdout
+
+
+class SparkStandalone:
+    """A master and its workers under ``root``; usable with ``with``. ``workers[i]`` can be killed one by one."""
+
+    def __init__(
+        self, root: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g", env: Mapping[str, str] | None = None
+    ) -> None:
+        """Nothing is started yet. ``cores`` and ``memory`` are those of each worker; executors inherit ``env``."""
+        self._root = root.resolve()
+        self._env = spark_env({"SPARK_LOG_DIR": str(self._root), **(env or {})})
+        port, self._web_port = free_ports(2)
+        self.master_url = f"spark://{HOST}:{port}"
+        self.web_url = f"http://{HOST}:{self._web_port}"
+        self.master = self._daemon("master", "master.Master", "--port", str(port), "--webui-port", str(self._web_port))
+        self.workers = [self._worker(f"worker-{number}", cores, memory) for number in range(1, workers + 1)]
+
+    def start(self) -> Self:
+        """Start the master, then the workers, and wait until all have registered."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.master.start()
+            self.master.wait_until(lambda: self.alive_workers() is not None, timeout=_START_SECONDS)
+            for worker in self.workers:
+                worker.start()
+            registered = f"{len(self.workers)} Spark workers to register"
+            wait_until(
+                lambda: self.alive_workers() == len(self.workers),
+                timeout=_START_SECONDS,
+                what=registered,
+                check=self._check_workers,
+            )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all of it."""
+        stop_all([*self.workers, self.master])
+
+    def alive_workers(self) -> int | None:
+        """How many workers the master counts; None if it does not answer."""
+        connection = HTTPConnection(HOST, self._web_port, timeout=5)
+        try:
+            connection.request("GET", "/json/")
+            return cast("int", json.load(connection.getresponse())["aliveworkers"])
+        except (OSError, HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+
+    def records(self) -> list[ProcessRecord]:
+        """The running processes, for another process to stop."""
+        return [process.record() for process in (*self.workers, self.master) if process.running]
+
+    def _check_workers(self) -> None:
+        for worker in self.workers:
+            if not worker.running:
+                raise ProcessFailed(f"{worker.name} ended\n{worker.log_tail()}")
+
+    def _worker(self, name: str, cores: int, memory: str) -> ManagedProcess:
+        port, web_port = free_ports(2)
+        limits: Sequence[str] = ("--cores", str(cores), "--memory", memory, "--work-dir", str(self._root / name))
+        ports = ("--port", str(port), "--webui-port", str(web_port))
+        return self._daemon(name, "worker.Worker", *ports, *limits, self.master_url)
+
+    def _daemon(self, name: str, main: str, *arguments: str) -> ManagedProcess:
+        command: list[str | Path] = [
+            spark_home() / "bin" / "spark-class",
+            f"org.apache.spark.deploy.{main}",
+            "--host",
+            HOST,
+            *arguments,
+        ]
+        return ManagedProcess(name, command, log=self._root / f"{name}.log", env=self._env, cwd=self._root)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

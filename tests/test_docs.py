@@ -1,0 +1,52 @@
+"""The documents say what is there: every key of a configuration, every link, every command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from tidemark.config import parse
+from tidemark.topics import Deployment, TopicSettings
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def fields(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Dotted names of all settings below ``model``."""
+    found: list[str] = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += fields(inner, f"{prefix}{name}.")
+        else:
+            found.append(f"{prefix}{name}")
+    return found
+
+
+def test_every_key_of_the_topics_file_is_documented() -> None:
+    text = (ROOT / "docs" / "topics.md").read_text()
+    keys = [key for key in fields(Deployment) if key != "topics"] + [f"topics[].{key}" for key in fields(TopicSettings)]
+    missing = [key for key in keys if f"`{key}`" not in text and f"`{key}.<topic>`" not in text]
+    assert not missing
+
+
+def test_the_documented_topics_file_is_valid() -> None:
+    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "topics.md").read_text(), re.DOTALL)
+    assert [one.table for one in parse(Deployment, example, "docs/topics.md", {}).topics] == ["clicks", "sales"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z-]+)", page.read_text()))
+    assert named <= targets

@@ -1,0 +1,228 @@
+"""A segment's files as they are opened, summed and sent: the very bytes that were checked, or none.
+
+All files of a segment are opened relative to one descriptor of the partition's directory, so that a topic that is
+deleted and made again under the same path cannot mix into it. What is read is bounded by the size seen when the file
+was opened, and a file that changed meanwhile (truncation works in place) is noticed by a second ``fstat``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from crc32c import crc32c
+
+from tidemark.errors import TidemarkError
+from tidemark.records import (
+    Lineage,
+    parse_leader_epoch_checkpoint,
+    parse_partition_metadata,
+    parse_segment_file,
+    segment_name,
+)
+from uploader_agent.log_dirs import PARTITION_METADATA
+
+CHUNK = 1 << 20
+EPOCHS = "leader-epoch-checkpoint"
+
+
+class SegmentChangedError(TidemarkError):
+    """What was read is no longer what the broker has: discard it, look at the disk again, judge anew."""
+
+
+class Content(Protocol):
+    """Bytes that can be put into the store, again and again."""
+
+    name: str
+    size: int
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes in pieces of at most 1 MiB; each piece is void once the next is asked for."""
+        ...
+
+    def body(self) -> bytes | io.RawIOBase:
+        """What a store's ``put`` takes."""
+        ...
+
+
+class Window(io.RawIOBase):
+    """The first ``size`` bytes of a descriptor as a file of its own, with its own position.
+
+    An HTTP client reads a body to its end, and the file of an active segment grows: only a window ends where it must.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._size = size
+        self._at = 0
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill ``buffer`` as far as the window goes."""
+        wanted = memoryview(buffer)[: max(0, self._size - self._at)]
+        count = os.preadv(self._descriptor, [wanted], self._at) if wanted else 0
+        self._at += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move within the window."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """The first ``size`` bytes of an open file; ``stat`` is of the moment it was opened."""
+
+    name: str
+    size: int
+    descriptor: int
+    stat: os.stat_result
+
+    def chunks(self) -> Iterator[memoryview]:
+        """See :class:`Content`."""
+        window, buffer = self.body(), memoryview(bytearray(min(CHUNK, self.size)))
+        while count := window.readinto(buffer):
+            yield buffer[:count]
+
+    def body(self) -> Window:
+        """See :class:`Content`."""
+        return Window(self.descriptor, self.size)
+
+    def cut(self, size: int) -> OpenFile:
+        """The same file, ending at ``size``."""
+        return OpenFile(self.name, size, self.descriptor, self.stat)
+
+    def read(self) -> bytes:
+        """All of it; for small files."""
+        return b"".join(bytes(chunk) for chunk in self.chunks())
+
+    @property
+    def changed(self) -> bool:
+        """Whether it was written to since it was opened."""
+        now = os.fstat(self.descriptor)
+        return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether some of its bytes are gone."""
+        return os.fstat(self.descriptor).st_size < self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A small file that is held in memory, under the name that it gets in the store."""
+
+    name: str
+    content: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.content)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """See :class:`Content`."""
+        yield memoryview(self.content)
+
+    def body(self) -> bytes:
+        """See :class:`Content`."""
+        return self.content
+
+
+def checksum(content: Content, size: int | None = None) -> int:
+    """CRC32C of the first ``size`` bytes, or of all."""
+    left = content.size if size is None else size
+    value = 0
+    for chunk in content.chunks():
+        value = crc32c(chunk[:left], value)
+        left -= min(left, len(chunk))
+        if not left:
+            break
+    return value
+
+
+class PartitionFiles:
+    """A partition's directory, held by descriptor; usable with ``with``, which closes all that it opened."""
+
+    def __init__(self, folder: Path, topic_id: str | None) -> None:
+        """Hold ``folder``.
+
+        Raises:
+            SegmentChangedError: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
+        """
+        self.folder = folder
+        self._stack = ExitStack()
+        try:
+            self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise SegmentChangedError(f"{folder}: is gone") from error
+        self._stack.callback(os.close, self._directory)
+        text = self.text(PARTITION_METADATA)
+        found = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
+        if None not in {found, topic_id} and found != topic_id:
+            self.close()
+            raise SegmentChangedError(f"{folder}: belongs to topic id {found}, not {topic_id}")
+
+    def open(self, name: str) -> OpenFile | None:
+        """Open a file for as long as this object lives; None if there is none."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        except FileNotFoundError:
+            return None
+        self._stack.callback(os.close, descriptor)
+        stat = os.fstat(descriptor)
+        return OpenFile(name, stat.st_size, descriptor, stat)
+
+    def text(self, name: str) -> str | None:
+        """The content of a small text file; None if there is none."""
+        file = self.open(name)
+        return None if file is None else file.read().decode("utf-8", errors="replace")
+
+    def lineage(self) -> Lineage:
+        """What ``leader-epoch-checkpoint`` says; empty where there is none. Raises :class:`FormatError`."""
+        text = self.text(EPOCHS)
+        return Lineage() if text is None else parse_leader_epoch_checkpoint(text, str(self.folder / EPOCHS))
+
+    def next_base(self, base_offset: int) -> int | None:
+        """The base offset of the segment after ``base_offset``, by a fresh look at the directory."""
+        parsed = (parse_segment_file(name) for name in os.listdir(self._directory))
+        return min((one[0] for one in parsed if one and one[1] == "log" and one[0] > base_offset), default=None)
+
+    def path(self, name: str) -> str:
+        """For messages."""
+        return str(self.folder / name)
+
+    def close(self) -> None:
+        """Close everything."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def file_name(offset: int, extension: str) -> str:
+    """``00000000000000000042.log``."""
+    return f"{segment_name(offset)}.{extension}"
+

@@ -1,0 +1,128 @@
+"""A segment's manifest: what it says, and how it gets into the store as the last object of its segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from tidemark.errors import NotFound
+from tidemark.layout import PartitionKeys, TopicPartition
+from tidemark.manifest import Damage, ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.records import Lineage, SegmentSummary
+from tidemark.records import OpenTransaction as LogTransaction
+from tidemark.store import Store
+from tidemark.stored import utc_now
+from uploader_agent import __version__
+from uploader_agent.files import Bytes, checksum, file_name
+from uploader_agent.metadata import Offsets
+from uploader_agent.objects import Summed, create, replace
+
+EXTENSION = "manifest.json"
+
+
+class StoredManifest(NamedTuple):
+    """A manifest and the ETag under which the store has it."""
+
+    manifest: SegmentManifest
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the broker says about a partition while one of its segments goes."""
+
+    offsets: Offsets
+    cleanup_policy: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found out about a segment's bytes and objects."""
+
+    base_offset: int
+    next_offset: int
+    summary: SegmentSummary
+    damage: Damage | None
+    provisional: bool
+    lineage: Lineage
+    open_transactions: tuple[LogTransaction, ...]
+    rotated_at: datetime | None
+    objects: dict[str, ObjectSum]
+
+
+def build(at: TopicPartition, keys: PartitionKeys, topic_id: str | None, broker: int, facts: Facts, seen: Observed) -> SegmentManifest:
+    """The manifest of a segment of ``at`` that lies under ``keys``."""
+    summary = facts.summary
+    return SegmentManifest(
+        cluster=keys.cluster,
+        topic=at.topic,
+        topic_id=topic_id,
+        partition=at.partition,
+        base_offset=facts.base_offset,
+        last_batch_end=summary.next_offset,
+        next_offset=facts.next_offset,
+        lineage=facts.lineage.truncated(facts.next_offset).entries,
+        first_timestamp=summary.first_timestamp,
+        max_timestamp=summary.max_timestamp,
+        batch_count=summary.batch_count,
+        magics=summary.magics,
+        codecs=summary.codecs,
+        open_transactions=tuple(OpenTransaction(**one._asdict()) for one in facts.open_transactions),
+        log_start_offset=seen.offsets.log_start_offset or 0,
+        high_watermark=seen.offsets.high_watermark,
+        last_stable_offset=seen.offsets.last_stable_offset,
+        offsets_from=seen.offsets.source,
+        cleanup_policy=seen.cleanup_policy,
+        rotated_at=facts.rotated_at,
+        uploaded_at=utc_now(),
+        broker=broker,
+        agent_version=__version__,
+        state="corrupt" if facts.damage else "provisional" if facts.provisional else "whole",
+        damage=facts.damage,
+        objects=facts.objects,
+    )
+
+
+def read(store: Store, keys: PartitionKeys, base_offset: int) -> StoredManifest | None:
+    """The manifest of ``base_offset``; None if there is none. Raises FormatError for one that does not parse."""
+    key = keys.segment(base_offset, EXTENSION)
+    try:
+        body, etag = store.get(key)
+    except NotFound:
+        return None
+    return StoredManifest(SegmentManifest.from_bytes(body, key), etag)
+
+
+def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
+    """Make ``manifest`` that of its base offset; one that says the same of the same bytes is kept as it is.
+
+    Raises:
+        PreconditionFailed: somebody else wrote it at the same time; look again.
+    """
+    key = keys.segment(manifest.base_offset, EXTENSION)
+    content = Bytes(EXTENSION, manifest.to_bytes())
+    ours = Summed(content, checksum(content))
+    there = create(store, key, ours)
+    if isinstance(there, ObjectSum):
+        return StoredManifest(manifest, there.etag)
+    stored = SegmentManifest.from_bytes(store.get(key, if_match=there.etag).body, key)
+    if _stands(stored, manifest):
+        return StoredManifest(stored, there.etag)
+    return StoredManifest(manifest, replace(store, key, ours, there).etag)
+
+
+def _stands(stored: SegmentManifest, ours: SegmentManifest) -> bool:
+    """Whether ``stored`` says what ours would say, or more, of the same bytes."""
+    if stored.topic_id != ours.topic_id:
+        return False
+    if stored.state == "whole" and ours.state == "provisional":
+        log = file_name(ours.base_offset, "log")
+        return stored.objects.get(log) == ours.objects.get(log)
+    return _speaks_of(stored) == _speaks_of(ours)
+
+
+def _speaks_of(manifest: SegmentManifest) -> tuple[object, ...]:
+    """What makes two manifests the same, whoever wrote them and whenever."""
+    return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.objects

@@ -1,0 +1,87 @@
+"""What a segment's bytes say: every batch and checksum verified, in one streamed pass, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tidemark.errors import FormatError, SegmentError
+from tidemark.manifest import Damage
+from tidemark.records import (
+    OpenTransaction,
+    SegmentScanner,
+    SegmentSummary,
+    open_transactions,
+    parse_producer_snapshot,
+)
+from uploader_agent.files import Bytes, OpenFile, PartitionFiles, checksum, file_name
+from uploader_agent.metadata import UNKNOWN_POLICY
+
+SNAPSHOT_PATIENCE = 1.0
+"""Seconds: Kafka writes a segment's producer snapshot within milliseconds after it has made the next segment."""
+
+_SNAPSHOT_POLL = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """A scan's result; ``damage`` names the first bad batch, and the summary then is of what comes before it."""
+
+    summary: SegmentSummary
+    crc32c: int
+    damage: Damage | None
+
+
+def scan(log: OpenFile, path: str, base_offset: int, open_before: Iterable[OpenTransaction]) -> Scanned:
+    """Read all of ``log`` once."""
+    scanner = SegmentScanner(path, base_offset, open_before=open_before)
+    try:
+        for chunk in log.chunks():
+            scanner.feed(chunk)
+        summary = scanner.finish()
+    except SegmentError as error:
+        damage = Damage(position=error.position, offset=error.offset, rule=error.detail)
+        return Scanned(scanner.summary(), checksum(log), damage)
+    return Scanned(summary, summary.crc32c, None)
+
+
+def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damage | None:
+    """A sound segment that stops short of the next one's base has lost its last batches, unless compaction took them.
+
+    Kafka rolls at the log's end, so in a topic that was never compacted the two are equal.
+    """
+    if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or "compact" in cleanup_policy.split(","):
+        return None
+    rule = f"the segment ends at offset {summary.next_offset}, and the next one starts at {end}: its last batches are lost"
+    return Damage(position=summary.size, offset=summary.next_offset, rule=rule)
+
+
+def producer_snapshot(files: PartitionFiles, end: int, pause: Callable[[float], object] | None = None) -> Bytes | None:
+    """``<end>.snapshot`` once it is whole; with ``pause`` waits for it for at most a second, else takes what is there.
+
+    None if there is none, or it stays damaged: open transactions then follow from the log itself.
+    """
+    name = file_name(end, "snapshot")
+    tries = round(SNAPSHOT_PATIENCE / _SNAPSHOT_POLL) if pause else 1
+    for _ in range(tries):
+        file = files.open(name)
+        if file is not None:
+            snapshot = Bytes(name, file.read())
+            if _is_whole(snapshot, files):
+                return snapshot
+        if pause:
+            pause(_SNAPSHOT_POLL)
+    return None
+
+
+def transactions_in(snapshot: Bytes) -> tuple[OpenTransaction, ...]:
+    """The transactions open where the snapshot was taken."""
+    return open_transactions(parse_producer_snapshot(snapshot.content, snapshot.name))
+
+
+def _is_whole(snapshot: Bytes, files: PartitionFiles) -> bool:
+    try:
+        parse_producer_snapshot(snapshot.content, files.path(snapshot.name))
+    except FormatError:
+        return False  # being written just now
+    return True

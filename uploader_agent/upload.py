@@ -1,0 +1,208 @@
+"""One segment, end to end: open, scan, send ``.log``, indexes, snapshot, and the manifest last.
+
+Promises: an object is created, found equal, or replaced only where its bytes are a proved prefix of ours or have been
+copied aside. What the manifest says was true of the very bytes that were sent. Any failure leaves the segment without
+a manifest for these bytes, and a repetition finishes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from tidemark.layout import PartitionKeys, TopicPartition
+from tidemark.manifest import ObjectSum
+from tidemark.records import OpenTransaction
+from tidemark.store import ObjectInfo, Store
+from uploader_agent import manifests
+from uploader_agent.eligibility import Work
+from uploader_agent.files import Bytes, Content, OpenFile, PartitionFiles, SegmentChangedError, checksum, file_name
+from uploader_agent.manifests import Facts, Observed, StoredManifest
+from uploader_agent.objects import Relation, Summed, create, find, put_derived, relate, replace, summed
+from uploader_agent.provisional import cut_indexes, cut_log
+from uploader_agent.scan import Scanned, missing_end, producer_snapshot, scan, transactions_in
+from uploader_agent.superseded import copy_aside
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a partition's segments come from and where they go."""
+
+    at: TopicPartition
+    topic_id: str | None
+    folder: Path
+    store: Store
+    keys: PartitionKeys
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What an upload asks while it runs.
+
+    ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops.
+    """
+
+    fence: Callable[[], None]
+    pause: Callable[[float], object]
+
+
+def upload(
+    place: Place,
+    work: Work,
+    seen: Observed,
+    guards: Guards,
+    *,
+    open_before: Iterable[OpenTransaction] = (),
+    known: bool = False,
+) -> StoredManifest | None:
+    """Bring ``work`` into the store and return the manifest that stands for it there; None if there is nothing yet.
+
+    ``open_before`` are the transactions open at its start where no snapshot tells; ``known`` says that the store
+    probably has the ``.log``, so that it is looked at before bytes are sent.
+
+    Raises:
+        SegmentChangedError: the disk no longer shows what was to be uploaded.
+        SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
+        StoreError: the store failed; nothing is lost by doing it all again.
+    """
+    with PartitionFiles(place.folder, place.topic_id) as files:
+        return _Upload(place, work, seen, guards, files).run(open_before, known=known)
+
+
+class _Upload:
+    """The steps of :func:`upload`, which share these."""
+
+    def __init__(self, place: Place, work: Work, seen: Observed, guards: Guards, files: PartitionFiles) -> None:
+        self._place = place
+        self._work = work
+        self._seen = seen
+        self._guards = guards
+        self._files = files
+        self._path = files.path(self._name("log"))
+
+    def run(self, open_before: Iterable[OpenTransaction], *, known: bool) -> StoredManifest | None:
+        """All of it."""
+        log, final = self._open_log(), not self._work.provisional
+        if self._work.provisional and not log.size:
+            return None
+        snapshot = producer_snapshot(self._files, self._work.end, self._guards.pause) if final else None
+        before = producer_snapshot(self._files, self._work.base_offset)
+        scanned = self._scan(log, transactions_in(before) if before else open_before)
+        lineage = self._files.lineage()
+        self._check_unchanged(log)
+        sent = self._send_corrupt(log, scanned) if scanned.damage else self._send_log(log, scanned, known=known)
+        if isinstance(sent, StoredManifest):
+            return sent
+        objects = {name: total for name, total in self._send_derived(scanned, snapshot)} | sent
+        self._check_unchanged(log)
+        facts = Facts(
+            base_offset=self._work.base_offset,
+            next_offset=self._work.end if final else scanned.summary.next_offset,
+            summary=scanned.summary,
+            damage=scanned.damage,
+            provisional=self._work.provisional,
+            lineage=lineage,
+            open_transactions=transactions_in(snapshot) if snapshot else scanned.summary.open_transactions,
+            rotated_at=datetime.fromtimestamp(log.stat.st_mtime, UTC) if final else None,
+            objects=objects,
+        )
+        place = self._place
+        manifest = manifests.build(place.at, place.keys, place.topic_id, place.broker, facts, self._seen)
+        self._guards.fence()
+        return manifests.write(place.store, place.keys, manifest)
+
+    def _name(self, extension: str) -> str:
+        return file_name(self._work.base_offset, extension)
+
+    def _open_log(self) -> OpenFile:
+        log = self._files.open(self._name("log"))
+        if log is None:
+            raise SegmentChangedError(f"{self._path}: is gone")
+        if self._work.provisional:
+            return cut_log(log, self._path, self._work.base_offset, self._work.end)
+        # A listing that ran while segments were added may have missed one: only a second look proves the end.
+        if self._files.next_base(self._work.base_offset) != self._work.end:
+            raise SegmentChangedError(f"{self._path}: does not end at {self._work.end} any more")
+        return log
+
+    def _scan(self, log: OpenFile, open_before: Iterable[OpenTransaction]) -> Scanned:
+        scanned = scan(log, self._path, self._work.base_offset, open_before)
+        if scanned.damage or self._work.provisional:
+            return scanned
+        return dataclasses.replace(scanned, damage=missing_end(scanned.summary, self._work.end, self._seen.cleanup_policy))
+
+    def _check_unchanged(self, log: OpenFile) -> None:
+        """Appends may go on behind a provisional tail; nothing else may happen to what was read."""
+        if log.shrunk if self._work.provisional else log.changed:
+            raise SegmentChangedError(f"{self._path}: changed while it was read")
+
+    def _send_log(self, log: OpenFile, scanned: Scanned, *, known: bool) -> dict[str, ObjectSum] | StoredManifest:
+        """Place the ``.log``: its sum, or the stored manifest that makes ours superfluous."""
+        store, keys = self._place.store, self._place.keys
+        key, ours = keys.file(log.name), Summed(log, scanned.crc32c)
+        there = (find(store, key) if known else None) or create(store, key, ours)
+        if isinstance(there, ObjectSum):
+            return {log.name: there}
+        relation = relate(store, there, ours)
+        if relation is Relation.SAME:
+            return {log.name: summed(ours, there.etag)}
+        if relation is Relation.OURS_IS_PREFIX:
+            stored = manifests.read(store, keys, self._work.base_offset)
+            if stored is not None and _etag(stored, log.name) == there.etag:
+                return stored
+        if relation is not Relation.STORED_IS_PREFIX:
+            self._set_aside(there)
+        return {log.name: replace(store, key, ours, there)}
+
+    def _send_corrupt(self, log: OpenFile, scanned: Scanned) -> dict[str, ObjectSum] | StoredManifest:
+        """Keep all bytes of a damaged segment, unless the store has a sound copy already."""
+        store, keys = self._place.store, self._place.keys
+        logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
+        stored = manifests.read(store, keys, self._work.base_offset)
+        if stored is not None and stored.manifest.state == "whole":
+            return stored
+        name = self._name("corrupt")
+        ours = Summed(log, scanned.crc32c)
+        there = create(store, keys.file(name), ours)
+        if isinstance(there, ObjectInfo):
+            self._set_aside(there)
+            there = replace(store, keys.file(name), ours, there)
+        return {name: there}
+
+    def _set_aside(self, stored: ObjectInfo) -> None:
+        self._guards.fence()
+        place, base = self._place, self._work.base_offset
+        copies = copy_aside(place.store, place.keys, base, stored, self._seen.leader_epoch)
+        logger.warning("segment_superseded", file=self._path, stored=stored.key, copies=copies)
+
+    def _send_derived(self, scanned: Scanned, snapshot: Bytes | None) -> Iterator[tuple[str, ObjectSum]]:
+        """Send what follows from the ``.log``; nothing beside a corrupt one."""
+        if scanned.damage:
+            return
+        for content in self._derived(scanned, snapshot):
+            ours = Summed(content, checksum(content))
+            yield content.name, put_derived(self._place.store, self._place.keys.file(content.name), ours)
+
+    def _derived(self, scanned: Scanned, snapshot: Bytes | None) -> Iterator[Content]:
+        if self._work.provisional:
+            yield from cut_indexes(self._files, self._work.base_offset, scanned.summary)
+            return
+        for extension in ("index", "timeindex", "txnindex"):
+            file = self._files.open(self._name(extension))
+            if file is not None and (file.size or extension != "txnindex"):
+                yield file
+        if snapshot is not None:
+            yield snapshot
+
+
+def _etag(stored: StoredManifest, name: str) -> str | None:
+    found = stored.manifest.objects.get(name)
+    return found.etag if found else None
