@@ -9,13 +9,13 @@ JSON. Its templates see ``subject`` and ``text``::
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.module_loading import import_string
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
@@ -34,7 +34,8 @@ def deliver(context: Context, subject: str, text: str) -> None:
     if not path:
         return
     arguments: dict[str, Any] = json.loads(os.environ.get("TIDEMARK_NOTIFIER_ARGS") or "{}")
-    notifier: BaseNotifier = import_string(path)(**arguments)
+    module, _, name = path.rpartition(".")
+    notifier: BaseNotifier = getattr(importlib.import_module(module), name)(**arguments)
     notifier(cast("Context", {**context, "subject": subject, "text": text}))
 
 

@@ -10,13 +10,14 @@ import logging
 from datetime import date, timedelta
 from typing import Any, TypedDict
 
-from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
+from airflow.sdk import DAG, Param, TriggerRule, get_current_context
 from airflow.sdk.exceptions import AirflowFailException
+
 from tidemark.errors import FormatError
 from tidemark.topics import Deployment
 from tidemark_airflow import settings, tasks
 from tidemark_airflow.spark import ConvertOperator
-from tidemark_airflow.tasks import Planned
+from tidemark_airflow.tasks import Planned, task_of_promises
 
 DAG_ID = "tidemark_backfill"
 MOST_DAYS = 366
@@ -76,7 +77,7 @@ def _date(field: str, value: object) -> date:
         raise ValueError(f"{field}: {value!r} is no date such as 2026-01-31") from error
 
 
-@task
+@task_of_promises(multiple_outputs=True)
 def validate() -> Request:
     """Check the form as a whole."""
     try:
@@ -85,7 +86,7 @@ def validate() -> Request:
         raise AirflowFailException(str(error)) from error
 
 
-@task(multiple_outputs=False)
+@task_of_promises(multiple_outputs=False)
 def plan(request: Request) -> Preview:
     """Work out what the rebuild would read and replace. A dry run ends here; what comes after is skipped."""
     from tidemark.ledger import new_attempt
@@ -150,5 +151,3 @@ def backfill_dag(deployment: Deployment) -> DAG:
         told = tasks.continuity.override(trigger_rule=TriggerRule.ALL_SUCCESS)(cluster, topic, planned, published)
         planned >> convert >> published >> told
     return dag
-
-

@@ -7,7 +7,6 @@ it is delivered again; killed after it, the retry of the same run finds its own 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 
 from tidemark.ledger import Ledger, Published
 from tidemark.stored import utc_now
@@ -27,8 +26,8 @@ def describe(topic: str, gap: OpenGap) -> str:
     """The gap in one line: topic, partition, offsets, reason."""
     name = f"{topic}-{gap.partition}" + (f" (incarnation {gap.incarnation})" if gap.incarnation else "")
     return (
-        f"{name}: offsets {gap.start} to {gap.end - 1} ({gap.end - gap.start}) are missing: {gap.reason}, "
-        f"known since {gap.detected_at:%Y-%m-%d %H:%M:%S} UTC; the partition waits until they are uploaded or acknowledged"
+        f"{name}: offsets {gap.start} to {gap.end - 1} ({gap.end - gap.start}) are missing: {gap.reason}, known since "
+        f"{gap.detected_at:%Y-%m-%d %H:%M:%S} UTC; the partition waits until they are uploaded or acknowledged"
     )
 
 
@@ -61,7 +60,7 @@ def _start(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def settle(lake: Lake, *, n: int | None = None, attempt: int = 0, settled: str = "", now: datetime | None = None) -> None:
+def settle(lake: Lake, *, n: int | None = None, attempt: int = 0, settled: str = "") -> None:
     """Move the outbox pointer to ledger ``n``, and record the watermarks in which there was nothing to land."""
     if n is None and not settled:
         return
@@ -71,7 +70,7 @@ def settle(lake: Lake, *, n: int | None = None, attempt: int = 0, settled: str =
         if n is not None and n > before.n:
             update |= {"n": n, "attempt": attempt}
         if settled:
-            update |= {"settled": settled, "settled_at": now or utc_now()}
+            update |= {"settled": settled, "settled_at": utc_now()}
         return before.model_copy(update=update)
 
     update_published(lake, change)

@@ -6,6 +6,7 @@ import hashlib
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG
+
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import tasks
 from tidemark_airflow.sensor import WatermarkSensor
@@ -43,12 +44,10 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         doc_md=_doc(deployment, topic),
     ) as dag:
         name = {"cluster": topic.cluster, "topic": topic.topic}
-        # It is quiet topics' lot to wait: no timeout, not even the one that all tasks have.
+        # A topic may be quiet for as long as it likes: no timeout, not even the one that all tasks have.
         wait = WatermarkSensor(task_id="wait", execution_timeout=None, **name)
         planned = tasks.plan(**name)
-        convert = ConvertOperator(
-            task_id="convert", planned=planned, execution_timeout=tasks.CONVERT_TIMEOUT, **name
-        )
+        convert = ConvertOperator(task_id="convert", planned=planned, execution_timeout=tasks.CONVERT_TIMEOUT, **name)
         published = tasks.publish.override(outlets=[tasks.asset_of(deployment, topic)])(**name, planned=planned)
         told = tasks.continuity(**name, planned=planned, published=published, event=wait.output)
         wait >> planned >> convert >> published >> told
@@ -62,7 +61,7 @@ partitioned by `dt` in {topic.time_zone}.
 
 | task | what it does | when it is red |
 | --- | --- | --- |
-| `wait` | deferred until the brokers' watermark indexes are ahead of the ledger | the raw store has been unreadable for {topic.freshness} |
+| `wait` | deferred until watermarks are ahead of the ledger | the raw store was unreadable for {topic.freshness} |
 | `plan` | reads manifests and writes the plan of this run | raw objects or the ledger do not parse |
 | `convert` | Spark carries out the plan and commits once | the job failed; its log is this task's |
 | `publish` | asset events per changed date; skipped when there is nothing new | the table was changed by hand |

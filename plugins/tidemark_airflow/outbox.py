@@ -76,8 +76,8 @@ def unpublished(lake: Lake, newest: Ledger) -> News | None:
     """
     published = read_published(lake).value
     if newest.n < published.n:
-        rule = f"ledger {newest.n} is committed, but {published.n} was published: the table was restored to an older version"
-        raise TableTampered(f"{lake.url}: {rule}")
+        rule = f"ledger {newest.n} is committed, but {published.n} was published"
+        raise TableTampered(f"{lake.url}: {rule}: the table was restored to an older version; a person must decide")
     if newest.n == published.n:
         return None
     dates: set[str] = set()

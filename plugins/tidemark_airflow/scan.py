@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.layout import ControlKeys
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.stored import Part, utc_now
-from tidemark.topics import Deployment
+from tidemark.topics import Deployment, TopicSettings
 from tidemark.watermark_index import IndexEntry, WatermarkIndex, merge
 
 _READERS = 8
@@ -28,19 +28,26 @@ log = logging.getLogger(__name__)
 
 
 class Source(Part):
-    """Where a cluster's indexes lie and how often to look; triggers with equal sources share one scan."""
+    """Where a topic's indexes lie, as (store, folder), and how often to look; equal sources share one scan."""
 
-    store: str
-    folder: str
+    places: tuple[tuple[str, str], ...]
     options: StoreOptions
     seconds: float
 
     @classmethod
-    def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:
-        """The indexes of ``cluster``, in the deployment's default bucket."""
-        endpoint = resolver_of(deployment.raw).default()
-        folder = ControlKeys(endpoint.prefix, cluster).indexes
-        return cls(store=endpoint.store, folder=folder, options=deployment.store, seconds=seconds)
+    def of(cls, deployment: Deployment, topic: TopicSettings, seconds: float) -> Source:
+        """The indexes of the topic's cluster: in the default bucket, and in the topic's own if it has one."""
+        resolver = resolver_of(deployment.raw)
+        endpoints = resolver.default(), resolver.resolve(topic.cluster, topic.topic, 0)
+        places = {(one.store, ControlKeys(one.prefix, topic.cluster).indexes) for one in endpoints}
+        return cls(places=tuple(sorted(places)), options=deployment.store, seconds=seconds)
+
+
+class At(NamedTuple):
+    """One index object."""
+
+    store: str
+    key: str
 
 
 class Scan(NamedTuple):
@@ -54,17 +61,13 @@ class Scan(NamedTuple):
 class IndexScanner:
     """Reads one :class:`Source`, again and again."""
 
-    def __init__(self, source: Source, store: Store) -> None:
+    def __init__(self, source: Source, open_one: Callable[[str, StoreOptions], Store] = open_store) -> None:
+        """Opens the stores, which imports their client: not on an event loop."""
         self._source = source
-        self._store = store
-        self._known: dict[str, tuple[str, WatermarkIndex | None]] = {}
+        self._stores = {url: open_one(url, source.options) for url, _ in source.places}
+        self._known: dict[At, tuple[str, WatermarkIndex | None]] = {}
         self._last = Scan({})
         self._failures = 0
-
-    @classmethod
-    def open(cls, source: Source) -> IndexScanner:
-        """A scanner with its store; imports and connects, so not on an event loop."""
-        return cls(source, open_store(source.store, source.options))
 
     @property
     def pause(self) -> float:
@@ -78,7 +81,7 @@ class IndexScanner:
             changed = self._read_changes()
         except (TidemarkError, OSError) as error:
             self._failures += 1
-            log.warning("watermark indexes under %s were not read (%d in a row)", self._name, self._failures, exc_info=True)
+            log.warning("%s: not read, %d times in a row", self._source.places, self._failures, exc_info=True)
             self._last = Scan(self._last.topics, self._last.failing_since or utc_now(), str(error))
             return self._last
         self._failures = 0
@@ -87,32 +90,33 @@ class IndexScanner:
         return self._last
 
     def _read_changes(self) -> bool:
-        listed = {info.key: info.etag for info in self._store.list(self._source.folder) if info.key.endswith(".json")}
-        stale = [key for key, etag in listed.items() if self._known.get(key, ("", None))[0] != etag]
+        listed = {
+            At(url, info.key): info.etag
+            for url, folder in self._source.places
+            for info in self._stores[url].list(folder)
+            if info.key.endswith(".json")
+        }
+        stale = [at for at, etag in listed.items() if self._known.get(at, ("", None))[0] != etag]
         gone = self._known.keys() - listed.keys()
-        for key in gone:
-            del self._known[key]
+        for at in gone:
+            del self._known[at]
         with ThreadPoolExecutor(_READERS) as readers:
-            for key, index in zip(stale, readers.map(self._read, stale), strict=True):
-                self._known[key] = listed[key], index
+            for at, index in zip(stale, readers.map(self._read, stale), strict=True):
+                self._known[at] = listed[at], index
         return bool(stale or gone)
 
-    def _read(self, key: str) -> WatermarkIndex | None:
+    def _read(self, at: At) -> WatermarkIndex | None:
         """The index. One that does not parse is logged once, and the broker's last good one still counts."""
         try:
-            return WatermarkIndex.from_bytes(self._store.get(key).body, key)
+            return WatermarkIndex.from_bytes(self._stores[at.store].get(at.key).body, at.key)
         except NotFound:
             return None
         except FormatError:
             log.exception("a watermark index does not parse; what its broker said before still counts")
-            return self._known.get(key, ("", None))[1]
+            return self._known.get(at, ("", None))[1]
 
     def _by_topic(self) -> Mapping[str, Sequence[IndexEntry]]:
         topics: dict[str, list[IndexEntry]] = defaultdict(list)
         for entry in merge(index for _, index in self._known.values() if index is not None).values():
             topics[entry.topic].append(entry)
         return dict(topics)
-
-    @property
-    def _name(self) -> str:
-        return f"{self._source.store}/{self._source.folder}"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
+
 from tidemark_airflow import settings
 from tidemark_airflow.pending import Baseline, Event
 from tidemark_airflow.scan import Source
@@ -44,14 +45,14 @@ class WatermarkSensor(BaseSensorOperator):
         published = read_published(lake).value
         untold = open_gaps(ledger, ()).keys() - published.alerted.keys()
         if published.n < ledger.n or untold:
-            self.log.info("ledger %d, published %d, %d gaps untold: no need to wait", ledger.n, published.n, len(untold))
+            self.log.info("ledger %d, published %d, gaps untold %d: no wait", ledger.n, published.n, len(untold))
             return Event(status="advanced").model_dump(mode="json")
         trigger = WatermarkTrigger(
-            source=Source.of(lake.deployment, self.cluster, settings.scan_seconds()).model_dump(mode="json"),
+            source=Source.of(lake.deployment, lake.topic, settings.scan_seconds()).model_dump(mode="json"),
             baseline=Baseline.of(lake.topic, ledger, published).model_dump(mode="json"),
         )
-        self.log.info("%s: ledger %d has %d partitions; waiting for watermarks", self.topic, ledger.n, len(ledger.partitions))
-        self.defer(trigger=trigger, method_name="resume")
+        self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
+        raise TaskDeferred(trigger=trigger, method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What the trigger found; waits on if that is nothing.

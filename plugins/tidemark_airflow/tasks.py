@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk import Asset, TriggerRule, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
+
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import alerts, settings
 from tidemark_airflow.pending import Event
@@ -44,13 +46,19 @@ class PublishedTo(TypedDict):
     attempt: str
 
 
+def task_of_promises(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Airflow's ``@task``, untyped: tasks are called with promises of what they get, which no type can say."""
+    decorate: Callable[[Callable[..., Any]], Any] = task(**options)
+    return decorate
+
+
 def asset_of(deployment: Deployment, topic: TopicSettings) -> Asset:
     """The topic's table, as other DAGs schedule on it; its events carry a partition key per date."""
     root = deployment.table_keys(topic).root
     return Asset(name=topic.table, uri=f"{deployment.lake_store}/{root}", group="tidemark")
 
 
-@task
+@task_of_promises(multiple_outputs=False)
 def plan(cluster: str, topic: str) -> Planned:
     """Decide what to land: from the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
     from tidemark.ledger import new_attempt
@@ -96,7 +104,7 @@ def log_result(lake: Lake, planned: Planned) -> None:
     log.info("attempt %d: %s", result.attempt, result.model_dump_json(exclude={"format", "cluster", "topic", "table"}))
 
 
-@task(trigger_rule=TriggerRule.NONE_FAILED)
+@task_of_promises(trigger_rule=TriggerRule.NONE_FAILED, multiple_outputs=False)
 def publish(cluster: str, topic: str, planned: Planned) -> PublishedTo:
     """Send asset events for the dates that changed, per commit since the outbox pointer; at least once."""
     context = get_current_context()
@@ -108,7 +116,7 @@ def publish(cluster: str, topic: str, planned: Planned) -> PublishedTo:
     return publish_to(lake, asset, context["outlet_events"])
 
 
-@task(trigger_rule=TriggerRule.NONE_FAILED)
+@task_of_promises(trigger_rule=TriggerRule.NONE_FAILED)
 def continuity(
     cluster: str, topic: str, planned: Planned, published: PublishedTo | None, event: dict[str, Any] | None = None
 ) -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
 from tidemark.stored import utc_now
 from tidemark_airflow.pending import Baseline, Event, Watch
 from tidemark_airflow.scan import IndexScanner, Scan, Source
@@ -30,7 +31,7 @@ class WatermarkTrigger(BaseEventTrigger):
     """
 
     def __init__(self, *, source: dict[str, Any], baseline: dict[str, Any]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # Airflow leaves it untyped
         self.source = Source.model_validate(source)
         self.baseline = Baseline.model_validate(baseline)
 
@@ -46,7 +47,7 @@ class WatermarkTrigger(BaseEventTrigger):
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Scan]:
         """One scan after the other, for ever."""
-        scanner = await asyncio.to_thread(IndexScanner.open, Source.model_validate(kwargs["source"]))
+        scanner = await asyncio.to_thread(IndexScanner, Source.model_validate(kwargs["source"]))
         while True:
             yield await asyncio.to_thread(scanner.scan)
             await asyncio.sleep(scanner.pause)
@@ -64,7 +65,7 @@ class WatermarkTrigger(BaseEventTrigger):
             if event is None and now - started > REFRESH_AFTER:
                 event = Event(status="refresh")
             if event is not None:
-                yield TriggerEvent(event.model_dump(mode="json"))
+                yield TriggerEvent(event.model_dump(mode="json"))  # type: ignore[no-untyped-call] # likewise
                 return
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -65,20 +65,22 @@ def chunks(
             if taken and rows + counts[index] > limits.rows:
                 break
             try:
-                start, end = starts[index], ends[index]
-                if compressed:
-                    source = view[start:end]
-                    start = arena.used
-                    decompressor.append(CODECS[codecs[index]], source, arena)
-                    end = arena.used
-                if MIN_RECORD_BYTES * counts[index] > end - start:
-                    raise CorruptRecords(f"{end - start} bytes cannot hold {counts[index]} records")
-                taken.append((index, start, end))
+                source = view[starts[index] : ends[index]]
+                held = decompressor.append(CODECS[codecs[index]], source, arena) if compressed else len(source)
+                _check_count(counts[index], held)
+                start = arena.used - held if compressed else starts[index]
+                taken.append((index, start, start + held))
                 rows += counts[index]
-                size += end - start
+                size += held
             except CorruptRecords as error:
                 refuse(headers[index], str(error))
             index += 1
         if taken:
             bounds = np.array(taken, np.int64).T.copy()
             yield Chunk(as_array(arena.data) if compressed else segment, bounds[1], bounds[2], headers[bounds[0]])
+
+
+def _check_count(count: int, held: int) -> None:
+    """Before anything is allocated per record."""
+    if MIN_RECORD_BYTES * count > held:
+        raise CorruptRecords(f"{held} bytes cannot hold {count} records")

@@ -15,19 +15,18 @@ HEADERS_TYPE: Final = pa.list_(
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("kafka_incarnation", pa.int32(), nullable=False),
-        pa.field("kafka_partition", pa.int32(), nullable=False),
-        pa.field("kafka_offset", pa.int64(), nullable=False),
-        pa.field("kafka_timestamp", TIMESTAMP_TYPE),
-        pa.field("kafka_timestamp_type", pa.string(), nullable=False),
-        pa.field("kafka_key", pa.binary()),
-        pa.field("kafka_value", pa.binary()),
-        pa.field("kafka_headers", HEADERS_TYPE, nullable=False),
-        pa.field("kafka_leader_epoch", pa.int32(), nullable=False),
-    ]
-)
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("kafka_incarnation", pa.int32(), nullable=False),
+    pa.field("kafka_partition", pa.int32(), nullable=False),
+    pa.field("kafka_offset", pa.int64(), nullable=False),
+    pa.field("kafka_timestamp", TIMESTAMP_TYPE),
+    pa.field("kafka_timestamp_type", pa.string(), nullable=False),
+    pa.field("kafka_key", pa.binary()),
+    pa.field("kafka_value", pa.binary()),
+    pa.field("kafka_headers", HEADERS_TYPE, nullable=False),
+    pa.field("kafka_leader_epoch", pa.int32(), nullable=False),
+]
+SCHEMA: Final = pa.schema(_FIELDS)
 """``kafka_timestamp`` is null only where the record's milliseconds do not fit int64 microseconds (beyond the year
 294000; a producer may send anything): see :func:`unrepresentable_timestamps`. "No timestamp" is -1 ms, as in Kafka's
 clients. ``kafka_timestamp_type`` is ``create`` or ``append``. ``kafka_leader_epoch`` is -1 in v0 and v1.
@@ -38,19 +37,28 @@ MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
 
 
 def unrepresentable_timestamps(rows: pa.RecordBatch) -> list[tuple[int, int]]:
-    """(row, milliseconds) of each null ``kafka_timestamp`` of a batch as the decoder yielded it: it keeps them
-    there.
+    """(row, milliseconds) of each null ``kafka_timestamp``, which the decoder left there under the null.
+
+    ``rows`` is a record batch as the decoder yielded it, or a slice of one.
     """
     column = rows.column("kafka_timestamp")
     if not column.null_count:
         return []
-    values = np.frombuffer(column.buffers()[1], np.int64)[column.offset :]
+    values = octets(column.buffers()[1]).view(np.int64)[column.offset :]
     return [(row, int(values[row])) for row in range(len(column)) if not column[row].is_valid]
 
 
+def octets(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
+    """The bytes of an Arrow buffer, read-only; none for None."""
+    values = np.frombuffer(memoryview(b"" if buffer is None else buffer), np.uint8)
+    values.flags.writeable = False
+    return values
+
+
 def array(dtype: pa.DataType, values: NDArray[np.generic], bits: NDArray[np.uint8] | None = None) -> pa.Array[Any]:
-    """An Arrow array on the memory of ``values``; ``pa.array(ndarray)`` would import pandas, 0.2 s and 50 MB a
-    worker.
+    """Make an Arrow array on the memory of ``values``.
+
+    ``pa.array(ndarray)`` would import pandas: 0.2 s and 50 MB in each worker.
     """
     validity = None if bits is None else pa.py_buffer(bits.data)
     return pa.Array.from_buffers(dtype, len(values), [validity, pa.py_buffer(values.data)])
@@ -59,9 +67,11 @@ def array(dtype: pa.DataType, values: NDArray[np.generic], bits: NDArray[np.uint
 def variable(
     dtype: pa.DataType, offsets: NDArray[np.int32], data: NDArray[np.uint8], bits: NDArray[np.uint8] | None = None
 ) -> pa.Array[Any]:
-    """An Arrow binary or string array on the memory of its ``offsets`` (one more than values) and ``data``."""
+    """Make a binary or string array on the memory of its ``offsets``, one more than values, and ``data``."""
     validity = None if bits is None else pa.py_buffer(bits.data)
-    return pa.Array.from_buffers(dtype, len(offsets) - 1, [validity, pa.py_buffer(offsets.data), pa.py_buffer(data.data)])
+    return pa.Array.from_buffers(
+        dtype, len(offsets) - 1, [validity, pa.py_buffer(offsets.data), pa.py_buffer(data.data)]
+    )
 
 
 def constant_text(text: str, rows: int) -> pa.Array[Any]:

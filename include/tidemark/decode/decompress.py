@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 import cramjam
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]
 import numpy as np
 import zstandard
 from isal import isal_zlib
@@ -34,11 +34,18 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
 
 
-_LIBRARY_ERRORS: Final = (zstandard.ZstdError, RuntimeError, EOFError, isal_zlib.error, cramjam.DecompressionError)
-
-
 class CorruptRecords(Exception):
     """The compressed records do not decompress, or to more than the bound."""
+
+
+_FAILURES: Final[tuple[type[Exception], ...]] = (
+    CorruptRecords,
+    zstandard.ZstdError,
+    RuntimeError,  # lz4's
+    EOFError,  # likewise
+    isal_zlib.error,  # type: ignore[assignment]  # the stub has an instance for the class
+    cramjam.DecompressionError,
+)
 
 
 class Arena:
@@ -70,8 +77,8 @@ class Decompressor:
         self._max_bytes = max_bytes
         self._zstd = zstandard.ZstdDecompressor()  # refuses windows over 128 MiB, as Kafka's zstd-jni does
 
-    def append(self, codec: Codec, source: memoryview, arena: Arena) -> None:
-        """Decompress all of ``source`` to the end of ``arena``.
+    def append(self, codec: Codec, source: memoryview, arena: Arena) -> int:
+        """Decompress all of ``source`` to the end of ``arena``: the number of bytes appended.
 
         Raises :class:`CorruptRecords`, with the arena as before.
         """
@@ -87,9 +94,10 @@ class Decompressor:
                 self._append_snappy(source, arena, start + self._max_bytes)
             else:
                 arena.append(bytes(source))
-        except (CorruptRecords, *_LIBRARY_ERRORS) as error:
+        except _FAILURES as error:
             arena.used = start
             raise CorruptRecords(f"{codec}: {error}") from error
+        return arena.used - start
 
     def _append_zstd(self, source: memoryview, arena: Arena, limit: int) -> None:
         step = max(1, self._max_bytes // _ZSTD_MAX_RATIO)  # the library bounds no output, so bound each input
@@ -128,12 +136,12 @@ class Decompressor:
             rest = member.unused_data
 
     def _append_snappy(self, source: memoryview, arena: Arena, limit: int) -> None:
-        if source[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        if not _starts_stream(source, 0):
             _append_snappy_block(source, arena, limit)
             return
         at = 0
         while at < len(source):
-            if source[at : at + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            if _starts_stream(source, at):
                 at += _XERIAL_HEADER_SIZE
                 continue
             size = int.from_bytes(source[at : at + 4], "big")
@@ -142,6 +150,10 @@ class Decompressor:
                 raise CorruptRecords("a block is longer than what is there")
             _append_snappy_block(source[at : at + size], arena, limit)
             at += size
+
+
+def _starts_stream(source: memoryview, at: int) -> bool:
+    return bytes(source[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
 
 
 def _append_bounded(arena: Arena, piece: bytes, limit: int) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit, types  # noqa: TID253  # this package is what "heavy" means; Airflow never imports it
-from numba.core import cgutils  # noqa: TID253
-from numba.extending import intrinsic  # noqa: TID253
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -38,7 +38,9 @@ def _copy(typingctx: Any, target: Any, at: Any, source: Any, start: Any, size: A
         target, at, source, start, size = arguments
         target_data = context.make_array(signature.args[0])(context, builder, target).data
         source_data = context.make_array(signature.args[2])(context, builder, source).data
-        cgutils.raw_memcpy(builder, builder.gep(target_data, [at]), builder.gep(source_data, [start]), size, 1)
+        cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
+            builder, builder.gep(target_data, [at]), builder.gep(source_data, [start]), size, 1
+        )
         return context.get_dummy_value()
 
     return signature, generate

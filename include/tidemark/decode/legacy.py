@@ -54,9 +54,7 @@ def decode_legacy(
         header = BatchHeader(*row.item())
         at = header.position - position
         try:
-            found = read_messages(view[at : at + header.size], header, limits.records_bytes)
-            if found[0].offset < next_offset:
-                raise CorruptRecords(f"offset {found[0].offset} comes twice")
+            found = read_messages(view[at : at + header.size], header, next_offset, limits.records_bytes)
         except CorruptRecords as error:
             refuse(row, str(error))
             continue
@@ -72,8 +70,11 @@ def decode_legacy(
         yield _to_columns(messages)
 
 
-def read_messages(entry: memoryview, header: BatchHeader, max_bytes: int) -> list[Message]:
-    """The messages that an entry is or wraps: one or more. Raises :class:`CorruptRecords`."""
+def read_messages(entry: memoryview, header: BatchHeader, next_offset: int, max_bytes: int) -> list[Message]:
+    """The messages that an entry is or wraps, one or more, at ``next_offset`` or later.
+
+    Raises :class:`CorruptRecords`; ``max_bytes`` bounds what a wrapper may decompress to.
+    """
     key, value = _key_and_value(entry, header.magic)
     if header.codec == "none":
         return [Message(header.base_offset, header.max_timestamp, key, value)]
@@ -98,8 +99,8 @@ def read_messages(entry: memoryview, header: BatchHeader, max_bytes: int) -> lis
         timestamp = header.max_timestamp if header.timestamp_type == "append" else inner.max_timestamp
         inner_entry = inner_set[inner.position : inner.end]
         messages.append(Message(inner.base_offset + shift, timestamp, *_key_and_value(inner_entry, inner.magic)))
-    if messages[0].offset < 0 or messages[-1].offset > header.base_offset:
-        raise CorruptRecords("the wrapped offsets do not end at the wrapper's")
+    if messages[0].offset < next_offset or messages[-1].offset != header.base_offset:
+        raise CorruptRecords("the wrapped offsets do not end at the wrapper's, or start before they may")
     return messages
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidemark.decode.columns import HEADERS_TYPE, TIMESTAMP_TYPE, octets
 from tidemark.decode.jit import kernel
 from tidemark.decode.xxh64 import xxh64
 
@@ -66,7 +66,7 @@ def row_hash_sum(rows: pa.RecordBatch) -> int:
     fixed.view(np.int64)[:, 2] = np.where(_valid(timestamp), _numbers(timestamp, np.int64, len(rows)), 0)
     words[:, 6] = np.diff(header_offsets)
     words[:, 7] = ~_valid(timestamp) * 1 + ~_valid(key) * 2 + ~_valid(value) * 4
-    entries = headers.values
+    entries: pa.StructArray = headers.values  # type: ignore[attr-defined]  # the stubs know lists only by their class
     arguments = (
         fixed.reshape(-1),
         _variable(key),
@@ -146,28 +146,21 @@ def _fixed(rows: pa.RecordBatch, name: str, dtype: pa.DataType, numbers: type[Nu
 
 def _numbers(column: pa.Array[Any], dtype: type[Number], count: int) -> NDArray[Number]:
     """``count`` numbers of a column's values or offsets, from where the column's slice starts."""
-    values = column.buffers()[1] if len(column) else bytes(count * np.dtype(dtype).itemsize)
-    array = np.frombuffer(values, dtype, count, column.offset * np.dtype(dtype).itemsize if len(column) else 0)
-    array.flags.writeable = False  # always: kernels are compiled for that one type
-    return array
-
-
-def _octets(data: pa.Buffer | None) -> NDArray[np.uint8]:
-    array = np.frombuffer(b"" if data is None else data, np.uint8)
-    array.flags.writeable = False
-    return array
+    if not len(column):
+        return octets(pa.py_buffer(bytes(count * np.dtype(dtype).itemsize))).view(dtype)
+    return octets(column.buffers()[1]).view(dtype)[column.offset : column.offset + count]
 
 
 def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
     if not column.null_count:
         return np.ones(len(column), np.bool_)
-    bits = np.unpackbits(_octets(column.buffers()[0]), bitorder="little", count=column.offset + len(column))
+    bits = np.unpackbits(octets(column.buffers()[0]), bitorder="little", count=column.offset + len(column))
     return bits[column.offset :].astype(np.bool_)
 
 
 def _variable(column: pa.Array[Any]) -> _Variable:
     offsets = _numbers(column, np.int32, len(column) + 1)
-    data = _octets(column.buffers()[2] if len(column) else None)
+    data = octets(column.buffers()[2] if len(column) else None)
     if offsets[0] < 0 or offsets[-1] > len(data) or (np.diff(offsets) < 0).any():
         raise ValueError("offsets of a column point out of its data")
-    return _Variable(offsets, data, _octets(column.buffers()[0] if column.null_count else None), column.offset)
+    return _Variable(offsets, data, octets(column.buffers()[0] if column.null_count else None), column.offset)

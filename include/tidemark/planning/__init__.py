@@ -1,8 +1,8 @@
 """What a run has to do, worked out from the raw objects, the topic's settings and the committed ledger.
 
-* :mod:`~tidemark.planning.raw`: reads what the store holds of a partition
-* :mod:`~tidemark.planning.segments`, :mod:`~tidemark.planning.transactions`, :mod:`~tidemark.planning.ranges`: pure rules
-* :mod:`~tidemark.planning.ingest`, :mod:`~tidemark.planning.rebuild`: plans for new offsets, and for dates to make again
+* ``raw`` reads what the store holds of a partition
+* ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
+* ``ingest`` and ``rebuild`` plan a run for new offsets, and for dates to make again
 
 The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
 level: the scheduler's ``plan`` task runs it too.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tidemark.ledger import Ledger, PartitionState, new_attempt
+from tidemark.ledger import PartitionState, new_attempt
 from tidemark.planning.code import code_digest
-from tidemark.planning.partition import Decision, Known, changes_anything, clipped, decide
+from tidemark.planning.partition import Decision, Known, changes_anything, decide
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.planning.raw import RawPartition, RawTopic, in_parallel
 from tidemark.records import Lineage
@@ -98,8 +99,8 @@ def _decide(raw: RawTopic, part: RawPartition, state: PartitionState | None, lim
         window = raw.segments(part, start, watermark.next_offset, lineage, limit)
         known = Known(*part.key, watermark, state, window.segments, window.complete)
         if acknowledged is not None:
-            known = known._replace(acknowledged=acknowledged)
-        decision = decide(known._replace(aborted=tuple(raw.aborted(window.segments))))
+            known = replace(known, acknowledged=acknowledged)
+        decision = decide(replace(known, aborted=tuple(raw.aborted(window.segments))))
         if window.complete or decision.plan.end > start:
             return decision
         limit *= 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemark.gaps import Gap, GapReason
@@ -28,7 +28,7 @@ class Known:
     segments: list[Segment]
     complete: bool = True
     aborted: tuple[AbortedTransaction, ...] = ()
-    acknowledged: Intervals = Intervals()
+    acknowledged: Intervals = field(default_factory=Intervals)
 
     @property
     def start(self) -> int:
@@ -66,9 +66,7 @@ def decide(known: Known) -> Decision:
     pieces, hole = cover(known.segments, lineage, Intervals([(start, max(start, goal))]) - acknowledged)
     if (found := _found_before(known, pieces)) is not None:
         return _held(known, found)
-    end, held_by = hole.start if hole else max(start, goal), ()
-    if pieces:
-        end, held_by = _decided(pieces, lineage, end)
+    end, held_by = _decided(pieces, lineage, hole.start if hole else max(start, goal))
     plan = PartitionPlan(
         incarnation=known.incarnation,
         topic_id=known.watermark.topic_id,
@@ -150,7 +148,7 @@ def _decided(pieces: list[Piece], lineage: Lineage, end: int) -> tuple[int, tupl
         if live_until(piece.segment, lineage, piece.start) == piece.segment.end:
             limit = end if piece is pieces[-1] else piece.end
             return decided_end(limit, piece.segment.open_transactions)
-    return pieces[0].start, ()
+    return pieces[0].start if pieces else end, ()
 
 
 def _gaps(known: Known, hole: Interval | None, end: int) -> tuple[Gap, ...]:
@@ -167,5 +165,6 @@ def _gaps(known: Known, hole: Interval | None, end: int) -> tuple[Gap, ...]:
 def _gap(known: Known, start: int, end: int, reason: GapReason) -> Gap:
     """The gap; if the ledger has it already, then as it is there, so that the time of its detection stays."""
     before = known.state.gaps if known.state else ()
-    fresh = Gap(start=start, end=end, reason=reason, detected_at=known.watermark.written_at)
+    fields = {"from": start, "to": end, "reason": reason, "detected_at": known.watermark.written_at}
+    fresh = Gap.model_validate(fields)
     return next((gap for gap in before if _identity(gap) == _identity(fresh)), fresh)

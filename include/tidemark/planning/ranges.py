@@ -7,6 +7,7 @@ the same segments give the same ranges, the same tasks and the same files wherev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tidemark.planning.segments import Piece
@@ -28,7 +29,7 @@ def ranges_of(piece: Piece, cuts: Sequence[Cut]) -> list[SegmentRange]:
     segment = piece.segment
     bounds = [Cut(0, segment.base), *cuts, Cut(segment.size, segment.end)]
     found: list[SegmentRange] = []
-    for (start, first), (end, after) in zip(bounds, bounds[1:], strict=False):
+    for (start, first), (end, after) in pairwise(bounds):
         from_offset, to_offset = max(first, piece.start), min(after, piece.end)
         if from_offset < to_offset:
             found.append(

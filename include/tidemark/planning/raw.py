@@ -126,7 +126,7 @@ class RawTopic:
         if found is None:
             raise FormatError(key, "has no second line: Pinterest's uploader wrote it; say writer 'pinterest'")
         if found.topic_id != part.topic_id:
-            raise FormatError(key, f"topic id is {found.topic_id} and not {part.topic_id}, that of the incarnation here")
+            raise FormatError(key, f"topic id is {found.topic_id}, and that of this incarnation {part.topic_id}")
         return found
 
     def segments(self, part: RawPartition, start: int, end: int, lineage: Lineage, limit_bytes: int) -> Window:

@@ -199,8 +199,9 @@ def read_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
 
 
 def check_header(header: BatchHeader, base_offset: int, expected: int) -> Broken | None:
-    """Check all that the header alone can break, in a segment based at ``base_offset``, where ``expected`` or a later
-    offset must come next.
+    """Check all that the header alone can break.
+
+    The segment's base is ``base_offset``; ``expected`` is the lowest offset that may come next.
     """
     if header.base_offset < expected:
         return Broken(Rule.OFFSET, header.base_offset)

@@ -22,8 +22,10 @@ def parse_leader_epoch_checkpoint(text: str, name: str) -> Lineage:
 
 
 def parse_offset_checkpoint(text: str, name: str) -> dict[tuple[str, int], int]:
-    """(topic, partition) → offset, of a log directory's ``replication-offset-checkpoint`` (high watermarks),
-    ``log-start-offset-checkpoint`` (starts above 0 only) or ``recovery-point-offset-checkpoint``.
+    """(topic, partition) → offset, of one of a log directory's offset checkpoints.
+
+    ``replication-offset-checkpoint`` holds high watermarks, ``log-start-offset-checkpoint`` starts above 0 only, and
+    ``recovery-point-offset-checkpoint`` what is known to be flushed.
     """
     return dict(_parse_checkpoint(text, name, _offset_entry))
 
@@ -40,8 +42,9 @@ def parse_partition_metadata(text: str, name: str) -> str:
 
 
 def parse_meta_properties(text: str, name: str) -> dict[str, str]:
-    """A log directory's ``meta.properties``: ``cluster.id``, ``broker.id`` (version 0) or ``node.id`` (version 1), and
-    ``directory.id`` where there is one. Other keys are kept.
+    """A log directory's ``meta.properties``, with all its keys.
+
+    There is ``cluster.id``, ``broker.id`` (version 0) or ``node.id`` (version 1), and ``directory.id`` with KRaft.
     """
     properties: dict[str, str] = {}
     for line in text.splitlines():

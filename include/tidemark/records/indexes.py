@@ -1,5 +1,4 @@
-"""A segment's ``.index`` and ``.timeindex``: what they say, how far they are valid, and where they let a segment be
-cut.
+"""A segment's ``.index`` and ``.timeindex``: what they say, how far they are valid, where to cut a segment.
 
 An active segment's index file is preallocated (10 MiB by default), and its tail is zeros or, after a truncation,
 remains of before: entries count as long as they increase and point into the log.
@@ -106,8 +105,9 @@ def cut_points(entries: Sequence[IndexEntry], log_size: int, target_bytes: int) 
 
 
 def confirms_cut(head: Buffer, entry: IndexEntry, base_offset: int, log_size: int) -> bool:
-    """Whether ``head``, the 61 bytes of the log from ``entry.position`` (or fewer, at its end), starts a batch as the
-    entry says. An index is only a hint: stale entries of a truncated log can look sound.
+    """Whether a batch starts where the entry says; an index is only a hint: stale entries can look sound.
+
+    ``head`` is what the log has from ``entry.position``: 61 bytes, or fewer at its end.
     """
     if len(head) < HEADER_SIZE[0] or check_prefix(head, 0) is not None or len(head) < HEADER_SIZE[head[16]]:
         return False

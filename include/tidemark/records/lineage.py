@@ -56,8 +56,9 @@ class Lineage:
         return Lineage(tuple(entry for entry in self.entries if entry[1] < end))
 
     def with_history(self, older: Lineage) -> Lineage:
-        """This lineage with what ``older`` knows of offsets below its first start, as far as their epochs allow
-        both.
+        """This lineage, with what ``older`` knows of the offsets below its first start.
+
+        Epochs of ``older`` that are newer than this lineage's first are of a dead branch, and left out.
         """
         if not self.entries:
             return older
@@ -89,7 +90,7 @@ class Lineage:
         return self.epoch_at(base_offset) == (epoch if epoch >= 0 else None)
 
     def to_json(self) -> list[list[int]]:
-        """``[[epoch, start], …]``"""
+        """``[[epoch, start], …]``."""
         return [list(entry) for entry in self.entries]
 
     @classmethod

@@ -36,8 +36,9 @@ from tidemark.records.transactions import OpenTransaction, TransactionTracker
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What a scan found out. Timestamps are milliseconds since 1970, of data batches (not markers, not emptied
-    ones).
+    """What a scan found out.
+
+    Timestamps are milliseconds since 1970, of data batches only: not of markers, nor of those that compaction emptied.
     """
 
     size: int

@@ -1,0 +1,121 @@
+"""The plan of a run that makes dates of a table again from raw, and replaces their files.
+
+Evidence says which offsets the live files of those dates hold. They are converted again; rows of other dates are left
+out. The job refuses the commit unless the new files hold exactly the rows of those that they replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from typing import Final
+
+from tidemark.errors import ConfigError, ContinuityError
+from tidemark.evidence import landed_in
+from tidemark.intervals import Interval, Intervals
+from tidemark.ledger import PartitionState, new_attempt
+from tidemark.planning.code import code_digest
+from tidemark.planning.partition import clipped
+from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of
+from tidemark.planning.raw import RawPartition, RawTopic
+from tidemark.planning.segments import Piece, Segment, cover, whole_lineage
+from tidemark.planning.transactions import aborted_from, decided_end
+from tidemark.records import Lineage
+from tidemark.runs import PartitionPlan, RunPlan, Task
+from tidemark.stored import utc_now
+from tidemark.table import Lake, ledger_of, live_files, open_table
+
+_NO_LIMIT: Final = 1 << 62
+
+
+def plan_rebuild(lake: Lake, dates: Iterable[str], *, attempt: int | None = None) -> RunPlan:
+    """How to make ``dates`` (ISO) of the table again; empty if the table has no file of them.
+
+    Raises:
+        ConfigError: a date is none.
+        ContinuityError: raw does not hold all their offsets any more, or no evidence names one of their files.
+    """
+    wanted = tuple(sorted({_checked(one) for one in dates}))
+    table = open_table(lake)
+    ledger = ledger_of(lake, table)
+    removes = [one.path for one in live_files(table) if one.dt in wanted] if table is not None else []
+    landed = landed_in(lake, removes)
+    unknown = sorted(set(removes) - landed.files)
+    if unknown:
+        raise ContinuityError(f"{lake.url}/{unknown[0]}: no evidence names this file, so its offsets are unknown")
+    raw = RawTopic(lake)
+    lives = raw.incarnations().incarnations if removes else ()
+    planned = []
+    for key, offsets in sorted(landed.offsets.items()):
+        part = raw.partition(lives[key[0]].topic_id, lives[key[0]].place, *key)
+        planned.append(_plan_partition(raw, part, ledger.by_partition[key], offsets))
+    return RunPlan(
+        attempt=new_attempt() if attempt is None else attempt,
+        kind="rebuild",
+        cluster=lake.topic.cluster,
+        topic=lake.topic.topic,
+        table=lake.topic.table,
+        generation=ledger.generation + 1,
+        ledger_n=ledger.n,
+        ledger_attempt=ledger.attempt,
+        configuration=lake.topic.digest,
+        code=code_digest(),
+        created_at=utc_now(),
+        partitions=tuple(plan for plan, _ in planned),
+        tasks=tuple(task for _, tasks in planned for task in tasks),
+        dates=wanted,
+        removes=tuple(removes),
+    )
+
+
+def _checked(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise ConfigError("dates", [("", f"{text!r} is no date such as 2026-11-20")]) from error
+
+
+def _plan_partition(
+    raw: RawTopic, part: RawPartition, state: PartitionState, offsets: Intervals
+) -> tuple[PartitionPlan, list[Task]]:
+    watermark = raw.watermark(part)
+    if watermark is None:
+        raise ContinuityError(f"{part.keys.watermark}: is gone, and with it what says which segments count")
+    newest = Lineage(watermark.lineage)
+    pieces: list[Piece] = []
+    deciding: list[Segment] = []
+    lineage = Lineage(state.lineage)
+    for span in offsets:
+        segments = raw.segments(part, span.start, span.end, newest, _NO_LIMIT).segments
+        lineage = whole_lineage(newest, lineage, segments)
+        found, hole = cover(segments, lineage, Intervals([span]))
+        if hole:
+            raise ContinuityError(f"{part.keys.folder}: raw holds no offsets {hole.start} to {hole.end} any more")
+        pieces += found
+        deciding += _deciding(raw, part, span, segments, watermark.next_offset, newest)
+    start, end = pieces[0].start, pieces[-1].end
+    ranges = [one for piece in clipped(pieces, end) for one in ranges_of(piece, raw.cuts(piece.segment))]
+    plan = PartitionPlan(
+        incarnation=part.incarnation,
+        topic_id=part.topic_id,
+        partition=part.keys.partition,
+        start=start,
+        end=end,
+        leader_epoch=watermark.leader_epoch,
+        lineage=lineage.entries,
+        aborted=aborted_from(start, raw.aborted(deciding)),
+    )
+    return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
+
+
+def _deciding(
+    raw: RawTopic, part: RawPartition, span: Interval, segments: list[Segment], stop: int, lineage: Lineage
+) -> list[Segment]:
+    """``segments`` and those after them, until one lists no transaction of ``span`` as open any more."""
+    found = list(segments)
+    while decided_end(span.end, found[-1].open_transactions)[0] < span.end:
+        window = raw.segments(part, found[-1].end, stop, lineage, TARGET_BYTES)
+        if not window.segments:
+            raise ContinuityError(f"{part.keys.folder}: raw does not tell any more whether {span} was committed")
+        found += window.segments
+    return found

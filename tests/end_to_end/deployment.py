@@ -1,0 +1,95 @@
+"""A small deployment on real parts: broker, S3 server, the agent and the Spark job as the processes that they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.kafka import KafkaCluster
+from tests.support.paths import ROOT, env_bin
+from tests.support.s3 import S3Server
+from tests.support.spark import spark_submit
+from tidemark.table import Lake, open_lake
+from tidemark.topics import Deployment, load_topics
+
+
+@dataclass
+class SmallDeployment:
+    """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server."""
+
+    folder: Path
+    kafka: KafkaCluster
+    s3: S3Server
+    prefix: str
+    topics: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        store = {"endpoint_url": self.s3.endpoint, "region": "us-east-1", "path_style": True}
+        raw = {"url": f"s3://raw/{self.prefix}", "entropy_bits": 3}
+        self.topics_file = self._write(
+            "topics.yaml",
+            {
+                "cluster": "test",
+                "raw": raw,
+                "lake": f"s3://lake/{self.prefix}",
+                "store": store,
+                "topics": [{"topic": topic} for topic in self.topics],
+            },
+        )
+        self.agent_file = self._write(
+            "agent.yaml",
+            {
+                "cluster": "test",
+                "broker": {"properties": str(self.kafka.brokers[0].properties_path)},
+                "raw": raw,
+                "store": store,
+                "state_dir": str(self.folder / "agent"),
+                "include": list(self.topics),
+                "tail_after": "0s",
+            },
+        )
+
+    def _write(self, name: str, content: dict[str, Any]) -> Path:
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    @property
+    def deployment(self) -> Deployment:
+        """The topics file, read."""
+        return load_topics(self.topics_file)
+
+    def lake(self, topic: str) -> Lake:
+        """The table of a topic."""
+        return open_lake(self.deployment, self.deployment.topic(topic))
+
+    def agent(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the agent's command line to its end, in the agent's own environment."""
+        command, *rest = arguments
+        return subprocess.run(
+            [env_bin("agent", "tidemark-agent"), command, "--config", self.agent_file, *rest],
+            env=self.s3.env() | {"PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def upload(self) -> None:
+        """Upload what there is, quiet tails included."""
+        done = self.agent("upload-once")
+        assert done.returncode == 0, done.stderr
+
+    def convert(self, topic: str, *arguments: str, master: str = "local[2]") -> dict[str, Any]:
+        """Run the Spark job for a topic and return its result."""
+        job = ROOT / "spark" / "jobs" / "convert.py"
+        printed = spark_submit(
+            job, "--topics", self.topics_file, "--topic", topic, *arguments, master=master, env=self.s3.env()
+        )
+        result: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+        return result

@@ -1,0 +1,62 @@
+"""Which life of a topic is this, and where do its segments lie: agreed upon by all agents through one object."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.incarnations import TopicIncarnations
+from tidemark.layout import ControlKeys
+from tidemark.store import Store
+from tidemark.stored import utc_now
+
+
+class Life(NamedTuple):
+    """An incarnation's number and the name that its folders have."""
+
+    number: int
+    place: str
+
+
+class Incarnations:
+    """Finds and, where it is new, records a topic's incarnation. Thread-safe; what is found never changes."""
+
+    def __init__(self, store: Store, control: ControlKeys) -> None:
+        self._store = store
+        self._control = control
+        self._known: dict[tuple[str, str | None], Life] = {}
+        self._lock = threading.Lock()
+
+    def find(self, topic: str, topic_id: str | None) -> Life:
+        """The incarnation of ``topic`` that has ``topic_id``.
+
+        Raises:
+            FormatError: a topic was made again on a cluster without topic ids: an operator must decide.
+            StoreError: the store failed.
+        """
+        with self._lock:
+            life = self._known.get((topic, topic_id))
+            if life is None:
+                life = self._known[topic, topic_id] = self._agree(topic, topic_id)
+            return life
+
+    def _agree(self, topic: str, topic_id: str | None) -> Life:
+        key = self._control.incarnations(topic)
+        while True:
+            try:
+                body, etag = self._store.get(key)
+                known = TopicIncarnations.from_bytes(body, key)
+            except NotFound:
+                known, etag = TopicIncarnations(topic=topic), None
+            found = known.find(topic_id)
+            if found is not None:
+                return Life(found[0], found[1].place)
+            try:
+                longer = known.with_topic_id(topic_id, utc_now())
+            except ValueError as error:
+                raise FormatError(key, str(error)) from error
+            try:
+                self._store.put(key, longer.to_bytes(), if_match=etag, if_none_match=etag is None)
+            except (PreconditionFailed, UnknownOutcome):
+                continue  # somebody added one first, or we did: the object tells

@@ -1,0 +1,244 @@
+"""One led partition: what its disk shows, what the store has of it, and what is to be done about the difference.
+
+The loop looks at the disk and plans; workers carry out. A job is either a piece of work (a segment) or a survey: learn
+what the store has, read acknowledgements, and bring ``offset.wm`` up to date. Several segments of a partition may go
+at a time; their ends are written to ``offset.wm`` together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from tidemark.errors import PreconditionFailed
+from tidemark.gaps import Gap
+from tidemark.intervals import Intervals
+from tidemark.layout import ControlKeys, PartitionKeys, TopicPartition
+from tidemark.records import Lineage
+from tidemark.store import Store
+from tidemark.stored import utc_now
+from tidemark.watermark import Watermark
+from uploader_agent import eligibility, gaps, state, watermark
+from uploader_agent.eligibility import Work
+from uploader_agent.files import PartitionFiles
+from uploader_agent.incarnations import Life
+from uploader_agent.log_dirs import LocalSegment, find_segments
+from uploader_agent.manifests import Observed, StoredManifest
+from uploader_agent.metadata import UNKNOWN_POLICY, Led, Offsets
+from uploader_agent.state import RemoteState
+from uploader_agent.upload import Guards, Place, upload
+from uploader_agent.watermark import View
+
+logger = structlog.get_logger(__name__)
+
+Survey = Literal["survey"]
+SURVEY: Survey = "survey"
+Job = Work | Survey
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all partitions of an agent share. ``settle`` says where a topic's incarnation lies."""
+
+    broker: int
+    settle: Callable[[TopicPartition, str | None], tuple[Life, Store, PartitionKeys]]
+    control_store: Store
+    control: ControlKeys
+    pause: Callable[[float], object]
+
+
+class LedPartition:
+    """A partition under one leader epoch of one topic id; another epoch is another object."""
+
+    def __init__(self, at: TopicPartition, led: Led, folder: Path, context: Context) -> None:
+        self.at = at
+        self.led = led
+        self.folder = folder
+        self.segments: list[LocalSegment] = []
+        self.offsets: Offsets | None = None
+        self.cleanup_policy = UNKNOWN_POLICY
+        self.life: Life | None = None
+        self.error: str | None = None
+        self._context = context
+        self._place: Place | None = None
+        self._remote = RemoteState(context.broker)
+        self._start: int | None = None
+        self._lock = threading.Lock()  # over what is known of the store
+        self._writing = threading.Lock()  # held by the one worker that writes offset.wm
+        self._unwritten = True
+
+    # -- the loop's side ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look at the disk again."""
+        self.segments = find_segments(self.folder)
+
+    def plan(self, quiet_before: float) -> list[Job]:
+        """What is to be done, in order, by what was last seen of disk and broker."""
+        if not self.segments:
+            return []
+        if self._place is None:
+            return [SURVEY]
+        if self.offsets is None:
+            return []
+        with self._lock:
+            final, present = self._remote.final, self._remote.present
+        high_watermark = self.offsets.high_watermark
+        jobs: list[Job] = [*eligibility.finished(self.segments, final, high_watermark)]
+        jobs += eligibility.quiet_tail(self.segments, present, high_watermark, quiet_before)
+        return [SURVEY, *jobs] if self._unwritten or self.gaps or self._has_new_hole() else jobs
+
+    def waits_for_high_watermark(self) -> bool:
+        """Whether a rotated segment may be ready to go as soon as the high watermark is asked for again."""
+        with self._lock:
+            final = self._remote.final
+        return eligibility.waiting_for(self.segments, final, self.offsets.high_watermark if self.offsets else 0)
+
+    @property
+    def watermark(self) -> Watermark | None:
+        """``offset.wm`` as last read or written."""
+        stored = self._remote.stored
+        return stored.watermark if stored else None
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The holes that hold the partition up."""
+        return self.watermark.gaps if self.watermark else ()
+
+    @property
+    def uploaded_end(self) -> int:
+        """The end of the last uploaded segment."""
+        with self._lock:
+            return self._remote.end
+
+    @property
+    def surveyed(self) -> bool:
+        """Whether it is known what the store has."""
+        return self._place is not None
+
+    # -- the workers' side --------------------------------------------------------------------------------------------
+
+    def run(self, job: Job) -> StoredManifest | None:
+        """Carry out ``job``; the manifest, if a segment went. Raises what the store, the disk and the formats raise."""
+        if job == SURVEY:
+            if self._place is None:
+                self._learn()
+            self._unwritten = True
+            self.publish()
+            return None
+        assert isinstance(job, Work)
+        stored = self._upload(job)
+        if stored is not None:
+            self._unwritten = True
+            self.publish()
+        return stored
+
+    def publish(self) -> None:
+        """Write ``offset.wm`` if it has something new to say. What several workers finish goes into one write."""
+        while self._unwritten and self._writing.acquire(blocking=False):
+            try:
+                self._unwritten = False
+                self._write_watermark()
+            except BaseException:
+                self._unwritten = True
+                raise
+            finally:
+                self._writing.release()
+
+    def _learn(self) -> None:
+        life, store, keys = self._context.settle(self.at, self.led.topic_id)
+        remote = self._load(store, keys)
+        with self._lock:
+            self._remote = remote
+            self.life = life
+            bases = [*remote.segments, *(segment.base_offset for segment in self.segments[:1])]
+            self._start = remote.stored.watermark.start_offset if remote.stored else min(bases)
+            self._place = Place(self.at, self.led.topic_id, self.folder, store, keys, self._context.broker)
+
+    def _load(self, store: Store, keys: PartitionKeys) -> RemoteState:
+        epoch, topic_id = self.led.leader_epoch, self.led.topic_id
+        return state.load(store, keys, self._lineage(), epoch, topic_id, self._context.broker)
+
+    def _lineage(self) -> Lineage:
+        with PartitionFiles(self.folder, self.led.topic_id) as files:
+            return files.lineage()
+
+    def _upload(self, work: Work) -> StoredManifest | None:
+        place, offsets = self._place, self.offsets
+        assert place is not None
+        assert offsets is not None
+        with self._lock:
+            opened, known = self._remote.open_before(work.base_offset), work.base_offset in self._remote.logs
+        seen = Observed(offsets, self.cleanup_policy, self.led.leader_epoch)
+        guards = Guards(self._fence, self._context.pause)
+        stored = upload(place, work, seen, guards, open_before=opened, known=known)
+        if stored is not None:
+            lineage = self._lineage()
+            with self._lock:
+                self._remote.add(stored.manifest, lineage)
+        return stored
+
+    def _fence(self) -> None:
+        assert self._place is not None
+        watermark.fence(self._place.store, self._place.keys, self.led.topic_id, self.led.leader_epoch)
+
+    def _has_new_hole(self) -> bool:
+        """Whether retention has taken what was not uploaded: the disk now starts above what is present."""
+        with self._lock:
+            start = self._start or 0
+            return bool(self._remote.present.missing(start, max(start, self.segments[0].base_offset)))
+
+    def _write_watermark(self) -> None:
+        assert self._place is not None
+        store, keys = self._place.store, self._place.keys
+        lineage = self._lineage()
+        while True:
+            with self._lock:
+                before = self._remote.stored
+            previous = watermark.truncate(before.watermark, lineage, self.led.leader_epoch) if before else None
+            new = watermark.compute(self._view(lineage, previous), previous)
+            if new is None or (before and not watermark.says_more(new, before.watermark)):
+                return
+            with self._lock:
+                bases = [one.base_offset for one in self._remote.segments.values() if one.state != "corrupt"]
+            base = watermark.last_base(bases, new.next_offset, before.base_offset if before else new.start_offset)
+            try:
+                written = watermark.write(store, keys, base, new, before)
+            except PreconditionFailed:
+                self._reload(store, keys)
+                continue
+            with self._lock:
+                self._remote.vouched(written)
+            return
+
+    def _reload(self, store: Store, keys: PartitionKeys) -> None:
+        """Somebody else wrote ``offset.wm``. Raises FencedError if it was a later leader."""
+        remote = self._load(store, keys)
+        with self._lock:
+            remote.segments = remote.segments | self._remote.segments
+            self._remote = remote
+
+    def _view(self, lineage: Lineage, previous: Watermark | None) -> View:
+        with self._lock:
+            present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
+        local_start = self.segments[0].base_offset if self.segments else start
+        log_start = self.offsets.log_start_offset if self.offsets else None
+        known = (*previous.gaps, *previous.acknowledged_gaps) if previous else ()
+        found = gaps.find_gaps(present, damaged, start, local_start, log_start, known, utc_now())
+        holding, passed = gaps.split(found, self._acknowledged(previous)) if found else ((), ())
+        topic_id, epoch, broker = self.led.topic_id, self.led.leader_epoch, self._context.broker
+        return View(topic_id, epoch, broker, start, present, lineage, holding, passed)
+
+    def _acknowledged(self, previous: Watermark | None) -> Intervals:
+        """What people have said, of which the watermark may know already."""
+        assert self._place is not None
+        known = Intervals((gap.start, gap.end) for gap in (previous.acknowledged_gaps if previous else ()))
+        context, place = self._context, self._place
+        return known | gaps.read_acknowledged(
+            context.control_store, context.control, place.keys.place, self.at.partition
+        )

@@ -1,0 +1,134 @@
+"""What the store has of one partition: learnt once from ``offset.wm`` and the manifests above it, then kept up.
+
+Only what lies at or above the watermark's last segment is listed and held, so the memory does not grow with the
+age of a topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidemark.errors import FormatError
+from tidemark.intervals import Intervals
+from tidemark.layout import OFFSET_DIGITS, PartitionKeys
+from tidemark.manifest import SegmentManifest
+from tidemark.records import Lineage, OpenTransaction
+from tidemark.store import Store
+from uploader_agent import manifests, watermark
+from uploader_agent.watermark import StoredWatermark
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """What a manifest says, as far as uploading goes. ``readable_end`` is where damage or another lineage begins."""
+
+    base_offset: int
+    next_offset: int
+    readable_end: int
+    state: str
+    broker: int
+    open_transactions: tuple[OpenTransaction, ...]
+
+    @classmethod
+    def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
+        """``manifest`` as seen from a leader whose log has ``lineage``."""
+        end = manifest.damage.offset if manifest.damage else manifest.next_offset
+        diverged = Lineage(manifest.lineage).divergence(lineage, end)
+        readable = end if diverged is None else max(manifest.base_offset, diverged)
+        opened = tuple(OpenTransaction(**one.model_dump()) for one in manifest.open_transactions)
+        state, broker = manifest.state, manifest.broker
+        return cls(manifest.base_offset, manifest.next_offset, readable, state, broker, opened)
+
+
+@dataclass(slots=True)
+class RemoteState:
+    """One partition's part of the store. ``broker`` is this one, ``logs`` the bases whose ``.log`` was seen there."""
+
+    broker: int
+    stored: StoredWatermark | None = None
+    segments: dict[int, StoredSegment] = field(default_factory=dict)
+    logs: set[int] = field(default_factory=set)
+    below: Intervals = field(default_factory=Intervals)
+    """What the watermark vouches for, on this leader's lineage."""
+
+    @property
+    def present(self) -> Intervals:
+        """Offsets that can be read from the store."""
+        return self.below | Intervals((one.base_offset, one.readable_end) for one in self.segments.values())
+
+    @property
+    def final(self) -> Intervals:
+        """Offsets that need no upload: what is present as whole, and what this broker has kept as corrupt."""
+        provisional = Intervals(
+            (one.base_offset, one.next_offset) for one in self.segments.values() if one.state == "provisional"
+        )
+        done = (one for one in self.segments.values() if one.state == "whole")
+        kept = (one for one in self.segments.values() if one.state == "corrupt" and one.broker == self.broker)
+        whole = Intervals((one.base_offset, one.readable_end) for one in done)
+        return (self.below - provisional) | whole | Intervals((one.base_offset, one.next_offset) for one in kept)
+
+    @property
+    def damaged(self) -> Intervals:
+        """Offsets from the first bad batch of a corrupt segment to its end."""
+        return Intervals(
+            (one.readable_end, one.next_offset) for one in self.segments.values() if one.state == "corrupt"
+        )
+
+    @property
+    def end(self) -> int:
+        """The end of the last uploaded segment, be it beyond a hole; 0 if there is none."""
+        return max((part.end for part in self.present), default=0)
+
+    def open_before(self, base_offset: int) -> tuple[OpenTransaction, ...]:
+        """The transactions open at ``base_offset``, if the segment that ends there is known; else none."""
+        ends = (one for one in self.segments.values() if one.next_offset == base_offset and one.state == "whole")
+        return next((one.open_transactions for one in ends), ())
+
+    def add(self, manifest: SegmentManifest, lineage: Lineage) -> None:
+        """A manifest is in the store."""
+        self.segments[manifest.base_offset] = StoredSegment.of(manifest, lineage)
+        self.logs.add(manifest.base_offset)
+
+    def vouched(self, stored: StoredWatermark) -> None:
+        """The watermark is in the store: what lies wholly below its last segment need not be held any longer."""
+        self.stored = stored
+        self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])
+        for base in [base for base in self.segments if base < stored.base_offset]:
+            if self.segments[base].next_offset <= stored.base_offset and self.segments[base].state == "whole":
+                del self.segments[base]
+                self.logs.discard(base)
+
+
+def load(store: Store, keys: PartitionKeys, lineage: Lineage, leader_epoch: int, topic_id: str | None, broker: int) -> RemoteState:
+    """Learn what the store has, as the leader with this ``lineage``.
+
+    Raises:
+        FencedError: a later leader has taken over.
+        ContinuityError: the lineages contradict each other.
+        FormatError: an object there does not parse; it is named.
+        StoreError: the store failed.
+    """
+    state = RemoteState(broker, watermark.fence(store, keys, topic_id, leader_epoch))
+    first = 0
+    if state.stored is not None:
+        first = state.stored.base_offset
+        vouched = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
+        state.below = Intervals([(vouched.start_offset, vouched.next_offset), *vouched.ranges_above])
+    for base in _list(store, keys, first, state):
+        found = manifests.read(store, keys, base)
+        if found is None:
+            raise FormatError(keys.segment(base, manifests.EXTENSION), "was listed, but cannot be read")
+        state.add(found.manifest, lineage)
+    return state
+
+
+def _list(store: Store, keys: PartitionKeys, first: int, state: RemoteState) -> list[int]:
+    """Bases of the manifests from ``first`` on; notes the ``.log`` objects on the way."""
+    bases: list[int] = []
+    for info in store.list(keys.folder, start_after=f"{keys.folder}{first:0{OFFSET_DIGITS}d}"):
+        named = keys.base_offset(info.key)
+        if named is not None and named[1] == manifests.EXTENSION:
+            bases.append(named[0])
+        elif named is not None and named[1] == "log":
+            state.logs.add(named[0])
+    return bases
