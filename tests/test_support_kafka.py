@@ -26,7 +26,7 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
     )
     try:
         consumer.assign([TopicPartition(topic, 0)])
-        return [record.value for record, _ in zip(consumer, range(count), strict=False)]
+        return [record.value for _, record in zip(range(count), consumer, strict=False)]
     finally:
         consumer.close()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import crc32c
 import psutil
 import pytest
 from botocore.exceptions import ClientError
@@ -34,11 +36,13 @@ def refused(call: Callable[[], object]) -> str:
 
 def test_an_object_comes_back_with_its_metadata(s3_server: S3Server, prefix: str) -> None:
     client = s3_server.client()
-    client.put_object(Bucket="raw", Key=f"{prefix}/a", Body=b"body", Metadata={"k": "v"}, ChecksumAlgorithm="CRC32C")
+    checksum = base64.b64encode(crc32c.crc32c(b"body").to_bytes(4, "big")).decode()
+    client.put_object(Bucket="raw", Key=f"{prefix}/a", Body=b"body", Metadata={"k": "v"}, ChecksumCRC32C=checksum)
     found = client.get_object(Bucket="raw", Key=f"{prefix}/a", Range="bytes=1-2")
     assert found["Body"].read() == b"od"
     assert found["Metadata"] == {"k": "v"}
-    assert "ChecksumCRC32C" in client.head_object(Bucket="raw", Key=f"{prefix}/a", ChecksumMode="ENABLED")
+    head = client.head_object(Bucket="raw", Key=f"{prefix}/a", ChecksumMode="ENABLED")
+    assert head["ChecksumCRC32C"] == checksum
 
 
 def test_conditional_puts_hold(s3_server: S3Server, prefix: str) -> None:

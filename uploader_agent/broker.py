@@ -65,7 +65,7 @@ def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
 
 def parse_properties(text: str) -> dict[str, str]:
     """Java properties: comments, ``=`` or ``:`` or blanks after the key, continued lines, the last of two wins."""
-    return {key: value for key, value in _entries(text)}
+    return dict(_entries(text))
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:

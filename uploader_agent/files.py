@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 
 from crc32c import crc32c
 
@@ -28,25 +28,35 @@ from tidemark.records import (
 )
 from uploader_agent.log_dirs import PARTITION_METADATA
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 CHUNK = 1 << 20
 EPOCHS = "leader-epoch-checkpoint"
 
 
-class SegmentChangedError(TidemarkError):
+class SegmentChanged(TidemarkError):
     """What was read is no longer what the broker has: discard it, look at the disk again, judge anew."""
 
 
 class Content(Protocol):
     """Bytes that can be put into the store, again and again."""
 
-    name: str
-    size: int
+    @property
+    def name(self) -> str:
+        """The file's name, here and in the store."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes in pieces of at most 1 MiB; each piece is void once the next is asked for."""
         ...
 
-    def body(self) -> bytes | io.RawIOBase:
+    def body(self) -> bytes | BinaryIO:
         """What a store's ``put`` takes."""
         ...
 
@@ -63,7 +73,7 @@ class Window(io.RawIOBase):
         self._size = size
         self._at = 0
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: WriteableBuffer) -> int:
         """Fill ``buffer`` as far as the window goes."""
         wanted = memoryview(buffer)[: max(0, self._size - self._at)]
         count = os.preadv(self._descriptor, [wanted], self._at) if wanted else 0
@@ -99,13 +109,13 @@ class OpenFile:
 
     def chunks(self) -> Iterator[memoryview]:
         """See :class:`Content`."""
-        window, buffer = self.body(), memoryview(bytearray(min(CHUNK, self.size)))
+        window, buffer = Window(self.descriptor, self.size), memoryview(bytearray(min(CHUNK, self.size)))
         while count := window.readinto(buffer):
             yield buffer[:count]
 
-    def body(self) -> Window:
-        """See :class:`Content`."""
-        return Window(self.descriptor, self.size)
+    def body(self) -> BinaryIO:
+        """See :class:`Content`. Buffered, because HTTP clients read 16 KiB at a time."""
+        return io.BufferedReader(Window(self.descriptor, self.size), CHUNK)
 
     def cut(self, size: int) -> OpenFile:
         """The same file, ending at ``size``."""
@@ -167,20 +177,20 @@ class PartitionFiles:
         """Hold ``folder``.
 
         Raises:
-            SegmentChangedError: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
+            SegmentChanged: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
         """
         self.folder = folder
         self._stack = ExitStack()
         try:
             self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise SegmentChangedError(f"{folder}: is gone") from error
+            raise SegmentChanged(f"{folder}: is gone") from error
         self._stack.callback(os.close, self._directory)
         text = self.text(PARTITION_METADATA)
         found = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
         if None not in {found, topic_id} and found != topic_id:
             self.close()
-            raise SegmentChangedError(f"{folder}: belongs to topic id {found}, not {topic_id}")
+            raise SegmentChanged(f"{folder}: belongs to topic id {found}, not {topic_id}")
 
     def open(self, name: str) -> OpenFile | None:
         """Open a file for as long as this object lives; None if there is none."""
@@ -204,7 +214,7 @@ class PartitionFiles:
 
     def next_base(self, base_offset: int) -> int | None:
         """The base offset of the segment after ``base_offset``, by a fresh look at the directory."""
-        parsed = (parse_segment_file(name) for name in os.listdir(self._directory))
+        parsed = (parse_segment_file(name) for name in os.listdir(self._directory))  # noqa: PTH208 - by descriptor, not by path
         return min((one[0] for one in parsed if one and one[1] == "log" and one[0] > base_offset), default=None)
 
     def path(self, name: str) -> str:
@@ -218,11 +228,12 @@ class PartitionFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 def file_name(offset: int, extension: str) -> str:
     """``00000000000000000042.log``."""
     return f"{segment_name(offset)}.{extension}"
-

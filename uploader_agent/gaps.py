@@ -58,4 +58,4 @@ def _gap(hole: Interval, reason: GapReason, known: Sequence[Gap], now: datetime)
     before = next((gap for gap in known if gap.start < hole.end and hole.start < gap.end), None)
     if before is not None:
         reason, now = before.reason, before.detected_at
-    return Gap(start=hole.start, end=hole.end, reason=reason, detected_at=now)
+    return Gap.model_validate({"from": hole.start, "to": hole.end, "reason": reason, "detected_at": now})

@@ -42,27 +42,34 @@ class LocalSegment:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The partitions found, and the names in the log directories that are none."""
+    """The partitions found, the directories that are none, and the log directories that cannot be read, with why."""
 
     partitions: dict[TopicPartition, Path]
     strangers: tuple[Path, ...]
+    unreadable: dict[Path, str]
 
 
 def find_partitions(log_dirs: Iterable[Path]) -> Inventory:
-    """Look through all ``log_dirs``; one that cannot be read now is left out.
+    """Look through all ``log_dirs``.
 
     While a partition moves between two log directories both may hold it for a moment; they hold the same then.
     """
     partitions: dict[TopicPartition, Path] = {}
     strangers: list[Path] = []
+    unreadable: dict[Path, str] = {}
     for log_dir in log_dirs:
-        for name in _folders(log_dir):
+        try:
+            names = _folders(log_dir)
+        except OSError as error:
+            unreadable[log_dir] = str(error)
+            continue
+        for name in names:
             match = _PARTITION.fullmatch(name)
             if match is not None:
                 partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
             elif not _TRANSIENT.fullmatch(name):
                 strangers.append(log_dir / name)
-    return Inventory(partitions, tuple(strangers))
+    return Inventory(partitions, tuple(strangers), unreadable)
 
 
 def find_segments(folder: Path) -> list[LocalSegment]:
@@ -97,8 +104,5 @@ def topic_id_of(folder: Path) -> str | None:
 
 
 def _folders(log_dir: Path) -> list[str]:
-    try:
-        with os.scandir(log_dir) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-    except OSError:
-        return []
+    with os.scandir(log_dir) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())

@@ -52,7 +52,9 @@ class Facts:
     objects: dict[str, ObjectSum]
 
 
-def build(at: TopicPartition, keys: PartitionKeys, topic_id: str | None, broker: int, facts: Facts, seen: Observed) -> SegmentManifest:
+def build(
+    at: TopicPartition, keys: PartitionKeys, topic_id: str | None, broker: int, facts: Facts, seen: Observed
+) -> SegmentManifest:
     """The manifest of a segment of ``at`` that lies under ``keys``."""
     summary = facts.summary
     return SegmentManifest(

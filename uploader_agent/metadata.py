@@ -13,6 +13,7 @@ import base64
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -105,8 +106,10 @@ class AdminMetadata:
 
         policies: dict[str, str] = {}
         for chunk in _chunks(topics):
-            wanted = [ConfigResource(ConfigResourceType.TOPIC, name, configs={"cleanup.policy": None}) for name in chunk]
-            answer = self._ask(lambda client, wanted=wanted: client.describe_configs(wanted, config_filter="all"))
+            wanted = [
+                ConfigResource(ConfigResourceType.TOPIC, name, configs={"cleanup.policy": None}) for name in chunk
+            ]
+            answer = self._ask(partial(_describe_configs, wanted))
             for name, configs in answer.get("topic", {}).items():
                 policies[name] = configs["cleanup.policy"]["value"]
         return policies
@@ -205,6 +208,10 @@ def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     rest = iter(items)
     while chunk := list(islice(rest, QUERY_SIZE)):
         yield chunk
+
+
+def _describe_configs(wanted: list[Any], client: Any) -> Any:
+    return client.describe_configs(wanted, config_filter="all")
 
 
 def _topic_id(topic: Mapping[str, Any]) -> str | None:

@@ -99,6 +99,21 @@ class LedPartition:
             final = self._remote.final
         return eligibility.waiting_for(self.segments, final, self.offsets.high_watermark if self.offsets else 0)
 
+    def pending(self) -> list[LocalSegment]:
+        """Rotated segments that are not in the store as final."""
+        with self._lock:
+            final = self._remote.final
+        return [
+            segment
+            for segment in self.segments
+            if segment.next_offset is not None and final.missing(segment.base_offset, segment.next_offset)
+        ]
+
+    def learn(self) -> None:
+        """Find out what the store has, unless that is known."""
+        if self._place is None:
+            self._learn()
+
     @property
     def watermark(self) -> Watermark | None:
         """``offset.wm`` as last read or written."""
@@ -109,6 +124,11 @@ class LedPartition:
     def gaps(self) -> tuple[Gap, ...]:
         """The holes that hold the partition up."""
         return self.watermark.gaps if self.watermark else ()
+
+    @property
+    def start(self) -> int:
+        """Where the partition begins in the store; 0 until that is known."""
+        return self._start or 0
 
     @property
     def uploaded_end(self) -> int:
@@ -126,8 +146,7 @@ class LedPartition:
     def run(self, job: Job) -> StoredManifest | None:
         """Carry out ``job``; the manifest, if a segment went. Raises what the store, the disk and the formats raise."""
         if job == SURVEY:
-            if self._place is None:
-                self._learn()
+            self.learn()
             self._unwritten = True
             self.publish()
             return None
@@ -190,8 +209,13 @@ class LedPartition:
     def _has_new_hole(self) -> bool:
         """Whether retention has taken what was not uploaded: the disk now starts above what is present."""
         with self._lock:
-            start = self._start or 0
-            return bool(self._remote.present.missing(start, max(start, self.segments[0].base_offset)))
+            start, present = self._start or 0, self._remote.present
+        passed = (
+            Intervals((gap.start, gap.end) for gap in self.watermark.acknowledged_gaps)
+            if self.watermark
+            else Intervals()
+        )
+        return bool((present | passed).missing(start, max(start, self.segments[0].base_offset)))
 
     def _write_watermark(self) -> None:
         assert self._place is not None
@@ -217,7 +241,7 @@ class LedPartition:
             return
 
     def _reload(self, store: Store, keys: PartitionKeys) -> None:
-        """Somebody else wrote ``offset.wm``. Raises FencedError if it was a later leader."""
+        """Somebody else wrote ``offset.wm``. Raises Fenced if it was a later leader."""
         remote = self._load(store, keys)
         with self._lock:
             remote.segments = remote.segments | self._remote.segments
@@ -228,17 +252,18 @@ class LedPartition:
             present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
         local_start = self.segments[0].base_offset if self.segments else start
         log_start = self.offsets.log_start_offset if self.offsets else None
-        known = (*previous.gaps, *previous.acknowledged_gaps) if previous else ()
+        known_passed = previous.acknowledged_gaps if previous else ()
+        known = (*previous.gaps, *known_passed) if previous else ()
         found = gaps.find_gaps(present, damaged, start, local_start, log_start, known, utc_now())
-        holding, passed = gaps.split(found, self._acknowledged(previous)) if found else ((), ())
+        holding, passed = gaps.split(found, Intervals((gap.start, gap.end) for gap in known_passed))
+        if holding:
+            holding, passed = gaps.split(found, self._acknowledged(passed))
         topic_id, epoch, broker = self.led.topic_id, self.led.leader_epoch, self._context.broker
         return View(topic_id, epoch, broker, start, present, lineage, holding, passed)
 
-    def _acknowledged(self, previous: Watermark | None) -> Intervals:
-        """What people have said, of which the watermark may know already."""
+    def _acknowledged(self, passed: tuple[Gap, ...]) -> Intervals:
+        """What people have said, and what the watermark knows of it already."""
         assert self._place is not None
-        known = Intervals((gap.start, gap.end) for gap in (previous.acknowledged_gaps if previous else ()))
-        context, place = self._context, self._place
-        return known | gaps.read_acknowledged(
-            context.control_store, context.control, place.keys.place, self.at.partition
-        )
+        context, place = self._context, self._place.keys.place
+        said = gaps.read_acknowledged(context.control_store, context.control, place, self.at.partition)
+        return said | Intervals((gap.start, gap.end) for gap in passed)

@@ -52,7 +52,7 @@ def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damag
     """
     if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or "compact" in cleanup_policy.split(","):
         return None
-    rule = f"the segment ends at offset {summary.next_offset}, and the next one starts at {end}: its last batches are lost"
+    rule = f"ends at offset {summary.next_offset}, and the next segment starts at {end}: its last batches are lost"
     return Damage(position=summary.size, offset=summary.next_offset, rule=rule)
 
 

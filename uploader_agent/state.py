@@ -99,11 +99,13 @@ class RemoteState:
                 self.logs.discard(base)
 
 
-def load(store: Store, keys: PartitionKeys, lineage: Lineage, leader_epoch: int, topic_id: str | None, broker: int) -> RemoteState:
+def load(
+    store: Store, keys: PartitionKeys, lineage: Lineage, leader_epoch: int, topic_id: str | None, broker: int
+) -> RemoteState:
     """Learn what the store has, as the leader with this ``lineage``.
 
     Raises:
-        FencedError: a later leader has taken over.
+        Fenced: a later leader has taken over.
         ContinuityError: the lineages contradict each other.
         FormatError: an object there does not parse; it is named.
         StoreError: the store failed.

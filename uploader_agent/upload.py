@@ -21,7 +21,7 @@ from tidemark.records import OpenTransaction
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import manifests
 from uploader_agent.eligibility import Work
-from uploader_agent.files import Bytes, Content, OpenFile, PartitionFiles, SegmentChangedError, checksum, file_name
+from uploader_agent.files import Bytes, Content, OpenFile, PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.manifests import Facts, Observed, StoredManifest
 from uploader_agent.objects import Relation, Summed, create, find, put_derived, relate, replace, summed
 from uploader_agent.provisional import cut_indexes, cut_log
@@ -69,7 +69,7 @@ def upload(
     probably has the ``.log``, so that it is looked at before bytes are sent.
 
     Raises:
-        SegmentChangedError: the disk no longer shows what was to be uploaded.
+        SegmentChanged: the disk no longer shows what was to be uploaded.
         SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
         StoreError: the store failed; nothing is lost by doing it all again.
     """
@@ -101,7 +101,7 @@ class _Upload:
         sent = self._send_corrupt(log, scanned) if scanned.damage else self._send_log(log, scanned, known=known)
         if isinstance(sent, StoredManifest):
             return sent
-        objects = {name: total for name, total in self._send_derived(scanned, snapshot)} | sent
+        objects = dict(self._send_derived(scanned, snapshot)) | sent
         self._check_unchanged(log)
         facts = Facts(
             base_offset=self._work.base_offset,
@@ -111,7 +111,7 @@ class _Upload:
             provisional=self._work.provisional,
             lineage=lineage,
             open_transactions=transactions_in(snapshot) if snapshot else scanned.summary.open_transactions,
-            rotated_at=datetime.fromtimestamp(log.stat.st_mtime, UTC) if final else None,
+            rotated_at=self._rotated_at(log) if final else None,
             objects=objects,
         )
         place = self._place
@@ -125,24 +125,31 @@ class _Upload:
     def _open_log(self) -> OpenFile:
         log = self._files.open(self._name("log"))
         if log is None:
-            raise SegmentChangedError(f"{self._path}: is gone")
+            raise SegmentChanged(f"{self._path}: is gone")
         if self._work.provisional:
             return cut_log(log, self._path, self._work.base_offset, self._work.end)
         # A listing that ran while segments were added may have missed one: only a second look proves the end.
         if self._files.next_base(self._work.base_offset) != self._work.end:
-            raise SegmentChangedError(f"{self._path}: does not end at {self._work.end} any more")
+            raise SegmentChanged(f"{self._path}: does not end at {self._work.end} any more")
         return log
+
+    def _rotated_at(self, log: OpenFile) -> datetime:
+        """Kafka trims the time index when it rolls a segment (``LogSegment.onBecomeInactiveSegment``)."""
+        index = self._files.open(self._name("timeindex"))
+        moment = max(log.stat.st_mtime, index.stat.st_mtime if index else 0.0)
+        return datetime.fromtimestamp(moment, UTC)
 
     def _scan(self, log: OpenFile, open_before: Iterable[OpenTransaction]) -> Scanned:
         scanned = scan(log, self._path, self._work.base_offset, open_before)
         if scanned.damage or self._work.provisional:
             return scanned
-        return dataclasses.replace(scanned, damage=missing_end(scanned.summary, self._work.end, self._seen.cleanup_policy))
+        damage = missing_end(scanned.summary, self._work.end, self._seen.cleanup_policy)
+        return dataclasses.replace(scanned, damage=damage)
 
     def _check_unchanged(self, log: OpenFile) -> None:
         """Appends may go on behind a provisional tail; nothing else may happen to what was read."""
         if log.shrunk if self._work.provisional else log.changed:
-            raise SegmentChangedError(f"{self._path}: changed while it was read")
+            raise SegmentChanged(f"{self._path}: changed while it was read")
 
     def _send_log(self, log: OpenFile, scanned: Scanned, *, known: bool) -> dict[str, ObjectSum] | StoredManifest:
         """Place the ``.log``: its sum, or the stored manifest that makes ours superfluous."""

@@ -23,7 +23,7 @@ from tidemark.stored import utc_now
 from tidemark.watermark import Truncation, Watermark
 
 
-class FencedError(TidemarkError):
+class Fenced(TidemarkError):
     """A leader with a higher epoch has written the watermark: this agent must leave the partition alone."""
 
 
@@ -128,11 +128,11 @@ def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
 
 
 def fence(store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch: int) -> StoredWatermark | None:
-    """As :func:`read`. Raises :class:`FencedError` if a later leader wrote it."""
+    """As :func:`read`. Raises :class:`Fenced` if a later leader wrote it."""
     stored = read(store, keys)
     if stored and stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:
         theirs = f"broker {stored.watermark.broker} leads it under epoch {stored.watermark.leader_epoch}"
-        raise FencedError(f"{keys.watermark}: {theirs}, and this broker's epoch is {leader_epoch}")
+        raise Fenced(f"{keys.watermark}: {theirs}, and this broker's epoch is {leader_epoch}")
     return stored
 
 
@@ -145,8 +145,8 @@ def write(
         PreconditionFailed: it has not; read again and decide.
         ContinuityError: ``watermark`` would move back.
     """
-    if not watermark.supersedes(before.watermark if before else None):
-        raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before and before.watermark.order}")
+    if before is not None and not watermark.supersedes(before.watermark):
+        raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
     body = format_.render(base_offset, watermark)
     condition = before.etag if before else None
     try:

@@ -74,25 +74,6 @@ def plan(cluster: str, topic: str) -> Planned:
     return {"empty": False, "attempt": str(made.attempt), "plan": write_plan(lake, made)}
 
 
-def publish_to(lake: Lake, asset: Asset, outlet_events: Any) -> PublishedTo:
-    """Record events on ``asset`` for all that was committed since the outbox pointer; Airflow sends them on success.
-
-    Raises:
-        AirflowSkipException: nothing was, and a skipped task sends no event.
-    """
-    from tidemark.table import committed_ledger
-    from tidemark_airflow.outbox import unpublished
-
-    news = unpublished(lake, committed_ledger(lake))
-    if news is None:
-        raise AirflowSkipException("nothing was committed since the last event")
-    event = outlet_events[asset]
-    event.add_partitions(list(news.dates))
-    event.extra = {"cluster": lake.topic.cluster, "topic": lake.topic.topic, "ledger": news.n, "rows": news.rows}
-    log.info("ledger %d: %d rows in all; dates changed: %s", news.n, news.rows, ", ".join(news.dates) or "none")
-    return {"n": news.n, "attempt": str(news.attempt)}
-
-
 def log_result(lake: Lake, planned: Planned) -> None:
     """Show what the job said of itself."""
     from tidemark.runs import RunResult
@@ -106,14 +87,29 @@ def log_result(lake: Lake, planned: Planned) -> None:
 
 @task_of_promises(trigger_rule=TriggerRule.NONE_FAILED, multiple_outputs=False)
 def publish(cluster: str, topic: str, planned: Planned) -> PublishedTo:
-    """Send asset events for the dates that changed, per commit since the outbox pointer; at least once."""
+    """Send an asset event for each date that changed since the outbox pointer; at least once.
+
+    Raises:
+        AirflowSkipException: nothing was committed since then.
+    """
+    from tidemark.table import committed_ledger
+    from tidemark_airflow.outbox import unpublished
+
     context = get_current_context()
     lake = settings.lake_of(cluster, topic)
     log_result(lake, planned)
+    news = unpublished(lake, committed_ledger(lake))
+    if news is None:
+        raise AirflowSkipException("nothing was committed since the last event")
     asset = asset_of(lake.deployment, lake.topic)
-    # The outlets are read when the task has succeeded; the backfill learns its table only now.
-    context["ti"].task.outlets = [asset]
-    return publish_to(lake, asset, context["outlet_events"])
+    # Airflow sends the events of the outlets that a task has when it succeeds. A commit that changed no date is no
+    # event, and which table a backfill is about is known only now.
+    context["ti"].task.outlets = [asset] if news.dates else []
+    event = context["outlet_events"][asset]
+    event.add_partitions(list(news.dates))
+    event.extra = {"cluster": cluster, "topic": topic, "ledger": news.n, "rows": news.rows}
+    log.info("ledger %d: %d rows in all; dates changed: %s", news.n, news.rows, ", ".join(news.dates) or "none")
+    return {"n": news.n, "attempt": str(news.attempt)}
 
 
 @task_of_promises(trigger_rule=TriggerRule.NONE_FAILED)

@@ -58,11 +58,11 @@ class WatermarkTrigger(BaseEventTrigger):
         started = utc_now()
         async for scan in shared_stream:
             now = utc_now()
-            if scan.failing_since is not None and now - max(started, scan.failing_since) > self.baseline.sweep:
+            if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.sweep:
                 event: Event | None = Event(status="failed", reason=scan.failure)
             else:
                 event = watch.judge(scan.topics.get(self.baseline.topic, ()), now)
-            if event is None and now - started > REFRESH_AFTER:
+            if event is None and now - started >= REFRESH_AFTER:
                 event = Event(status="refresh")
             if event is not None:
                 yield TriggerEvent(event.model_dump(mode="json"))  # type: ignore[no-untyped-call] # likewise

@@ -64,7 +64,11 @@ JAR_SETS = {
     # s3a:// for Spark 4.2.0, whose Hadoop is 3.5.0; modules of the SDK instead of its 690 MB bundle, and none of
     # the libraries that Spark brings itself.
     "spark-s3a": JarSet(
-        direct=("org.apache.hadoop:hadoop-aws:3.5.0", "org.wildfly.openssl:wildfly-openssl:2.2.5.Final"),
+        direct=(
+            "org.apache.hadoop:hadoop-aws:3.5.0",
+            "org.wildfly.openssl:wildfly-openssl:2.2.5.Final",
+            "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+        ),
         transitive=tuple(
             f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in ("s3", "s3-transfer-manager", "sts")
         ),

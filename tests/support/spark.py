@@ -12,7 +12,7 @@ from typing import Self, cast
 
 from tests.support.jars import class_path
 from tests.support.java import java_home
-from tests.support.paths import EnvName, env_python, site_packages
+from tests.support.paths import STATE, EnvName, env_python, site_packages
 from tests.support.ports import HOST, free_ports
 from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
 from tests.support.waiting import wait_until
@@ -42,12 +42,14 @@ def spark_env(extra: Mapping[str, str] | None = None, *, env: EnvName = "spark")
 
 
 def local_conf() -> dict[str, str]:
-    """Settings of a driver on this machine: bound to 127.0.0.1, without its web pages."""
+    """Settings of a driver on this machine: bound to 127.0.0.1, without web pages, logging warnings only."""
     return {
         "spark.driver.bindAddress": HOST,
         "spark.driver.host": HOST,
-        "spark.ui.enabled": "false",
+        "spark.log.level": "WARN",
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(STATE / "spark-warehouse"),
+        "spark.ui.enabled": "false",
     }
 
 

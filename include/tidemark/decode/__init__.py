@@ -8,19 +8,23 @@
 The first call in a process compiles the loops, or loads them from numba's cache: see :mod:`tidemark.decode.jit`.
 """
 
-from tidemark.decode.chunks import Limits
+from tidemark.decode.chunks import DEFAULT_LIMITS, Limits
 from tidemark.decode.columns import SCHEMA, unrepresentable_timestamps
 from tidemark.decode.decoder import decode_batches
 from tidemark.decode.headers import HEADER_DTYPE, Headers, scan_headers
+from tidemark.decode.rowhash import combine, row_hash_sum
 from tidemark.decode.transactions import aborted_mask
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "HEADER_DTYPE",
     "SCHEMA",
     "Headers",
     "Limits",
     "aborted_mask",
+    "combine",
     "decode_batches",
+    "row_hash_sum",
     "scan_headers",
     "unrepresentable_timestamps",
 ]

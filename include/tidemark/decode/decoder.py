@@ -18,8 +18,10 @@ from tidemark.decode.headers import Headers, as_array
 from tidemark.decode.kernel import NO_TOTALS, RECORD_RULES, Columns, Totals, parse_batches
 from tidemark.decode.legacy import decode_legacy
 from tidemark.errors import SegmentError
-from tidemark.records.batch import APPEND_TIME, CONTROL, BatchHeader, Buffer
+from tidemark.records.batch import APPEND_TIME, CONTROL, MAX_BATCH_BYTES, BatchHeader, Buffer
 from tidemark.records.names import MAX_OFFSET
+
+_MAX_CHUNK_BYTES = (1 << 31) - 1
 
 OnRefused = Callable[[BatchHeader, SegmentError], None]
 """Called for a batch that cannot be decoded, with the reason; the batch then has no row."""
@@ -48,6 +50,8 @@ def decode_batches(
     Raises :class:`SegmentError` for a batch that breaks a rule, or, with ``on_refused``, calls that for each and goes
     on; a batch is refused as a whole. Header keys must be UTF-8, as the protocol has it.
     """
+    if limits.arena_bytes + max(limits.records_bytes, MAX_BATCH_BYTES) > _MAX_CHUNK_BYTES:
+        raise ValueError(f"{limits} would let a chunk grow beyond what Arrow's 32-bit offsets can tell")
     buffer = as_array(segment)
     mask = (headers["attributes"] & CONTROL == 0) & (headers["record_count"] != 0)
     mask &= headers["base_offset"] + headers["last_offset_delta"] >= from_offset

@@ -27,6 +27,9 @@ values and header values."""
 
 NO_TOTALS: Final[Totals] = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
+_MAX_INT64 = (1 << 63) - 1
+_MIN_INT64 = -(1 << 63)
+
 _OK = 0
 _LENGTH = 1
 _OFFSET = 2
@@ -166,9 +169,12 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
         last_delta = delta
         milliseconds = header.max_timestamp
         if not append_time:
-            milliseconds = base_timestamp + timestamp_delta
-            if (milliseconds < base_timestamp) != (timestamp_delta < 0):
+            # Not by adding first: a signed overflow is undefined to the compiler.
+            if timestamp_delta > 0 and base_timestamp > _MAX_INT64 - timestamp_delta:
                 return _TIMESTAMP, record, totals
+            if timestamp_delta < 0 and base_timestamp < _MIN_INT64 - timestamp_delta:
+                return _TIMESTAMP, record, totals
+            milliseconds = base_timestamp + timestamp_delta
         offset = base_offset + delta
         keep = offset >= from_offset and offset < to_offset
         write = fill and keep

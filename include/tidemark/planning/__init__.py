@@ -11,6 +11,6 @@ level: the scheduler's ``plan`` task runs it too.
 from tidemark.planning.code import code_digest
 from tidemark.planning.ingest import plan_ingest
 from tidemark.planning.rebuild import plan_rebuild
-from tidemark.planning.written import read_plan, write_plan
+from tidemark.planning.written import find_plan, read_plan, write_plan
 
-__all__ = ["code_digest", "plan_ingest", "plan_rebuild", "read_plan", "write_plan"]
+__all__ = ["code_digest", "find_plan", "plan_ingest", "plan_rebuild", "read_plan", "write_plan"]

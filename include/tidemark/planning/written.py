@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemark.errors import NotFound
 from tidemark.runs import RunPlan
 from tidemark.store import put_once
 from tidemark.table import Lake
@@ -21,3 +22,11 @@ def write_plan(lake: Lake, plan: RunPlan) -> str:
 def read_plan(lake: Lake, key: str) -> RunPlan:
     """The plan under ``key``. Raises NotFound, or FormatError for an object that is no plan."""
     return RunPlan.from_bytes(lake.store.get(key).body, key)
+
+
+def find_plan(lake: Lake, attempt: int) -> RunPlan | None:
+    """The plan that was written for ``attempt``, if one was."""
+    try:
+        return read_plan(lake, lake.keys.attempt(attempt))
+    except NotFound:
+        return None

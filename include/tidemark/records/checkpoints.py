@@ -61,8 +61,13 @@ def parse_meta_properties(text: str, name: str) -> dict[str, str]:
 
 
 def _parse_checkpoint(text: str, name: str, parse: Callable[[str], Entry]) -> list[Entry]:
-    """Lines: version 0, number of entries, entries. A broker replaces the file as a whole, so it is never partial."""
+    """Lines: version 0, number of entries, entries. An empty file, as a broker creates it, has none.
+
+    A broker replaces the file as a whole, so it is never partial.
+    """
     lines = text.splitlines()
+    if not lines:
+        return []
     if len(lines) < 2 or lines[0].strip() != "0":
         raise FormatError(name, f"the first line {lines[:1]} is not version 0")
     if not lines[1].strip().isdecimal() or int(lines[1]) != len(lines) - 2:

@@ -12,6 +12,9 @@ SegmentFileKind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
 
 MAX_OFFSET: Final = (1 << 63) - 1
 
+_MAX_BASE_OFFSET: Final = MAX_OFFSET - (1 << 32)
+"""A higher base is damage; below it no arithmetic on offsets of a segment leaves 64 bits."""
+
 _NAME: Final = re.compile(r"([0-9]{20})\.(log|index|timeindex|txnindex|snapshot)", re.ASCII)
 
 
@@ -20,7 +23,7 @@ def segment_name(base_offset: int) -> str:
 
     Raises ValueError for an impossible offset.
     """
-    if not 0 <= base_offset <= MAX_OFFSET:
+    if not 0 <= base_offset <= _MAX_BASE_OFFSET:
         raise ValueError(f"{base_offset} is not an offset")
     return f"{base_offset:020d}"
 
@@ -31,6 +34,6 @@ def parse_segment_file(name: str) -> tuple[int, SegmentFileKind] | None:
     The offset in the name of a ``snapshot`` is that of the segment's END, where the producer state was taken.
     """
     match = _NAME.fullmatch(name)
-    if match is None or int(match[1]) > MAX_OFFSET:
+    if match is None or int(match[1]) > _MAX_BASE_OFFSET:
         return None
     return int(match[1]), cast("SegmentFileKind", match[2])

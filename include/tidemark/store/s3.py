@@ -11,6 +11,7 @@ import base64
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urlsplit
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -162,14 +163,24 @@ def clients(
 
     session = Session()  # not boto3's global one, which would keep the first credentials it ever found
 
-    def client(attempts: int) -> S3Client:
+    def client(attempts: int, *, sign_payload: bool | None = None) -> S3Client:
         config = Config(
             retries={"total_max_attempts": attempts, "mode": "standard"},
             connect_timeout=5,
             read_timeout=60,
             max_pool_connections=connections,
-            s3={"addressing_style": "path" if path_style else "auto"},
+            s3={"addressing_style": "path" if path_style else "auto", "payload_signing_enabled": sign_payload},
         )
         return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
 
-    return client(1), client(5)
+    return client(1, sign_payload=_needs_payload_signature(endpoint_url)), client(5)
+
+
+def _needs_payload_signature(endpoint_url: str | None) -> bool:
+    """Whether a body must be hashed into the request's signature, which reads it once more.
+
+    Every PUT carries a checksum that the server verifies, and the signature covers the checksum. Where TLS or the
+    loopback interface keeps others off the wire that is enough; on an open wire a CRC could be forged.
+    """
+    url = urlsplit(endpoint_url or "https://")
+    return url.scheme == "http" and url.hostname not in {"127.0.0.1", "::1", "localhost"}

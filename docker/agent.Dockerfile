@@ -1,0 +1,22 @@
+# The sidecar of a broker: the agent's pinned requirements and the package, nothing else.
+FROM python:3.11.13-slim-bookworm AS build
+WORKDIR /src
+COPY requirements/build.txt requirements/agent.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+ && uv venv --python /usr/local/bin/python /opt/tidemark/agent \
+ && uv pip sync --no-cache --compile-bytecode --require-hashes --python /opt/tidemark/agent/bin/python requirements/agent.txt
+COPY pyproject.toml README.md ./
+COPY include include
+COPY uploader_agent uploader_agent
+COPY spark spark
+COPY plugins plugins
+# As a file and without its dependencies: the name `tidemark` on PyPI is somebody else's.
+RUN hatchling build --target wheel --directory dist \
+ && uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/agent/bin/python dist/*.whl
+
+FROM python:3.11.13-slim-bookworm
+RUN install --directory --owner 1000 --group 1000 /var/lib/tidemark
+COPY --from=build /opt/tidemark /opt/tidemark
+ENV PATH=/opt/tidemark/agent/bin:$PATH PYTHONUNBUFFERED=1
+USER 1000:1000
+CMD ["tidemark-agent", "run", "--config", "/etc/tidemark/agent.yaml"]

@@ -1,0 +1,43 @@
+# Airflow's components. Spark has an environment of its own beside Airflow's, because their pins conflict; of it
+# only spark-submit is on the path.
+FROM python:3.11.13-slim-bookworm AS build
+WORKDIR /src
+COPY requirements/build.txt requirements/airflow.txt requirements/spark.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+ && for env in airflow spark; do \
+      uv venv --python /usr/local/bin/python /opt/tidemark/$env \
+      && uv pip sync --no-cache --compile-bytecode --require-hashes --python /opt/tidemark/$env/bin/python requirements/$env.txt \
+      || exit 1; \
+    done
+COPY pyproject.toml README.md ./
+COPY include include
+COPY uploader_agent uploader_agent
+COPY spark spark
+COPY plugins plugins
+# As a file and without its dependencies: the name `tidemark` on PyPI is somebody else's.
+RUN hatchling build --target wheel --directory dist \
+ && for env in airflow spark; do \
+      uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/$env/bin/python dist/*.whl \
+      || exit 1; \
+    done
+
+FROM python:3.11.13-slim-bookworm
+# procps: Spark's scripts call ps.
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --uid 50000 --no-create-home airflow \
+ && install --directory --owner airflow /var/lib/airflow \
+ && mkdir --parents /opt/tidemark/bin \
+ && ln --symbolic ../spark/bin/spark-submit /opt/tidemark/bin/spark-submit
+COPY --from=build /opt/tidemark /opt/tidemark
+COPY dags /opt/tidemark/dags
+COPY plugins /opt/tidemark/plugins
+COPY spark/jobs /opt/tidemark/jobs
+COPY docker/airflow-init.sh /opt/tidemark/docker/airflow-init.sh
+ENV PATH=/opt/tidemark/bin:/opt/tidemark/airflow/bin:$PATH \
+    NUMBA_CACHE_DIR=/tmp/numba \
+    PYSPARK_PYTHON=/opt/tidemark/spark/bin/python \
+    SPARK_HOME=/opt/tidemark/spark/lib/python3.11/site-packages/pyspark
+USER airflow
+WORKDIR /var/lib/airflow

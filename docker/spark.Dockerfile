@@ -1,0 +1,32 @@
+# Spark's master and workers: Java, and the Spark environment with the package that the Python workers import.
+FROM python:3.11.13-slim-bookworm AS build
+WORKDIR /src
+COPY requirements/build.txt requirements/spark.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+ && uv venv --python /usr/local/bin/python /opt/tidemark/spark \
+ && uv pip sync --no-cache --compile-bytecode --require-hashes --python /opt/tidemark/spark/bin/python requirements/spark.txt
+COPY pyproject.toml README.md ./
+COPY include include
+COPY uploader_agent uploader_agent
+COPY spark spark
+COPY plugins plugins
+# As a file and without its dependencies: the name `tidemark` on PyPI is somebody else's.
+RUN hatchling build --target wheel --directory dist \
+ && uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/spark/bin/python dist/*.whl
+
+FROM python:3.11.13-slim-bookworm
+# procps: Spark's scripts call ps.
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --uid 1000 --no-create-home spark \
+ && install --directory --owner spark /var/lib/spark
+COPY --from=build /opt/tidemark /opt/tidemark
+# numba caches the compiled decoder in a directory that must be writable.
+ENV PATH=/opt/tidemark/spark/bin:$PATH \
+    NUMBA_CACHE_DIR=/tmp/numba \
+    PYSPARK_PYTHON=/opt/tidemark/spark/bin/python \
+    SPARK_HOME=/opt/tidemark/spark/lib/python3.11/site-packages/pyspark
+USER spark
+WORKDIR /var/lib/spark
+ENTRYPOINT ["spark-class"]

@@ -1,0 +1,15 @@
+"""Land new offsets of a topic in its table, or make dates of it again.
+
+``spark-submit convert.py --topics FILE --topic NAME [--plan KEY | --attempt N | --rebuild --from DATE --to DATE]``
+
+The last line of output is the result as JSON. Exit codes: 0 landed, stale or empty; 2 a configuration error; 1 others.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidemark_spark.convert import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""Raw segments to Parquet under a Delta log: Spark schedules, the Python workers convert, the driver publishes.
+
+* ``task`` (with ``reading``, ``continuity``, ``dates``, ``writer``, ``quarantine``): one task, in any Python process
+* ``settle``: the outcomes of all tasks become one change of the table, offset by offset
+* ``publish`` (with ``delta``): the one way in which a table changes
+* ``driver``: a run from its plan to its result; ``session``: Spark
+"""

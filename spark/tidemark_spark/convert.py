@@ -1,0 +1,93 @@
+"""The command line of the convert job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import date, timedelta
+from pathlib import Path
+
+from tidemark.errors import ConfigError, FormatError, TidemarkError
+from tidemark.planning import find_plan, plan_ingest, plan_rebuild, read_plan, write_plan
+from tidemark.runs import RunPlan, Task
+from tidemark.table import Lake, open_lake
+from tidemark.topics import load_topics
+from tidemark_spark.driver import run
+from tidemark_spark.job import Job, Outcome
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        lake = _lake(options.topics, options.topic, options.cluster)
+        plan = _plan(lake, options)
+        if options.dry_run:
+            _print(plan.to_bytes())
+        else:
+            _print(run(lake, plan, lambda job, tasks: _on_spark(options.master, job, tasks)).to_bytes())
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except TidemarkError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="convert.py", description="Raw segments of one topic to its table.")
+    parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
+    parser.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--plan", metavar="KEY", help="carry out the plan under this key of the lake")
+    which.add_argument(
+        "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
+    )
+    which.add_argument("--rebuild", action="store_true", help="make the dates --from to --to again")
+    parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DATE", help="first date to rebuild")
+    parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DATE", help="last date to rebuild")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
+    return parser
+
+
+def _lake(topics: Path, topic: str, cluster: str | None) -> Lake:
+    deployment = load_topics(topics)
+    try:
+        return open_lake(deployment, deployment.topic(topic, cluster))
+    except FormatError as error:
+        raise ConfigError(str(topics), [("topics", str(error))]) from error
+
+
+def _plan(lake: Lake, options: argparse.Namespace) -> RunPlan:
+    """The plan that the options name, or a fresh one, which is written unless this is a dry run."""
+    if options.plan:
+        return read_plan(lake, options.plan)
+    if options.attempt is not None and (found := find_plan(lake, options.attempt)):
+        return found
+    plan = plan_rebuild(lake, _dates(options)) if options.rebuild else plan_ingest(lake, attempt=options.attempt)
+    if not options.dry_run:
+        write_plan(lake, plan)
+    return plan
+
+
+def _dates(options: argparse.Namespace) -> list[str]:
+    if options.first is None or options.last is None or options.last < options.first:
+        raise ConfigError("--rebuild", [("--from, --to", "both dates are needed, and --to not before --from")])
+    days = (options.last - options.first).days + 1
+    return [(options.first + timedelta(days=day)).isoformat() for day in range(days)]
+
+
+def _on_spark(master: str | None, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    """Starts Spark, which takes seconds, and so only when there is something to convert."""
+    from tidemark_spark.session import context, execute_on
+
+    return execute_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+
+
+def _print(body: bytes) -> None:
+    sys.stdout.write(f"{body.decode()}\n")
+    sys.stdout.flush()

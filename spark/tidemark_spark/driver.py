@@ -1,0 +1,180 @@
+"""A run from its plan to its result: convert, account, write evidence, publish.
+
+Any process may run an attempt again after any failure: what it wrote is found in place, and what it committed counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
+from tidemark.evidence import EvidenceRow, evidence_key, landed_in, read_evidence, to_parquet
+from tidemark.ledger import Ledger
+from tidemark.runs import RunPlan, RunResult
+from tidemark.store import put_once
+from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark_spark.job import Execute, Job, Outcome
+from tidemark_spark.publish import check_fresh, check_untampered, publish
+from tidemark_spark.settle import Change, settle
+
+
+def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
+    """Carry out ``plan``, whose object is written already, and write ``results/<attempt>.json``.
+
+    ``execute`` is called only if there is something to convert.
+
+    Raises:
+        ContinuityError: the offsets do not add up; nothing was committed.
+        PublishError: nothing was committed, and why; :class:`StaleRun` is a result instead.
+    """
+    try:
+        result = _empty(plan) if plan.empty else _earlier(lake, plan) or _run(lake, plan, execute)
+    except StaleRun:
+        result = _result(plan, "stale", plan.ledger_n)
+    lake.store.put(lake.keys.result(plan.attempt), result.to_bytes())
+    return result
+
+
+def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "convert"):
+        outcomes = execute(Job.of(lake, plan), plan.tasks) if plan.tasks else []
+    with _timed(seconds, "publish"):
+        change = settle(plan, outcomes)
+        if plan.kind == "rebuild":
+            _check_same_rows(lake, plan, change.evidence)
+        elif not _moves(plan, change):
+            raise StaleRun(_why(outcomes))
+        _write_evidence(lake, plan, change)
+        ledger = publish(lake, plan, change)
+    read = sum(one.bytes_read for one in outcomes)
+    return _summed(plan, _landed_as(lake, ledger, plan.attempt), change.evidence, read, seconds)
+
+
+def _empty(plan: RunPlan) -> RunResult:
+    return _result(plan, "empty", plan.ledger_n)
+
+
+def _earlier(lake: Lake, plan: RunPlan) -> RunResult | None:
+    """The result of this attempt if it has landed before; raises StaleRun if it cannot land any more."""
+    table = open_table(lake)
+    ledger = ledger_of(lake, table)
+    if plan.attempt not in ledger.landed:
+        live = live_files(table) if table is not None else []
+        check_untampered(lake, ledger, live)
+        check_fresh(plan, ledger, live)
+        return None
+    key = lake.keys.result(plan.attempt)
+    try:
+        found = RunResult.from_bytes(lake.store.get(key).body, key)
+        if found.status == "landed":
+            return found
+    except NotFound:
+        pass  # it was killed between commit and result, which its evidence tells as well
+    rows = [
+        EvidenceRow(
+            row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
+        )
+        for row in read_evidence(lake, plan.attempt).to_pylist()
+    ]
+    return _summed(plan, _landed_as(lake, ledger, plan.attempt), rows, 0, {})
+
+
+def _moves(plan: RunPlan, change: Change) -> bool:
+    """Whether there is anything to commit: not if all partitions stopped at once at segments that were replaced."""
+    starts = {part.key: part for part in plan.partitions}
+    return any(
+        state.next_offset > starts[state.key].start or state.gaps or starts[state.key].start == starts[state.key].end
+        for state in change.partitions
+    )
+
+
+def _why(outcomes: Iterable[Outcome]) -> str:
+    return "; ".join(one.stop.detail for one in outcomes if one.stop)
+
+
+def _check_same_rows(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> None:
+    """Raise unless a rebuild's files hold exactly the rows of those that they replace."""
+    before = landed_in(lake, plan.removes)
+    rows, total = sum_of(evidence)
+    if (rows, total) != (before.rows, before.hash128):
+        raise ContinuityError(
+            f"{lake.url}: dates {', '.join(plan.dates)} hold {before.rows} rows, and made again {rows}, or others; "
+            "rows may have changed their date with the topic's settings: rebuild the dates before and after as well"
+        )
+
+
+def sum_of(evidence: Iterable[EvidenceRow]) -> tuple[int, int]:
+    """(number, hash) of the landed rows of ``evidence``."""
+    from tidemark.decode.rowhash import combine
+
+    rows = total = 0
+    for row in evidence:
+        if row.offset_class == "landed" and row.hash128 is not None:
+            rows += row.rows
+            total = combine(total, row.hash128)
+    return rows, total
+
+
+def _write_evidence(lake: Lake, plan: RunPlan, change: Change) -> None:
+    body = to_parquet(change.evidence, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
+    try:
+        put_once(lake.store, evidence_key(lake, plan.attempt), body)
+    except PreconditionFailed as error:
+        raise StaleRun("raw has changed since this attempt first ran; plan again") from error
+
+
+def _landed_as(lake: Lake, newest: Ledger, attempt: int) -> Ledger:
+    """The ledger that ``attempt`` committed, at or before ``newest``, which lists it as landed."""
+    found = newest
+    while found.attempt != attempt and found.parent:
+        key = lake.keys.ledger(found.parent.n, found.parent.attempt)
+        found = Ledger.from_bytes(lake.store.get(key).body, key)
+    return found
+
+
+def _summed(
+    plan: RunPlan, ledger: Ledger, evidence: Iterable[EvidenceRow], bytes_read: int, seconds: dict[str, float]
+) -> RunResult:
+    rows = list(evidence)
+    landed = [row for row in rows if row.offset_class == "landed"]
+    touched = {part.key for part in plan.partitions}
+    return _result(
+        plan,
+        "landed",
+        ledger.n,
+        rows=sum(row.rows for row in landed),
+        files=len({row.file for row in landed}),
+        bytes_read=bytes_read,
+        quarantined=sum(row.rows for row in rows if row.offset_class == "quarantined"),
+        dates=ledger.dates_changed,
+        gaps=tuple(
+            (*state.key, gap.start, gap.end)
+            for state in ledger.partitions
+            if state.key in touched
+            for gap in state.gaps
+        ),
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+    )
+
+
+def _result(plan: RunPlan, status: str, ledger_n: int, **more: object) -> RunResult:
+    fields = {
+        "attempt": plan.attempt,
+        "status": status,
+        "cluster": plan.cluster,
+        "topic": plan.topic,
+        "table": plan.table,
+        "ledger_n": ledger_n,
+        **more,
+    }
+    return RunResult.model_validate(fields)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    seconds[name] = time.monotonic() - start

@@ -1,0 +1,100 @@
+"""What goes to the workers, and what comes back: summaries only, never rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Literal
+
+from tidemark.evidence import EvidenceRow
+from tidemark.layout import TableKeys
+from tidemark.runs import PartitionPlan, RunPlan, Task
+from tidemark.store import StoreOptions
+from tidemark.table import Lake
+from tidemark.topics import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of a run share. ``dates``, if any, are the only ones whose rows are wanted (a rebuild)."""
+
+    topic: TopicSettings
+    lake_store: str
+    options: StoreOptions
+    keys: TableKeys
+    attempt: int
+    generation: int
+    configuration: str
+    code: str
+    created_at: datetime
+    dates: frozenset[date]
+    partitions: dict[tuple[int, int], PartitionPlan]
+
+    @classmethod
+    def of(cls, lake: Lake, plan: RunPlan) -> Job:
+        """The job of ``plan``."""
+        return cls(
+            topic=lake.topic,
+            lake_store=lake.deployment.lake_store,
+            options=lake.deployment.store,
+            keys=lake.keys,
+            attempt=plan.attempt,
+            generation=plan.generation,
+            configuration=plan.configuration,
+            code=plan.code,
+            created_at=plan.created_at,
+            dates=frozenset(date.fromisoformat(one) for one in plan.dates),
+            partitions={part.key: part for part in plan.partitions},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that a task wrote; ``path`` is relative to the table, timestamps are microseconds since 1970."""
+
+    path: str
+    size: int
+    rows: int
+    dt: date
+    partition: int
+    first_offset: int
+    last_offset: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a task ended before its last offset: at ``offset``, and nothing is known of what lies below ``end``.
+
+    ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was replaced or
+    removed since the plan, so that only a new plan can say.
+    """
+
+    offset: int
+    end: int
+    kind: Literal["lost", "corrupt", "moved"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task did: all offsets of ``[from_offset, next_offset)`` of the partition stand in ``evidence`` once.
+
+    ``other_rows`` are rows of dates that a rebuild leaves alone.
+    """
+
+    incarnation: int
+    partition: int
+    from_offset: int
+    next_offset: int
+    files: tuple[DataFile, ...]
+    evidence: tuple[EvidenceRow, ...]
+    stop: Stop | None
+    bytes_read: int
+    other_rows: int = 0
+
+
+Execute = Callable[[Job, Sequence[Task]], list[Outcome]]
+"""Runs all tasks of a job, anywhere, and returns their outcomes in any order."""

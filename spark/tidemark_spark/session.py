@@ -1,0 +1,34 @@
+"""Spark: it schedules tasks, runs them again where a worker dies, and brings back their outcomes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from pyspark import SparkConf, SparkContext
+
+from tidemark.runs import Task
+from tidemark_spark.job import Job, Outcome
+from tidemark_spark.task import convert
+
+
+def context(name: str, master: str | None = None) -> SparkContext:
+    """The Spark context of this process.
+
+    ``master`` is for processes that spark-submit did not start; it defaults to all cores of this machine.
+    """
+    conf = SparkConf().setAppName(name)
+    if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        conf.setMaster(master or "local[*]")
+    found = SparkContext.getOrCreate(conf)
+    found.setLogLevel("WARN")
+    return found
+
+
+def execute_on(spark: SparkContext, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    """One Spark task for each of ``tasks``; what all of them share is sent once to each worker."""
+    shared = spark.broadcast(job)
+    try:
+        return spark.parallelize(tasks, len(tasks)).map(lambda task: convert(shared.value, task)).collect()
+    finally:
+        shared.destroy()

@@ -1,0 +1,122 @@
+"""The outcomes of all tasks become one change of the table; every offset is accounted for before anything is committed.
+
+Pure. A partition whose task stopped at a hole or at damage lands up to there; what its later tasks wrote is not named
+by the change, and so does not count. The other partitions land in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidemark.errors import ContinuityError
+from tidemark.evidence import EvidenceRow, OffsetClass
+from tidemark.gaps import Gap, GapReason
+from tidemark.intervals import Intervals
+from tidemark.ledger import PartitionState
+from tidemark.runs import PartitionPlan, RunPlan
+from tidemark_spark.job import DataFile, Outcome, Stop
+
+
+class Change(NamedTuple):
+    """What a run wants to commit: files to add, their evidence, and the state of each partition thereafter.
+
+    ``partitions`` is empty for a rebuild, which moves no offsets.
+    """
+
+    files: tuple[DataFile, ...]
+    evidence: tuple[EvidenceRow, ...]
+    partitions: tuple[PartitionState, ...]
+
+
+def settle(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
+    """The change that ``outcomes`` add up to.
+
+    Raises:
+        ContinuityError: an offset has no class or two, or a rebuild met a hole, damage or a replaced segment.
+    """
+    by_partition: dict[tuple[int, int], list[Outcome]] = {part.key: [] for part in plan.partitions}
+    for one in sorted(outcomes, key=lambda one: one.from_offset):
+        by_partition[one.incarnation, one.partition].append(one)
+    if plan.kind == "rebuild":
+        return _rebuilt(plan, by_partition)
+    parts = [_landed(plan, part, by_partition[part.key]) for part in plan.partitions]
+    return Change(
+        files=tuple(file for part in parts for file in part.files),
+        evidence=tuple(row for part in parts for row in part.evidence),
+        partitions=tuple(state for part in parts for state in part.partitions),
+    )
+
+
+def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> Change:
+    """One partition of an ingest."""
+    acknowledged = Intervals(part.acknowledged)
+    at, stop = part.start, None
+    kept: list[Outcome] = []
+    for one in outcomes:
+        at = acknowledged.contiguous_from(at)
+        if one.from_offset != at:
+            raise ContinuityError(f"{_name(plan, part)}: a task starts at offset {one.from_offset}, and {at} was next")
+        kept.append(one)
+        at, stop = one.next_offset, one.stop
+        if stop:
+            break
+    if stop is None:
+        at = acknowledged.contiguous_from(at)
+        if at != part.end:
+            raise ContinuityError(f"{_name(plan, part)}: tasks end at offset {at}, the plan at {part.end}")
+    passed = acknowledged.clip(part.start, at)
+    evidence = [
+        *(_without_segment(part, "deleted_before_upload", *one) for one in part.deleted_before_upload),
+        *(_without_segment(part, "acknowledged", *one) for one in passed),
+        *(row for one in kept for row in one.evidence),
+    ]
+    covered = at - part.start + Intervals(part.deleted_before_upload).size
+    _check_sum(plan, part, evidence, covered)
+    return Change(tuple(file for one in kept for file in one.files), tuple(evidence), (_state(plan, part, at, stop),))
+
+
+def _rebuilt(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
+    for part in plan.partitions:
+        for one in by_partition[part.key]:
+            if one.stop:
+                raise ContinuityError(f"{_name(plan, part)}: cannot be rebuilt: {one.stop.detail}")
+            counted = sum(row.rows for row in one.evidence) + one.other_rows
+            if counted != one.next_offset - one.from_offset:
+                raise ContinuityError(f"{_name(plan, part)}: {counted} offsets have a class from {one.from_offset} on")
+    outcomes = [one for part in plan.partitions for one in by_partition[part.key]]
+    landed = tuple(row for one in outcomes for row in one.evidence if row.offset_class == "landed")
+    return Change(tuple(file for one in outcomes for file in one.files), landed, ())
+
+
+def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRow], covered: int) -> None:
+    counted = sum(row.rows for row in evidence)
+    if counted != covered:
+        raise ContinuityError(f"{_name(plan, part)}: {covered} offsets are covered, but {counted} have a class")
+
+
+def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> PartitionState:
+    gaps = [gap for gap in part.gaps if gap.end > at]
+    reason: dict[str, GapReason] = {"lost": "unknown", "corrupt": "corrupt"}
+    if stop and stop.kind in reason:
+        fields = {"from": stop.offset, "to": stop.end, "reason": reason[stop.kind], "detected_at": plan.created_at}
+        gaps.insert(0, Gap.model_validate(fields))
+    return PartitionState(
+        incarnation=part.incarnation,
+        topic_id=part.topic_id,
+        partition=part.partition,
+        start_offset=part.start,
+        next_offset=at,
+        leader_epoch=part.leader_epoch,
+        lineage=part.lineage,
+        gaps=tuple(gaps),
+        held_by=() if stop else part.held_by,
+    )
+
+
+def _without_segment(part: PartitionPlan, offset_class: OffsetClass, start: int, end: int) -> EvidenceRow:
+    return EvidenceRow(part.incarnation, part.partition, start, end, offset_class, end - start)
+
+
+def _name(plan: RunPlan, part: PartitionPlan) -> str:
+    return f"{plan.cluster}/{plan.topic} partition {part.partition} of incarnation {part.incarnation}"

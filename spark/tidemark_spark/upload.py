@@ -1,0 +1,56 @@
+"""A file to the store, exactly once, whatever happened before: a retried task writes the same name and bytes."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Final
+
+from crc32c import crc32c
+
+from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.store import Store
+
+_CHUNK: Final = 8 << 20
+_TRIES: Final = 3
+
+
+def upload_once(store: Store, key: str, file: BinaryIO) -> int:
+    """Create ``key`` with the bytes of ``file``, or find that it has them already; returns their number.
+
+    Raises:
+        PreconditionFailed: the key holds other bytes.
+        UnknownOutcome: the store gave no proof, several times.
+    """
+    size, checksum = _sum(file)
+    for left in reversed(range(_TRIES)):
+        file.seek(0)
+        try:
+            store.put(key, file, size=size, crc32c=checksum, if_none_match=True)
+        except (PreconditionFailed, UnknownOutcome) as error:
+            there = _there(store, key)
+            if there == (size, checksum):
+                return size
+            if there is not None:
+                raise PreconditionFailed(key, f"holds {there[0]} other bytes, not the {size} of this task") from error
+            if not left:
+                raise
+        else:
+            return size
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _sum(file: BinaryIO) -> tuple[int, int]:
+    file.seek(0)
+    size = checksum = 0
+    while chunk := file.read(_CHUNK):
+        size += len(chunk)
+        checksum = crc32c(chunk, checksum)
+    return size, checksum
+
+
+def _there(store: Store, key: str) -> tuple[int, int] | None:
+    """(size, CRC32C) of the object, or None if there is none."""
+    try:
+        info = store.head(key)
+        return info.size, crc32c(store.get(key).body) if info.crc32c is None else info.crc32c
+    except NotFound:
+        return None

@@ -1,0 +1,125 @@
+"""Parquet files, one per date, written row group by row group to a temporary file and uploaded when complete.
+
+The bytes are a function of the rows and of pyarrow's version. A file's name tells its offsets and what it was made
+from, so a task that runs twice writes the same objects. Memory is bounded: by :data:`BUFFER_BYTES` of rows that wait
+for a row group, and by :data:`MAX_OPEN` files; when one more date comes, the file that was idle longest is completed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, BinaryIO, Final, Self, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.store import Store
+from tidemark_spark.upload import upload_once
+
+ROW_GROUP_BYTES: Final = 64 << 20
+BUFFER_BYTES: Final = 128 << 20
+MAX_OPEN: Final = 8
+
+_DICTIONARY: Final = {
+    "kafka_incarnation": "kafka_incarnation",
+    "kafka_partition": "kafka_partition",
+    "kafka_timestamp_type": "kafka_timestamp_type",
+    "kafka_headers": "kafka_headers.list.element.key",
+    "kafka_leader_epoch": "kafka_leader_epoch",
+    "reason": "reason",
+}
+_STATISTICS: Final = {"kafka_partition", "kafka_offset", "kafka_timestamp"}
+_DELTA_ENCODED: Final = {"kafka_offset", "kafka_timestamp"}
+
+
+@dataclass
+class _OpenFile:
+    """A file under way: the rows that wait for a row group, and the offsets it holds."""
+
+    file: BinaryIO
+    parquet: pq.ParquetWriter
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_bytes: int = 0
+    first: int = -1
+    last: int = -1
+
+    def flush(self) -> None:
+        """Write what waits as one row group."""
+        if self.waiting:
+            table = pa.Table.from_batches(self.waiting)
+            self.parquet.write_table(table, row_group_size=table.num_rows)
+        self.waiting, self.waiting_bytes = [], 0
+
+
+class DateFiles:
+    """The open files of one task.
+
+    ``key_of(dt, first, last)`` names a file by its offsets; ``done(dt, key, size)`` is called for each that is
+    complete in the store. Used with ``with``, which removes what is unfinished.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        schema: pa.Schema,
+        key_of: Callable[[date, int, int], str],
+        done: Callable[[date, str, int], None],
+    ) -> None:
+        self._store = store
+        self._schema = schema
+        self._key_of = key_of
+        self._done = done
+        self._open: dict[date, _OpenFile] = {}
+
+    def add(self, dt: date, rows: pa.RecordBatch, first: int, last: int) -> None:
+        """Append ``rows``, which account for offsets from ``first`` to ``last``, above those added before."""
+        target = self._open.pop(dt, None) or self._start()
+        self._open[dt] = target  # the dict's order is that of use
+        target.waiting.append(rows)
+        target.waiting_bytes += rows.nbytes
+        if target.first < 0:
+            target.first = first
+        target.last = last
+        if target.waiting_bytes >= ROW_GROUP_BYTES:
+            target.flush()
+        elif sum(one.waiting_bytes for one in self._open.values()) >= BUFFER_BYTES:
+            max(self._open.values(), key=lambda one: one.waiting_bytes).flush()
+
+    def close(self) -> None:
+        """Complete all files, by date."""
+        for dt in sorted(self._open):
+            self._complete(dt)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._open.values():
+            one.file.close()
+
+    def _start(self) -> _OpenFile:
+        if len(self._open) == MAX_OPEN:
+            self._complete(next(iter(self._open)))
+        file = cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))  # noqa: SIM115 - closed when complete
+        names: Any = [_DICTIONARY[name] for name in self._schema.names if name in _DICTIONARY]
+        parquet = pq.ParquetWriter(
+            file,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=names,
+            write_statistics=[name for name in self._schema.names if name in _STATISTICS],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in self._schema.names if name in _DELTA_ENCODED},
+        )
+        return _OpenFile(file, parquet)
+
+    def _complete(self, dt: date) -> None:
+        one = self._open.pop(dt)
+        with one.file:
+            one.flush()
+            one.parquet.close()
+            key = self._key_of(dt, one.first, one.last)
+            self._done(dt, key, upload_once(self._store, key, one.file))

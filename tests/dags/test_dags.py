@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+
+from tests.plugins.world import World
+from tests.support.paths import ROOT
+from tidemark_airflow.ingest import dag_id
+
+INGEST = {
+    "wait": {"plan", "continuity"},
+    "plan": {"convert", "publish", "continuity"},
+    "convert": {"publish"},
+    "publish": {"continuity"},
+    "continuity": set[str](),
+}
+BACKFILL = {
+    "validate": {"plan", "convert", "publish", "continuity"},
+    "plan": {"convert", "publish", "continuity"},
+    "convert": {"publish"},
+    "publish": {"continuity"},
+    "continuity": set[str](),
+}
+# What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
+HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
+
+PARSE = """\
+import json, socket, sys
+
+def refuse(*_):
+    raise AssertionError("a DAG file opened a connection")
+
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
+from airflow.sdk import BaseHook
+
+BaseHook.get_connection = refuse
+from airflow.dag_processing.dagbag import DagBag
+
+before = set(sys.modules)
+bag = DagBag(sys.argv[1])
+heavy = sorted(set(json.loads(sys.argv[2])) & set(sys.modules) - before)
+print("RESULT", json.dumps({"errors": bag.import_errors, "heavy": heavy, "dags": sorted(bag.dags)}))
+"""
+
+
+def bag_of(world: World, monkeypatch: pytest.MonkeyPatch) -> DagBag:
+    monkeypatch.setenv("TIDEMARK_TOPICS", str(world.topics_file))
+    return DagBag(str(ROOT / "dags"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "orders", "clicks", owner="payments")
+
+
+@pytest.fixture
+def bag(world: World, monkeypatch: pytest.MonkeyPatch) -> DagBag:
+    return bag_of(world, monkeypatch)
+
+
+def parse_alone(world: World) -> dict[str, Any]:
+    """What a fresh process finds that may open no connection."""
+    command = [sys.executable, "-c", PARSE, str(ROOT / "dags"), json.dumps(HEAVY)]
+    env = {**os.environ, "TIDEMARK_TOPICS": str(world.topics_file)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120)
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+    return found
+
+
+def test_parsing_needs_no_network_no_connection_and_nothing_heavy(world: World) -> None:
+    assert parse_alone(world) == {
+        "errors": {},
+        "heavy": [],
+        "dags": ["tidemark_backfill", "tidemark_ingest__kafka-1__clicks", "tidemark_ingest__kafka-1__orders"],
+    }
+
+
+def test_two_hundred_topics_on_s3_parse_in_one_go(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    names = [f"topic-{n:03}" for n in range(200)]
+    topics = [{"topic": name, "cluster": "kafka-1"} for name in names]
+    world.write_topics(raw={"url": "s3://raw"}, lake="s3://lake/tables", topics=topics)
+    started = time.perf_counter()
+    found = parse_alone(world)
+    sys.stdout.write(f"200 topics: {time.perf_counter() - started:.1f} s with a new interpreter\n")
+
+    assert found["errors"] == {}
+    assert found["dags"] == ["tidemark_backfill", *(f"tidemark_ingest__kafka-1__{name}" for name in names)]
+    # Airflow itself checks s3:// asset URIs by the amazon provider, which imports its client.
+    assert set(found["heavy"]) <= {"boto3", "botocore"}
+
+
+def test_the_task_graphs(bag: DagBag) -> None:
+    graphs = {
+        name: {task.task_id: set(task.downstream_task_ids) for task in dag.tasks} for name, dag in bag.dags.items()
+    }
+
+    assert graphs == {
+        "tidemark_ingest__kafka-1__orders": INGEST,
+        "tidemark_ingest__kafka-1__clicks": INGEST,
+        "tidemark_backfill": BACKFILL,
+    }
+
+
+def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
+    for dag in bag.dags.values():
+        assert "tidemark" in dag.tags
+        assert dag.description
+        assert dag.doc_md
+        assert dag.catchup is False
+        for task in dag.tasks:
+            assert task.owner == ("tidemark" if dag.dag_id == "tidemark_backfill" else "payments")
+            assert task.retries >= 2
+            assert task.retry_exponential_backoff
+            assert task.on_failure_callback
+
+
+def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World) -> None:
+    dag = bag.dags["tidemark_ingest__kafka-1__orders"]
+
+    assert dag.timetable.summary == "@continuous"
+    assert dag.max_active_runs == 1
+    assert dag.max_consecutive_failed_dag_runs == 100
+    assert dag.start_date is not None
+    assert dag.task_dict["wait"].execution_timeout is None
+    [asset] = dag.task_dict["publish"].outlets
+    assert (asset.name, asset.uri) == ("orders", f"file://{world.root}/lake/orders")
+
+
+def test_the_backfill_form(bag: DagBag) -> None:
+    dag = bag.dags["tidemark_backfill"]
+    schemas = {name: dag.params.get_param(name).schema for name in dag.params}
+
+    assert dag.timetable.summary in {"None", None}
+    assert schemas["topic"]["enum"] == ["kafka-1/clicks", "kafka-1/orders"]
+    assert schemas["from_date"]["format"] == schemas["to_date"]["format"] == "date"
+    assert schemas["dry_run"]["type"] == "boolean"
+    assert dag.params["dry_run"] is True
+
+
+def test_dags_survive_serialization_and_do_not_change_by_themselves(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = bag_of(world, monkeypatch), bag_of(world, monkeypatch)
+
+    for name, dag in first.dags.items():
+        dumped = DagSerialization.serialize_dag(dag)
+        assert dumped == DagSerialization.serialize_dag(second.dags[name])
+        again = DagSerialization.deserialize_dag(json.loads(json.dumps(dumped)))
+        assert set(again.task_dict) == set(dag.task_dict)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param({"topic": "orders", "ownr": "me"}, "topics.0.ownr: is no known key", id="typo"),
+        pytest.param({"topic": "no spaces"}, "topics.0.topic: ", id="topic name"),
+        pytest.param({"topic": "orders", "lateness": "soon"}, "topics.0.lateness: ", id="duration"),
+    ],
+)
+def test_a_mistake_in_the_topics_file_is_an_import_error_with_file_field_and_rule(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], problem: str
+) -> None:
+    world.write_topics(cluster="kafka-1", raw={"url": "s3://raw"}, lake="s3://lake", topics=[change])
+    errors = bag_of(world, monkeypatch).import_errors
+
+    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py"}
+    for message in errors.values():
+        assert str(world.topics_file) in message
+        assert problem in message
+
+
+def test_a_missing_topics_file_is_an_import_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.topics_file.unlink()
+
+    for message in bag_of(world, monkeypatch).import_errors.values():
+        assert "cannot be read" in message
+
+
+def test_dag_ids_are_unique_and_short_enough(world: World) -> None:
+    topic = world.deployment.topics[0]
+    names = [("a", "b__c"), ("a__b", "c"), ("c" * 100, "t" * 249), ("c" * 100, "t" * 248 + "u")]
+    ids = [dag_id(topic.model_copy(update={"cluster": cluster, "topic": name})) for cluster, name in names]
+
+    assert len(set(ids)) == len(ids)
+    assert all(len(one) <= 250 for one in ids)
+
+
+def test_dag_files_import_only_what_they_may() -> None:
+    for path in (ROOT / "dags").glob("*.py"):
+        imported = {line.split()[1].split(".")[0] for line in path.read_text().splitlines() if line.startswith("from ")}
+        assert imported <= {"__future__", "airflow", "tidemark", "tidemark_airflow"}

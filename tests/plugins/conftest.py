@@ -1,0 +1,18 @@
+"""Fixtures of the tests of what runs inside Airflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.plugins.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A deployment with the topic ``orders``, whose topics file is the one that Airflow's side reads."""
+    made = World(tmp_path / "world")
+    monkeypatch.setenv("TIDEMARK_TOPICS", str(made.topics_file))
+    monkeypatch.setenv("TIDEMARK_SCAN_SECONDS", "0.01")
+    return made

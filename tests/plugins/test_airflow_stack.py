@@ -1,0 +1,109 @@
+"""Airflow's own processes from a watermark to a published date: the one test that trusts no fake of Airflow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.plugins.world import CLUSTER, DATE, World, gap
+from tests.support.airflow import AirflowStack
+from tests.support.airflow_client import AirflowApiError, Json
+from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
+from tidemark.table import committed_ledger
+from tidemark_airflow.outbox import read_published
+
+ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
+CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"), "orders", "clicks")
+
+
+@pytest.fixture(scope="module")
+def stack(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
+    home = tmp_path_factory.mktemp("airflow")
+    submit = home / "spark-submit"
+    submit.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.plugins.world "$@"\n')
+    submit.chmod(0o755)
+    env = {
+        "TIDEMARK_TOPICS": str(world.topics_file),
+        "TIDEMARK_SPARK_SUBMIT": str(submit),
+        "TIDEMARK_SCAN_SECONDS": "0.5",
+        "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
+    }
+    with AirflowStack(home, dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as airflow:
+        yield airflow
+
+
+def runs(stack: AirflowStack, dag: str) -> list[Json]:
+    """The DAG's runs, oldest first."""
+    found: list[Json] = stack.client.get(f"/dags/{dag}/dagRuns", order_by="run_after", limit=100)["dag_runs"]
+    return found
+
+
+def states(stack: AirflowStack, dag: str, run: str) -> dict[str, str | None]:
+    """State by task."""
+    tasks = stack.client.get(f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+    return {task["task_id"]: task["state"] for task in tasks}
+
+
+def is_waiting(stack: AirflowStack, dag: str, number: int) -> bool:
+    """Whether the DAG's run ``number`` is deferred in its first task, which holds no worker."""
+    found = runs(stack, dag)
+    return len(found) > number and states(stack, dag, found[number]["dag_run_id"])["wait"] == "deferred"
+
+
+def start(stack: AirflowStack, *dags: str) -> None:
+    for dag in dags:
+        stack.client.wait_for_dag(dag)
+        stack.client.patch(f"/dags/{dag}", {"is_paused": False})
+    for dag in dags:
+        wait_until(partial(is_waiting, stack, dag, 0), timeout=60, what=f"{dag} to wait", interval=0.5)
+
+
+def test_a_watermark_becomes_a_published_date_and_a_gap_one_alert(stack: AirflowStack, world: World) -> None:
+    start(stack, ORDERS, CLICKS)
+    assert stack.client.import_errors() == {}
+
+    world.upload("orders", 100)
+    wait_until(lambda: is_waiting(stack, ORDERS, 1), timeout=90, what="orders to be landed", interval=0.5)
+    first = runs(stack, ORDERS)[0]
+    assert first["state"] == "success"
+    assert set(states(stack, ORDERS, first["dag_run_id"]).values()) == {"success"}
+    assert len(runs(stack, CLICKS)) == 1
+    lake = world.lake("orders")
+    ledger = committed_ledger(lake)
+    assert ledger.by_partition[0, 0].next_offset == 100
+    published = read_published(lake).value
+    assert (published.n, published.attempt) == (1, ledger.attempt)
+    events = stack.client.get("/assets/events", source_dag_id=ORDERS)["asset_events"]
+    assert [event["partition_key"] for event in events] == [DATE]
+    assert events[0]["extra"]["ledger"] == 1
+
+    world.upload("clicks", 0, gaps=[gap(0, 40)])
+    wait_until(lambda: is_waiting(stack, CLICKS, 1), timeout=90, what="the gap to be told of", interval=0.5)
+    told = runs(stack, CLICKS)[0]
+    assert told["state"] == "failed"
+    assert states(stack, CLICKS, told["dag_run_id"])["continuity"] == "failed"
+    log = "\n".join(path.read_text() for path in (stack.home / "logs").rglob("*continuity*/*.log"))
+    assert "clicks-0: offsets 0 to 39 (40) are missing: deleted_before_upload" in log
+    assert list(read_published(world.lake("clicks")).value.alerted) == ["0-0-0"]
+
+
+def test_the_backfill_form_refuses_what_its_schema_forbids(stack: AirflowStack) -> None:
+    stack.client.wait_for_dag("tidemark_backfill")
+    form = {"topic": f"{CLUSTER}/orders", "from_date": "2026-01-01", "to_date": "yesterday"}
+    with pytest.raises(AirflowApiError, match="yesterday"):
+        stack.client.post("/dags/tidemark_backfill/dagRuns", {"logical_date": None, "conf": form})
+
+
+def test_secrets_are_not_in_task_logs(stack: AirflowStack) -> None:
+    logs = [path for path in (stack.home / "logs").rglob("*.log") if "convert" in str(path)]
+    assert logs
+    assert not any(stack.password in path.read_text() for path in logs)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.plugins.world import CLUSTER, World, entry
+from tidemark.errors import AccessDenied, UnknownOutcome
+from tidemark.store import Store, StoreOptions
+from tidemark.store.base import Fetched, ObjectInfo
+from tidemark_airflow.scan import IndexScanner, Scan, Source
+
+
+class Counting:
+    """A store that counts what is read, and fails as it is told to."""
+
+    def __init__(self, store: Store) -> None:
+        self.url = store.url
+        self.store = store
+        self.reads: Counter[str] = Counter()
+        self.lists = 0
+        self.failure: Exception | None = None
+
+    def get(self, key: str) -> Fetched:
+        self.reads[key] += 1
+        return self.store.get(key)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        self.lists += 1
+        if self.failure:
+            raise self.failure
+        return self.store.list(prefix)
+
+
+@pytest.fixture
+def store(world: World) -> Counting:
+    return Counting(world.raw)
+
+
+@pytest.fixture
+def scanner(world: World, store: Counting) -> IndexScanner:
+    deployment = world.deployment
+
+    def open_one(_url: str, _options: StoreOptions) -> Store:
+        return store  # type: ignore[return-value] # as much of a store as a scan uses
+
+    return IndexScanner(Source.of(deployment, deployment.topics[0], 1), open_one)
+
+
+def offsets(scan: Scan, topic: str = "orders") -> dict[int, int]:
+    return {one.partition: one.next_offset for one in scan.topics.get(topic, ())}
+
+
+def test_only_changed_indexes_are_read(world: World, store: Counting, scanner: IndexScanner) -> None:
+    world.put_index(entry(next_offset=1), broker=1)
+    world.put_index(entry(partition=1, next_offset=1), broker=2)
+    first = scanner.scan()
+    assert scanner.scan() is first
+    world.put_index(entry(partition=1, next_offset=2), broker=2)
+
+    assert offsets(scanner.scan()) == {0: 1, 1: 2}
+    assert store.reads == {world.control.index(1): 1, world.control.index(2): 2}
+
+
+def test_the_newest_leader_of_the_newest_incarnation_counts(world: World, scanner: IndexScanner) -> None:
+    world.put_index(entry(next_offset=50, epoch=3), broker=1)
+    world.put_index(entry(next_offset=40, epoch=4), broker=2)
+    assert offsets(scanner.scan()) == {0: 40}
+
+    world.put_index(entry(next_offset=5, epoch=0, incarnation=1), broker=3)
+    assert offsets(scanner.scan()) == {0: 5}
+
+
+def test_an_index_that_is_removed_no_longer_counts(world: World, scanner: IndexScanner) -> None:
+    world.put_index(entry(next_offset=1))
+    scanner.scan()
+    world.raw.delete(world.control.index(1))
+
+    assert scanner.scan().topics == {}
+
+
+def test_an_index_that_does_not_parse_leaves_the_last_good_one(
+    world: World, store: Counting, scanner: IndexScanner, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.put_index(entry(next_offset=1), broker=1)
+    world.put_index(entry(partition=1, next_offset=1), broker=2)
+    scanner.scan()
+    world.raw.put(world.control.index(1), b"{}")
+    world.put_index(entry(partition=1, next_offset=2), broker=2)
+
+    scan = [scanner.scan() for _ in range(3)][-1]
+
+    assert offsets(scan) == {0: 1, 1: 2}
+    assert scan.failing_since is None
+    assert store.reads[world.control.index(1)] == 2
+    assert sum("does not parse" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("failure", [UnknownOutcome("k", "no answer"), AccessDenied("k", "no"), PermissionError("no")])
+def test_a_store_that_fails_is_told_of_and_tried_again_more_slowly(
+    world: World, store: Counting, scanner: IndexScanner, failure: Exception
+) -> None:
+    world.put_index(entry(next_offset=1))
+    scanner.scan()
+    store.failure = failure
+    found = [(scanner.scan(), scanner.pause) for _ in range(12)]
+    scan, pauses = found[-1][0], [pause for _, pause in found]
+
+    assert offsets(scan) == {0: 1}
+    assert str(failure) in scan.failure
+    assert pauses[:3] == [2, 4, 8]
+    assert pauses[-1] == 60
+    since = scan.failing_since
+    assert since is not None
+    assert scanner.scan().failing_since == since
+
+    store.failure = None
+    world.put_index(entry(next_offset=2))
+    assert scanner.scan() == Scan({"orders": [entry(next_offset=2)]})
+    assert scanner.pause == 1
+
+
+def test_a_topic_with_a_bucket_of_its_own_is_looked_for_there_too(world: World) -> None:
+    world.write_topics(
+        cluster=CLUSTER,
+        raw={"url": "s3://raw/prefix", "topics": {"big": {"url": "s3://big"}}},
+        lake="s3://lake",
+        topics=[{"topic": "big"}, {"topic": "orders"}],
+    )
+    deployment = world.deployment
+    default = ("s3://raw", f"prefix/_watermarks/{CLUSTER}/")
+    own = ("s3://big", f"_watermarks/{CLUSTER}/")
+
+    assert Source.of(deployment, deployment.topic("orders"), 1).places == (default,)
+    assert Source.of(deployment, deployment.topic("big"), 1).places == (own, default)

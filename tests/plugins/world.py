@@ -1,0 +1,234 @@
+"""A deployment in one directory: a topics file, what an agent uploads, and what a Spark job commits.
+
+Enough of each for Airflow's side: objects have their real formats and planning is the real one, but a segment's bytes
+are not Kafka's, and the job lands no rows. ``python -m tests.plugins.world`` is that job, with spark-submit's
+command line, so that an executable that runs it can stand in for spark-submit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tidemark.gaps import Gap
+from tidemark.incarnations import TopicIncarnations
+from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
+from tidemark.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger, PartitionState, new_attempt
+from tidemark.manifest import ObjectSum, SegmentManifest
+from tidemark.planning import read_plan
+from tidemark.runs import PartitionPlan, RunResult
+from tidemark.store import Store, open_store
+from tidemark.stored import utc_now
+from tidemark.table import Lake, committed_ledger, open_lake
+from tidemark.topics import Deployment, load_topics
+from tidemark.watermark import Watermark, render
+from tidemark.watermark_index import IndexEntry, WatermarkIndex
+
+CLUSTER = "kafka-1"
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+DATE = "2026-01-01"
+
+
+def gap(start: int, end: int) -> Gap:
+    """Offsets that the broker deleted before they were uploaded."""
+    return Gap.model_validate({"from": start, "to": end, "reason": "deleted_before_upload", "detected_at": LONG_AGO})
+
+
+def entry(
+    topic: str = "orders",
+    partition: int = 0,
+    next_offset: int = 0,
+    *,
+    epoch: int = 0,
+    incarnation: int = 0,
+    gaps: Iterable[Gap] = (),
+    observed_at: datetime = LONG_AGO,
+) -> IndexEntry:
+    """A partition in a watermark index."""
+    return IndexEntry(
+        topic=topic,
+        partition=partition,
+        topic_id=TOPIC_ID,
+        incarnation=incarnation,
+        leader_epoch=epoch,
+        next_offset=next_offset,
+        uploaded_end=next_offset,
+        log_end_offset=next_offset,
+        high_watermark=next_offset,
+        observed_at=observed_at,
+        gaps=tuple(gaps),
+    )
+
+
+def state(partition: int, next_offset: int, *, gaps: Iterable[Gap] = ()) -> PartitionState:
+    """A partition in a ledger."""
+    return PartitionState(
+        incarnation=0,
+        topic_id=TOPIC_ID,
+        partition=partition,
+        start_offset=0,
+        next_offset=next_offset,
+        leader_epoch=0,
+        lineage=((0, 0),),
+        gaps=tuple(gaps),
+    )
+
+
+class World:
+    """A deployment below ``root``."""
+
+    def __init__(self, root: Path, *topics: str, **of_each: Any) -> None:
+        """Writes the topics file; ``of_each`` are settings of all its topics."""
+        self.root = root
+        self.topics_file = root / "topics.yaml"
+        root.mkdir(parents=True, exist_ok=True)
+        self.write_topics(
+            cluster=CLUSTER,
+            raw={"url": f"file://{root}/raw"},
+            lake=f"file://{root}/lake",
+            defaults={"batch": {"age": "0s"}, **of_each},
+            topics=[{"topic": topic} for topic in topics or ("orders",)],
+        )
+        self.raw: Store = open_store(f"file://{root}/raw")
+        self.control = ControlKeys("", CLUSTER)
+
+    def write_topics(self, **content: Any) -> None:
+        """Replace the topics file."""
+        self.topics_file.write_text(yaml.safe_dump(content))
+
+    @property
+    def deployment(self) -> Deployment:
+        """The topics file, read."""
+        return load_topics(self.topics_file)
+
+    def lake(self, topic: str = "orders") -> Lake:
+        """The table of a topic."""
+        deployment = self.deployment
+        return open_lake(deployment, deployment.topic(topic))
+
+    def put_index(self, *entries: IndexEntry, broker: int = 1) -> None:
+        """What the agent of ``broker`` knows."""
+        index = WatermarkIndex(
+            cluster=CLUSTER, broker=broker, agent_version="test", written_at=utc_now(), entries=entries
+        )
+        self.raw.put(self.control.index(broker), index.to_bytes())
+
+    def upload(self, topic: str, end: int, *, start: int = 0, gaps: Sequence[Gap] = ()) -> None:
+        """Partition 0 of ``topic`` as an agent leaves it that has uploaded ``[start, end)`` as one segment."""
+        keys = PartitionKeys(Endpoint(self.raw.url), CLUSTER, topic, 0)
+        lives = TopicIncarnations(topic=topic).with_topic_id(TOPIC_ID, LONG_AGO)
+        self.raw.put(self.control.incarnations(topic), lives.to_bytes())
+        next_offset = start if gaps else end
+        if end > start:
+            etag = self.raw.put(keys.segment(start, "log"), b"bytes")
+            manifest = _manifest(topic, start, end, etag)
+            self.raw.put(keys.segment(start, "manifest.json"), manifest.to_bytes())
+        watermark = Watermark(
+            topic_id=TOPIC_ID,
+            start_offset=0,
+            leader_epoch=0,
+            next_offset=next_offset,
+            lineage=((0, 0),),
+            gaps=tuple(gaps),
+            broker=1,
+            written_at=utc_now(),
+        )
+        self.raw.put(keys.watermark, render(start, watermark))
+        self.put_index(entry(topic, 0, next_offset, gaps=gaps), broker=abs(hash(topic)) % 1000)
+
+
+def _manifest(topic: str, start: int, end: int, etag: str) -> SegmentManifest:
+    return SegmentManifest(
+        cluster=CLUSTER,
+        topic=topic,
+        topic_id=TOPIC_ID,
+        partition=0,
+        base_offset=start,
+        last_batch_end=end,
+        next_offset=end,
+        lineage=((0, 0),),
+        first_timestamp=None,
+        max_timestamp=None,
+        batch_count=1,
+        magics=(2,),
+        codecs=("none",),
+        open_transactions=(),
+        log_start_offset=0,
+        high_watermark=end,
+        last_stable_offset=end,
+        offsets_from="broker",
+        cleanup_policy="delete",
+        rotated_at=LONG_AGO,
+        uploaded_at=LONG_AGO,
+        broker=1,
+        agent_version="test",
+        state="whole",
+        objects={f"{start:020d}.log": ObjectSum(size=5, crc32c="00000000", etag=etag)},
+    )
+
+
+def commit(
+    lake: Lake, *partitions: PartitionState, dates: Sequence[str] = (DATE,), attempt: int | None = None
+) -> Ledger:
+    """Commit a ledger with these partitions to the table, as a job does, without any row."""
+    from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+    from deltalake.schema import PrimitiveType
+
+    parent = committed_ledger(lake)
+    ledger = parent.model_copy(
+        update={
+            "n": parent.n + 1,
+            "attempt": new_attempt() if attempt is None else attempt,
+            "parent": parent.as_parent(),
+            "kind": "ingest",
+            "partitions": tuple({**parent.by_partition, **{one.key: one for one in partitions}}.values()),
+            "dates_changed": tuple(dates),
+            "committed_at": utc_now(),
+        }
+    )
+    lake.store.put(lake.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes(), if_none_match=True)
+    (Path(lake.url.removeprefix("file://"))).mkdir(parents=True, exist_ok=True)
+    if not DeltaTable.is_deltatable(lake.url):
+        DeltaTable.create(lake.url, Schema([Field("kafka_offset", PrimitiveType("long"))]))
+    table = DeltaTable(lake.url)
+    named = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
+    table.create_write_transaction([], "append", table.schema(), commit_properties=CommitProperties(None, None, named))
+    return ledger
+
+
+def run_job(argv: Sequence[str]) -> None:
+    """Carry out a plan: all offsets get a class, no row lands, and the result is written."""
+    parser = argparse.ArgumentParser()
+    for option in ("topics", "cluster", "topic", "plan"):
+        parser.add_argument(f"--{option}", required=True)
+    options = parser.parse_args(argv[[name.endswith("convert.py") for name in argv].index(True) + 1 :])
+    deployment = load_topics(Path(options.topics))
+    lake = open_lake(deployment, deployment.topic(options.topic, options.cluster))
+    plan = read_plan(lake, options.plan)
+    states = [_landed(one) for one in plan.partitions]
+    ledger = commit(lake, *states, dates=(DATE,) if plan.tasks else (), attempt=plan.attempt)
+    result = RunResult(
+        attempt=plan.attempt,
+        status="landed",
+        cluster=plan.cluster,
+        topic=plan.topic,
+        table=plan.table,
+        ledger_n=ledger.n,
+        dates=ledger.dates_changed,
+    )
+    lake.store.put(lake.keys.result(plan.attempt), result.to_bytes())
+
+
+def _landed(plan: PartitionPlan) -> PartitionState:
+    return state(plan.partition, plan.end, gaps=plan.gaps)
+
+
+if __name__ == "__main__":
+    run_job(sys.argv[1:])

@@ -1,0 +1,182 @@
+"""The run loop: it connects what lies on disk, what the broker says, the queue and the workers, and decides nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+
+import structlog
+
+from tidemark.endpoints import resolver_of
+from tidemark.errors import StoreError, TidemarkError
+from tidemark.layout import TopicPartition
+from uploader_agent.broker import Broker
+from uploader_agent.events import Doorbell
+from uploader_agent.health import Health
+from uploader_agent.indexes import Indexes
+from uploader_agent.leadership import Leadership
+from uploader_agent.metadata import Metadata
+from uploader_agent.metrics import Metrics
+from uploader_agent.partition import Context, LedPartition
+from uploader_agent.places import OpenStore, Places
+from uploader_agent.queue import UploadQueue
+from uploader_agent.settings import AgentSettings
+from uploader_agent.workers import Task, Workers
+
+logger = structlog.get_logger(__name__)
+
+_HIGH_WATERMARK_POLL = 0.25
+"""Seconds until the high watermark is asked for again while a rotated segment waits for it: followers must fetch."""
+
+_NEW_DIRECTORY_PAUSE = 0.2
+"""Seconds from a new partition directory until the broker's metadata is asked who leads it."""
+
+_STALLS = 3
+"""How often ``upload_once`` tries the same jobs before it gives up on them."""
+
+
+class Agent:
+    """One broker's agent. :meth:`run` and :meth:`upload_once` are called once, from one thread."""
+
+    def __init__(
+        self, settings: AgentSettings, broker: Broker, metadata: Metadata, opener: OpenStore, doorbell: Doorbell
+    ) -> None:
+        self.metrics = Metrics()
+        self.health = Health(limit=60 + 3 * settings.scan_interval.total_seconds())
+        self._settings = settings
+        self._broker = broker
+        self._doorbell = doorbell
+        self._stopping = threading.Event()
+        self._drained = threading.Event()
+        places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.endpoints), opener)
+        context = Context(broker.node_id, places.settle, places.control_store, places.control, self._drained.wait)
+        self.leadership = Leadership(metadata, broker.log_dirs, settings.takes, context, self.metrics)
+        self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
+        self._workers = Workers(self._queue, settings.upload, self.metrics, self._revisit)
+        self._indexes = Indexes(places, broker.node_id, settings.index)
+        self._revisits: dict[TopicPartition, float] = {}
+        self._revisits_lock = threading.Lock()
+        self._next_scan = self._next_metadata = 0.0
+
+    def stop(self) -> None:
+        """End :meth:`run` soon: take no new work, finish what is under way. For signal handlers and other threads."""
+        self._stopping.set()
+        self._doorbell.ring()
+
+    def run(self) -> None:
+        """Upload until :meth:`stop`."""
+        self._workers.start()
+        while not self._stopping.is_set():
+            self._turn()
+        self._drain()
+
+    def upload_once(self) -> None:
+        """Upload all that may go now, write the index, and return. What failed is told by the partitions' ``error``."""
+        self._workers.start()
+        before: dict[TopicPartition, list[Task]] = {}
+        stalls = 0
+        while stalls < _STALLS and not self._stopping.is_set():
+            self._refresh()
+            planned = {at: tasks for at in self.leadership.partitions if (tasks := self._look(at))}
+            stalls = stalls + 1 if planned == before else 0
+            if not planned or (
+                stalls and not any(task.partition.error for tasks in planned.values() for task in tasks)
+            ):
+                break
+            before = planned
+            self._queue.wait_idle()
+        self._drain()
+
+    def survey(self) -> None:
+        """Learn where everything stands; records new topics' incarnations, and uploads nothing."""
+        self._refresh()
+        for partition in self.leadership.partitions.values():
+            partition.look()
+            try:
+                if partition.segments:
+                    partition.learn()
+            except TidemarkError as error:
+                partition.error = f"{type(error).__name__}: {error}"
+
+    def _turn(self) -> None:
+        """Wait for whatever comes first, and see to it."""
+        rung = self._doorbell.wait(self._next_time() - time.monotonic())
+        self.health.turned()
+        now = time.monotonic()
+        if rung & set(self._broker.log_dirs):
+            self._next_metadata = min(self._next_metadata, now + _NEW_DIRECTORY_PAUSE)
+        due = {at for at, one in self.leadership.partitions.items() if one.folder in rung} | self._revisited(now)
+        if now >= self._next_metadata:
+            due |= self._refresh()
+        if now >= self._next_scan:
+            self._next_scan = now + self._settings.scan_interval.total_seconds()
+            due = set(self.leadership.partitions)
+        self._look_at(due & self.leadership.partitions.keys())
+        self.health.ready = self.leadership.seen and all(
+            one.surveyed or one.error for one in self.leadership.partitions.values()
+        )
+        self._write_indexes()
+
+    def _refresh(self) -> set[TopicPartition]:
+        changed = self.leadership.refresh()
+        for at in changed:
+            self._queue.drop(at)
+        self._doorbell.watch([*self._broker.log_dirs, *(one.folder for one in self.leadership.partitions.values())])
+        self._next_metadata = time.monotonic() + self._settings.metadata_interval.total_seconds()
+        return changed
+
+    def _look_at(self, due: Collection[TopicPartition]) -> None:
+        """Look at the disks; ask for the offsets of those that have something rotated beyond what is known."""
+        for at in due:
+            self.leadership.partitions[at].look()
+        waiting = [at for at in due if self.leadership.partitions[at].waits_for_high_watermark()]
+        self.leadership.refresh_offsets(waiting)
+        for at in due:
+            self._offer(self.leadership.partitions[at])
+        for at in waiting:
+            if self.leadership.partitions[at].waits_for_high_watermark():
+                self._revisit(at, _HIGH_WATERMARK_POLL)
+
+    def _look(self, at: TopicPartition) -> list[Task]:
+        self.leadership.partitions[at].look()
+        return self._offer(self.leadership.partitions[at])
+
+    def _offer(self, partition: LedPartition) -> list[Task]:
+        quiet_before = time.time() - self._settings.tail_after.total_seconds()
+        tasks = [Task(partition, job) for job in partition.plan(quiet_before)]
+        self._queue.offer(partition.at, tasks)
+        return tasks
+
+    def _revisit(self, at: TopicPartition, after: float) -> None:
+        with self._revisits_lock:
+            moment = time.monotonic() + after
+            self._revisits[at] = min(moment, self._revisits.get(at, moment))
+        self._doorbell.ring()
+
+    def _revisited(self, now: float) -> set[TopicPartition]:
+        with self._revisits_lock:
+            due = {at for at, moment in self._revisits.items() if moment <= now}
+            for at in due:
+                del self._revisits[at]
+            return due
+
+    def _next_time(self) -> float:
+        with self._revisits_lock:
+            moments = [self._next_scan, self._next_metadata, *self._revisits.values()]
+        return min([*moments, time.monotonic() + self._settings.index.min_interval.total_seconds()])
+
+    def _write_indexes(self, *, now: bool = False) -> None:
+        try:
+            if self._indexes.offer(self.leadership.partitions.values(), now=now):
+                self.metrics.index_written.set_to_current_time()
+        except StoreError as error:
+            logger.warning("index_not_written", error=str(error))
+
+    def _drain(self) -> None:
+        """Hand out nothing more, wait for what is under way, and say where things stand."""
+        self._queue.close()
+        if not self._queue.wait_idle(self._settings.drain.total_seconds(), running_only=True):
+            logger.warning("drain_timed_out", limit=str(self._settings.drain))
+        self._drained.set()
+        self._write_indexes(now=True)
