@@ -9,7 +9,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -91,9 +91,9 @@ def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.
     """Compare disk, broker and store without uploading anything; may run beside the agent."""
     settings = load_settings(config)
     configure(settings.log)
-    agent = _build(settings, _broker(settings))
-    agent.survey()
-    lines = reports.of(agent.leadership.partitions.values())
+    with _build(settings, _broker(settings), read_only=True) as agent:
+        agent.survey()
+        lines = reports.of(agent.leadership.partitions.values())
     _print(lines, output, seen=agent.leadership.seen)
     if not agent.leadership.seen or any(line.error for line in lines):
         raise typer.Exit(1)
@@ -130,23 +130,27 @@ def _broker(settings: AgentSettings) -> Broker:
     return read_broker(settings.broker.properties, settings.broker.bootstrap)
 
 
-def _build(settings: AgentSettings, broker: Broker) -> Agent:
-    options = settings.store.model_copy(
-        update={"connections": max(settings.store.connections, settings.upload.concurrency + 2)}
-    )
+@contextmanager
+def _build(settings: AgentSettings, broker: Broker, *, read_only: bool = False) -> Iterator[Agent]:
+    """The agent with its real surroundings."""
+    connections = max(settings.store.connections, settings.upload.concurrency + 2)
+    options = settings.store.model_copy(update={"connections": connections})
     client = settings.broker.client
-    metadata = AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
-    return Agent(settings, broker, metadata, lambda url: open_store(url, options), InotifyDoorbell())
+    with (
+        closing(AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata,
+        closing(InotifyDoorbell()) as doorbell,
+    ):
+        yield Agent(settings, broker, metadata, lambda url: open_store(url, options), doorbell, read_only=read_only)
 
 
 @contextmanager
 def _agent(settings: AgentSettings) -> Iterator[Agent]:
-    """The agent, with its directories locked."""
+    """The agent that uploads, with its directories locked."""
     configure(settings.log)
     broker = _broker(settings)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
-    with lock_directories([*broker.log_dirs, settings.state_dir]):
-        yield _build(settings, broker)
+    with lock_directories([*broker.log_dirs, settings.state_dir]), _build(settings, broker) as agent:
+        yield agent
 
 
 def _print(lines: list[reports.Line], output: Output, *, seen: bool) -> None:

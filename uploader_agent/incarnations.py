@@ -20,9 +20,13 @@ class Life(NamedTuple):
 
 
 class Incarnations:
-    """Finds and, where it is new, records a topic's incarnation. Thread-safe; what is found never changes."""
+    """Finds and, where it is new, records a topic's incarnation. Thread-safe; what is found never changes.
 
-    def __init__(self, store: Store, control: ControlKeys) -> None:
+    With ``record`` off nothing is written: a new incarnation is told as it would be recorded.
+    """
+
+    def __init__(self, store: Store, control: ControlKeys, *, record: bool = True) -> None:
+        self._record = record
         self._store = store
         self._control = control
         self._known: dict[tuple[str, str | None], Life] = {}
@@ -56,6 +60,8 @@ class Incarnations:
                 longer = known.with_topic_id(topic_id, utc_now())
             except ValueError as error:
                 raise FormatError(key, str(error)) from error
+            if not self._record:
+                return Life(len(known.incarnations), longer.incarnations[-1].place)
             try:
                 self._store.put(key, longer.to_bytes(), if_match=etag, if_none_match=etag is None)
             except (PreconditionFailed, UnknownOutcome):

@@ -40,8 +40,16 @@ class Agent:
     """One broker's agent. :meth:`run` and :meth:`upload_once` are called once, from one thread."""
 
     def __init__(
-        self, settings: AgentSettings, broker: Broker, metadata: Metadata, opener: OpenStore, doorbell: Doorbell
+        self,
+        settings: AgentSettings,
+        broker: Broker,
+        metadata: Metadata,
+        opener: OpenStore,
+        doorbell: Doorbell,
+        *,
+        read_only: bool = False,
     ) -> None:
+        """Nothing is started yet. ``read_only`` is for :meth:`survey` alone: the store is not written to."""
         self.metrics = Metrics()
         self.health = Health(limit=60 + 3 * settings.scan_interval.total_seconds())
         self._settings = settings
@@ -49,7 +57,9 @@ class Agent:
         self._doorbell = doorbell
         self._stopping = threading.Event()
         self._drained = threading.Event()
-        places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.endpoints), opener)
+        places = Places(
+            settings.cluster or broker.cluster_id, resolver_of(settings.endpoints), opener, record=not read_only
+        )
         context = Context(broker.node_id, places.settle, places.control_store, places.control, self._drained.wait)
         self.leadership = Leadership(metadata, broker.log_dirs, settings.takes, context, self.metrics)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
@@ -89,7 +99,7 @@ class Agent:
         self._drain()
 
     def survey(self) -> None:
-        """Learn where everything stands; records new topics' incarnations, and uploads nothing."""
+        """Learn where everything stands, and change nothing."""
         self._refresh()
         for partition in self.leadership.partitions.values():
             partition.look()
@@ -117,6 +127,13 @@ class Agent:
             one.surveyed or one.error for one in self.leadership.partitions.values()
         )
         self._write_indexes()
+        self._measure()
+
+    def _measure(self) -> None:
+        partitions = self.leadership.partitions.values()
+        self.metrics.waiting.set(self._queue.waiting())
+        self.metrics.gap_offsets.set(sum(gap.end - gap.start for one in partitions for gap in one.gaps))
+        self.health.ready = self.leadership.seen and all(one.surveyed or one.error for one in partitions)
 
     def _refresh(self) -> set[TopicPartition]:
         changed = self.leadership.refresh()

@@ -17,7 +17,8 @@ OpenStore = Callable[[str], Store]
 class Places:
     """Answers for one cluster; opens each store once. Thread-safe."""
 
-    def __init__(self, cluster: str, endpoints: EndpointResolver, opener: OpenStore) -> None:
+    def __init__(self, cluster: str, endpoints: EndpointResolver, opener: OpenStore, *, record: bool) -> None:
+        """``record`` says whether new incarnations of topics are written down."""
         self._cluster = cluster
         self._endpoints = endpoints
         self._opener = opener
@@ -26,7 +27,7 @@ class Places:
         default = endpoints.default()
         self.control = ControlKeys(default.prefix, cluster)
         self.control_store = self.store(default.store)
-        self._incarnations = Incarnations(self.control_store, self.control)
+        self._incarnations = Incarnations(self.control_store, self.control, record=record)
 
     def store(self, url: str) -> Store:
         """The store of a bucket."""

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from tidemark.hashsum import combine
 from tidemark.intervals import Intervals
 from tidemark.table import Lake
 
@@ -133,8 +134,6 @@ def landed_in(lake: Lake, files: Iterable[str]) -> Landed:
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-
-    from tidemark.decode.rowhash import combine
 
     wanted = pa.array(sorted(files), pa.string())
     offsets: dict[tuple[int, int], Intervals] = {}

@@ -4,7 +4,7 @@
 ``TIDEMARK_TOPICS``        the topics file; default ``include/topics.yaml`` beside ``plugins/``
 ``TIDEMARK_SPARK_JOBS``    the folder of ``convert.py``; default ``spark/jobs`` beside ``plugins/``
 ``TIDEMARK_SPARK_SUBMIT``  the program spark-submit of Spark's own environment; default: from ``PATH``
-``PYSPARK_PYTHON``         Python of the Spark workers; default: the ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
+``PYSPARK_PYTHON``         Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
 ``TIDEMARK_SCAN_SECONDS``  time between two scans of the watermark indexes; default 10, as often as agents write them
 =========================  ============================================================================================
 
@@ -61,9 +61,10 @@ def spark_submit() -> str | None:
 def spark_environment() -> dict[str, str]:
     """What spark-submit needs beside its inherited environment; without it, workers take the ``PATH``'s python3."""
     submit = spark_submit()
-    if os.environ.get("PYSPARK_PYTHON") or not submit or not Path(submit).is_absolute():
+    if os.environ.get("PYSPARK_PYTHON") or submit is None:
         return {}
-    return {"PYSPARK_PYTHON": str(Path(submit).with_name("python"))}
+    python = Path(submit).with_name("python")
+    return {"PYSPARK_PYTHON": str(python)} if python.is_absolute() and python.exists() else {}
 
 
 def scan_seconds() -> float:

@@ -105,7 +105,7 @@ def numbers(column: pa.Array[Any]) -> Numbers:
     data = column.buffers()[1]
     if data is None or not len(column):
         return np.empty(0, np.int64)
-    return np.frombuffer(data, np.int64, len(column), column.offset * 8)
+    return np.frombuffer(memoryview(data), np.int64, len(column), column.offset * 8)
 
 
 def take(rows: pa.RecordBatch, indices: Numbers) -> pa.RecordBatch:

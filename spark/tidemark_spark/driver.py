@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
 from tidemark.evidence import EvidenceRow, evidence_key, landed_in, read_evidence, to_parquet
+from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
 from tidemark.store import put_once
@@ -108,8 +109,6 @@ def _check_same_rows(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow])
 
 def sum_of(evidence: Iterable[EvidenceRow]) -> tuple[int, int]:
     """(number, hash) of the landed rows of ``evidence``."""
-    from tidemark.decode.rowhash import combine
-
     rows = total = 0
     for row in evidence:
         if row.offset_class == "landed" and row.hash128 is not None:

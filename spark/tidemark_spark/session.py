@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 from pyspark import SparkConf, SparkContext
@@ -19,6 +20,7 @@ def context(name: str, master: str | None = None) -> SparkContext:
     """
     conf = SparkConf().setAppName(name)
     if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf.setMaster(master or "local[*]")
     found = SparkContext.getOrCreate(conf)
     found.setLogLevel("WARN")

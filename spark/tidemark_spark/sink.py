@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA
-from tidemark.decode.rowhash import combine, row_hash_sum
+from tidemark.decode.rowhash import row_hash_sum
 from tidemark.evidence import EvidenceRow
+from tidemark.hashsum import combine
 from tidemark.ledger import file_digest
 from tidemark.records import BatchHeader
 from tidemark.runs import SegmentRange, Task

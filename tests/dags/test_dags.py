@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ from airflow.sdk import BaseHook
 
 BaseHook.get_connection = refuse
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
 
 before = set(sys.modules)
 bag = DagBag(sys.argv[1])
@@ -121,7 +123,7 @@ def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
         assert dag.catchup is False
         for task in dag.tasks:
             assert task.owner == ("tidemark" if dag.dag_id == "tidemark_backfill" else "payments")
-            assert task.retries >= 2
+            assert (task.retries or 0) >= 2
             assert task.retry_exponential_backoff
             assert task.on_failure_callback
 
@@ -129,7 +131,7 @@ def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
 def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World) -> None:
     dag = bag.dags["tidemark_ingest__kafka-1__orders"]
 
-    assert dag.timetable.summary == "@continuous"
+    assert type(dag.timetable).__name__ == "ContinuousTimetable"
     assert dag.max_active_runs == 1
     assert dag.max_consecutive_failed_dag_runs == 100
     assert dag.start_date is not None
@@ -142,7 +144,7 @@ def test_the_backfill_form(bag: DagBag) -> None:
     dag = bag.dags["tidemark_backfill"]
     schemas = {name: dag.params.get_param(name).schema for name in dag.params}
 
-    assert dag.timetable.summary in {"None", None}
+    assert type(dag.timetable).__name__ == "NullTimetable"
     assert schemas["topic"]["enum"] == ["kafka-1/clicks", "kafka-1/orders"]
     assert schemas["from_date"]["format"] == schemas["to_date"]["format"] == "date"
     assert schemas["dry_run"]["type"] == "boolean"
@@ -201,3 +203,9 @@ def test_dag_files_import_only_what_they_may() -> None:
     for path in (ROOT / "dags").glob("*.py"):
         imported = {line.split()[1].split(".")[0] for line in path.read_text().splitlines() if line.startswith("from ")}
         assert imported <= {"__future__", "airflow", "tidemark", "tidemark_airflow"}
+
+
+def test_the_package_imports_neither_spark_nor_the_agent() -> None:
+    for path in (ROOT / "plugins" / "tidemark_airflow").glob("*.py"):
+        modules = re.findall(r"^ *(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+        assert not {"tidemark_spark", "uploader_agent", "pyspark"} & set(modules)

@@ -57,10 +57,8 @@ def plain(bootstrap: str, topic: str, codec: str, rng: random.Random) -> None:
 
 def transactional(bootstrap: str, topic: str, codec: str, rng: random.Random) -> None:
     """Committed, aborted and interleaved transactions; the last one stays open."""
-    producers = [
-        Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "transactional.id": f"{topic}-{number}"})
-        for number in range(2)
-    ]
+    patient = {"bootstrap.servers": bootstrap, "compression.type": codec, "transaction.timeout.ms": 600_000}
+    producers = [Producer({**patient, "transactional.id": f"{topic}-{number}"}) for number in range(2)]
     for producer in producers:
         producer.init_transactions()
     for round_number in range(6):

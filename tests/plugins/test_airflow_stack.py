@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.plugins.world import CLUSTER, DATE, World, gap
+from tests.plugins.world import CLUSTER, DATE, World, entry, gap
 from tests.support.airflow import AirflowStack
 from tests.support.airflow_client import AirflowApiError, Json
 from tests.support.paths import ROOT
@@ -18,6 +18,7 @@ from tidemark_airflow.outbox import read_published
 
 ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
 CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
+BACKFILL = "tidemark_backfill"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,8 @@ def start(stack: AirflowStack, *dags: str) -> None:
         stack.client.wait_for_dag(dag)
         stack.client.patch(f"/dags/{dag}", {"is_paused": False})
     for dag in dags:
-        wait_until(partial(is_waiting, stack, dag, 0), timeout=60, what=f"{dag} to wait", interval=0.5)
+        last = max(0, len(runs(stack, dag)) - 1)
+        wait_until(partial(is_waiting, stack, dag, last), timeout=60, what=f"{dag} to wait", interval=0.5)
 
 
 def test_a_watermark_becomes_a_published_date_and_a_gap_one_alert(stack: AirflowStack, world: World) -> None:
@@ -96,11 +98,43 @@ def test_a_watermark_becomes_a_published_date_and_a_gap_one_alert(stack: Airflow
     assert list(read_published(world.lake("clicks")).value.alerted) == ["0-0-0"]
 
 
+def test_what_holds_a_partition_back_starts_one_run_that_skips(stack: AirflowStack, world: World) -> None:
+    start(stack, ORDERS)
+    before = len(runs(stack, ORDERS))
+    world.put_index(entry("orders", partition=7, next_offset=5), broker=7)
+    wait_until(lambda: is_waiting(stack, ORDERS, before), timeout=90, what="orders to wait again", interval=0.5)
+
+    assert states(stack, ORDERS, runs(stack, ORDERS)[before - 1]["dag_run_id"]) == {
+        "wait": "success",
+        "plan": "success",
+        "convert": "skipped",
+        "publish": "skipped",
+        "continuity": "success",
+    }
+    assert read_published(world.lake("orders")).value.settled
+
+
+def test_a_backfill_is_a_dry_run_unless_told_otherwise(stack: AirflowStack) -> None:
+    form = {"topic": f"{CLUSTER}/orders", "from_date": DATE, "to_date": DATE}
+    stack.client.patch(f"/dags/{BACKFILL}", {"is_paused": False})
+    run = stack.client.post(f"/dags/{BACKFILL}/dagRuns", {"logical_date": None, "conf": form})["dag_run_id"]
+    path = f"/dags/{BACKFILL}/dagRuns/{run}"
+    wait_until(lambda: stack.client.get(path)["state"] == "success", timeout=60, what="the dry run", interval=0.5)
+
+    assert states(stack, BACKFILL, run) == {
+        "validate": "success",
+        "plan": "success",
+        "convert": "skipped",
+        "publish": "skipped",
+        "continuity": "skipped",
+    }
+
+
 def test_the_backfill_form_refuses_what_its_schema_forbids(stack: AirflowStack) -> None:
-    stack.client.wait_for_dag("tidemark_backfill")
+    stack.client.wait_for_dag(BACKFILL)
     form = {"topic": f"{CLUSTER}/orders", "from_date": "2026-01-01", "to_date": "yesterday"}
     with pytest.raises(AirflowApiError, match="yesterday"):
-        stack.client.post("/dags/tidemark_backfill/dagRuns", {"logical_date": None, "conf": form})
+        stack.client.post(f"/dags/{BACKFILL}/dagRuns", {"logical_date": None, "conf": form})
 
 
 def test_secrets_are_not_in_task_logs(stack: AirflowStack) -> None:

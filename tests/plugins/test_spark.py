@@ -11,6 +11,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from tests.plugins.world import CLUSTER, World
 from tidemark_airflow.spark import ConvertOperator
 
+# The provider leaves the pipe of its child to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
+
 CONTEXT = cast("Context", {})
 PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json"}
 RECORDER = """\
@@ -44,6 +49,7 @@ def operator(planned: dict[str, Any] | None = None) -> ConvertOperator:
 
 
 def test_it_submits_the_plan(called: Path, world: World) -> None:
+    (called.parent / "python").touch()
     operator().execute(CONTEXT)
 
     python, *arguments = called.read_text().splitlines()
@@ -62,6 +68,12 @@ def test_a_python_that_the_deployment_names_is_left_alone(called: Path, monkeypa
     operator().execute(CONTEXT)
 
     assert called.read_text().startswith("/opt/python\n")
+
+
+def test_where_there_is_no_python_beside_spark_submit_none_is_named(called: Path) -> None:
+    operator().execute(CONTEXT)
+
+    assert called.read_text().startswith("\n")
 
 
 def test_without_a_connection_it_fails_instead_of_going_to_yarn(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,8 @@ def commit(
     lake.store.put(lake.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes(), if_none_match=True)
     (Path(lake.url.removeprefix("file://"))).mkdir(parents=True, exist_ok=True)
     if not DeltaTable.is_deltatable(lake.url):
-        DeltaTable.create(lake.url, Schema([Field("kafka_offset", PrimitiveType("long"))]))
+        fields = [Field("kafka_offset", PrimitiveType("long")), Field("dt", PrimitiveType("date"))]
+        DeltaTable.create(lake.url, Schema(fields), partition_by=["dt"])
     table = DeltaTable(lake.url)
     named = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
     table.create_write_transaction([], "append", table.schema(), commit_properties=CommitProperties(None, None, named))

@@ -77,6 +77,8 @@ def delta_conf() -> dict[str, str]:
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # A small table's log needs no more; the default is 50 tasks for each look at it.
+        "spark.databricks.delta.snapshotPartitions": "2",
     }
 
 

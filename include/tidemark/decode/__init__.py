@@ -12,8 +12,9 @@ from tidemark.decode.chunks import DEFAULT_LIMITS, Limits
 from tidemark.decode.columns import SCHEMA, unrepresentable_timestamps
 from tidemark.decode.decoder import decode_batches
 from tidemark.decode.headers import HEADER_DTYPE, Headers, scan_headers
-from tidemark.decode.rowhash import combine, row_hash_sum
+from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.transactions import aborted_mask
+from tidemark.hashsum import combine
 
 __all__ = [
     "DEFAULT_LIMITS",

@@ -143,6 +143,8 @@ class Decompressor:
         while at < len(source):
             if _starts_stream(source, at):
                 at += _XERIAL_HEADER_SIZE
+                if at > len(source):
+                    raise CorruptRecords("the header of a stream is not complete")
                 continue
             size = int.from_bytes(source[at : at + 4], "big")
             at += 4
@@ -163,6 +165,8 @@ def _append_bounded(arena: Arena, piece: bytes, limit: int) -> None:
 
 
 def _append_snappy_block(block: memoryview, arena: Arena, limit: int) -> None:
+    if not len(block):
+        raise CorruptRecords("a block is empty")  # not an error to the library
     size = cramjam.snappy.decompress_raw_len(block)
     if size > _SNAPPY_MAX_RATIO * len(block) or arena.used + size > limit:
         raise CorruptRecords("a block claims more than it can hold, or than the bound")

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from tidemark.decode.columns import HEADERS_TYPE, TIMESTAMP_TYPE, octets
 from tidemark.decode.jit import kernel
 from tidemark.decode.xxh64 import xxh64
+from tidemark.hashsum import LANE_MASK
 
 SEEDS: Final = (0, 0x9E3779B97F4A7C15)
 
-_LANE_MASK: Final = (1 << 64) - 1
-_ALL_ONES = np.uint64(_LANE_MASK)
+_ALL_ONES = np.uint64(LANE_MASK)
 _FIXED_BYTES = 32
 
 
@@ -77,13 +77,6 @@ def row_hash_sum(rows: pa.RecordBatch) -> int:
     )
     low, high = (int(_sum(*arguments, np.uint64(seed))) for seed in SEEDS)
     return high << 64 | low
-
-
-def combine(left: int, right: int) -> int:
-    """The sum of two sets of rows from the sums of each."""
-    low = (left & _LANE_MASK) + (right & _LANE_MASK)
-    high = (left >> 64) + (right >> 64)
-    return (high & _LANE_MASK) << 64 | low & _LANE_MASK
 
 
 @kernel

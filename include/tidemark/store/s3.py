@@ -169,11 +169,15 @@ def clients(
             connect_timeout=5,
             read_timeout=60,
             max_pool_connections=connections,
-            s3={"addressing_style": "path" if path_style else "auto", "payload_signing_enabled": sign_payload},
+            s3=_s3_options(path_style=path_style, sign_payload=sign_payload),
         )
         return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
 
     return client(1, sign_payload=_needs_payload_signature(endpoint_url)), client(5)
+
+
+def _s3_options(*, path_style: bool, sign_payload: bool | None) -> Any:
+    return {"addressing_style": "path" if path_style else "auto", "payload_signing_enabled": sign_payload}
 
 
 def _needs_payload_signature(endpoint_url: str | None) -> bool:

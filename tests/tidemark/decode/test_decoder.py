@@ -102,7 +102,11 @@ def test_random_records(rng: random.Random) -> None:
             delta += rng.randint(1, 5)
         append_time = rng.random() < 0.2
         data += batch(
-            offset, records, rng.choice(["none", "gzip", "lz4", "zstd"]), 8 if append_time else 0, last_offset_delta=delta
+            offset,
+            records,
+            rng.choice(["none", "gzip", "lz4", "zstd"]),
+            8 if append_time else 0,
+            last_offset_delta=delta,
         )
         offset += delta + 1
     expected = by_kafka_python(data)
@@ -157,9 +161,7 @@ def test_a_range_of_a_segment_names_positions_in_the_file() -> None:
     headers = scan_headers(second, "segment.log", 100, position=len(first), expected=103)
     assert headers["position"].tolist() == [len(first)]
     with pytest.raises(SegmentError, match="record 0 of the batch") as caught:
-        list(
-            decode_batches(second, headers, name="segment.log", partition=0, incarnation=0, position=len(first))
-        )
+        list(decode_batches(second, headers, name="segment.log", partition=0, incarnation=0, position=len(first)))
     assert (caught.value.position, caught.value.offset) == (len(first), 103)
 
 
@@ -296,7 +298,9 @@ def test_header_keys_that_are_not_utf8_are_refused(key: bytes) -> None:
 
 def test_utf8_is_judged_as_python_judges_it(rng: random.Random) -> None:
     for _ in range(2000):
-        key = bytes(rng.choice([0x41, 0x80, 0xBF, 0xC3, 0xE0, 0xA0, 0xED, 0x9F, 0xF0, 0x90, 0xF4, 0x8F]) for _ in range(4))
+        key = bytes(
+            rng.choice([0x41, 0x80, 0xBF, 0xC3, 0xE0, 0xA0, 0xED, 0x9F, 0xF0, 0x90, 0xF4, 0x8F]) for _ in range(4)
+        )
         data = with_records(simple(0, 1), record(headers=header(key)))
         try:
             expected = [(key.decode(), None)]
@@ -328,7 +332,9 @@ def test_damaged_records_never_read_out_of_bounds(rng: random.Random, full: bool
             records[rng.randrange(len(records))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
         if rng.random() < 0.3:
             del records[rng.randrange(len(records)) :]
-        data = with_records(pristine, bytes(records), record_count=rng.choice([20, 20, 1, 19, 21]), last_offset_delta=30)
+        data = with_records(
+            pristine, bytes(records), record_count=rng.choice([20, 20, 1, 19, 21]), last_offset_delta=30
+        )
         check_rows(decoded(data, on_refused=lambda *_: None))
 
 

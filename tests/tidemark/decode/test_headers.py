@@ -88,7 +88,12 @@ def test_a_file_of_many_batches() -> None:
 def test_each_kind_of_buffer_is_read() -> None:
     data = b"".join(GOOD)
     expected = scan_headers(data, "segment.log", 100)
-    for kind in (bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), np.frombuffer(bytearray(data), np.uint8)):
+    for kind in (
+        bytearray(data),
+        memoryview(data),
+        np.frombuffer(data, np.uint8),
+        np.frombuffer(bytearray(data), np.uint8),
+    ):
         assert (scan_headers(kind, "segment.log", 100) == expected).all()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tidemark.records.build import simple
 from tidemark.decode.jit import copy_bytes
 
 DECODE = """
@@ -25,8 +26,6 @@ INCLUDE = Path(__file__).parents[3] / "include"
 
 
 def run(path: Path, **env: str) -> list[str]:
-    from tests.tidemark.records.build import simple
-
     segment = path / "segment.log"
     segment.write_bytes(simple(0, 5, "zstd"))
     command = [sys.executable, "-c", DECODE, str(segment)]
@@ -42,10 +41,7 @@ def test_a_worker_loads_neither_pandas_nor_a_kafka_client(tmp_path: Path) -> Non
 
 def test_a_worker_that_may_write_nowhere_decodes_all_the_same(tmp_path: Path) -> None:
     code = tmp_path / "code"
-    shutil.copytree(INCLUDE / "tidemark" / "decode", code / "tidemark" / "decode", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(INCLUDE / "tidemark" / "records", code / "tidemark" / "records")
-    for name in ("__init__.py", "errors.py"):
-        shutil.copy(INCLUDE / "tidemark" / name, code / "tidemark")
+    shutil.copytree(INCLUDE / "tidemark", code / "tidemark", ignore=shutil.ignore_patterns("__pycache__"))
     # A file where numba's directories would have to be: not even root can write there.
     (code / "tidemark" / "decode" / "__pycache__").write_text("")
     (tmp_path / "home").write_text("")

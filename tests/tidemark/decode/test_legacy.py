@@ -9,7 +9,7 @@ import xxhash
 
 from tests.tidemark.decode.reference import by_kafka_python, decoded
 from tests.tidemark.records.build import JAVA_LIKE, T0, legacy, reseal_legacy, simple, snappy_raw
-from tidemark.decode import Limits
+from tidemark.decode import DEFAULT_LIMITS, Limits
 from tidemark.errors import SegmentError
 
 
@@ -83,9 +83,9 @@ def test_formats_may_change_within_a_segment() -> None:
     assert decoded(data, limits=Limits(rows=2)) == by_kafka_python(data)
 
 
-def refusal(data: bytes, limits: Limits | None = None) -> str:
+def refusal(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
     with pytest.raises(SegmentError) as caught:
-        decoded(data, **({} if limits is None else {"limits": limits}))
+        decoded(data, limits=limits)
     return caught.value.detail
 
 

@@ -72,7 +72,8 @@ def random_rows(rng: random.Random, count: int) -> list[Fields]:
             "kafka_key": maybe(40),
             "kafka_value": maybe(3000),
             "kafka_headers": [
-                {"key": rng.choice(["", "trace", "clé" * 20]), "value": maybe(90)} for _ in range(rng.choice([0, 0, 1, 4]))
+                {"key": rng.choice(["", "trace", "clé" * 20]), "value": maybe(90)}
+                for _ in range(rng.choice([0, 0, 1, 4]))
             ],
         }
         for _ in range(count)
@@ -96,7 +97,7 @@ def test_the_sum_is_as_defined(rng: random.Random) -> None:
 
 def test_the_definition_does_not_change() -> None:
     """Evidence is compared over years: this number may never change."""
-    assert row_hash_sum(arrow([ROW])) == 0x0
+    assert row_hash_sum(arrow([ROW])) == 70905941900558064733333525725852296251
 
 
 def test_slices_and_other_layouts_have_the_same_sum(rng: random.Random) -> None:
@@ -190,6 +191,8 @@ def test_other_types_are_refused() -> None:
 
 def test_columns_that_point_out_of_their_data_are_refused() -> None:
     batch = arrow([ROW])
-    bad = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(struct.pack("<ii", 0, 99)), pa.py_buffer(b"abc")])
+    offsets = np.array([0, 3], np.int32)
+    bad = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets.data), pa.py_buffer(b"abc")])
+    offsets[1] = 99
     with pytest.raises(ValueError, match="point out"):
         row_hash_sum(batch.set_column(batch.schema.get_field_index("kafka_value"), "kafka_value", bad))

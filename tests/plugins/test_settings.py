@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.plugins.world import CLUSTER, World
+from tests.support.paths import ROOT
+from tidemark.errors import FormatError
+from tidemark_airflow import settings
+
+
+def test_without_any_setting_the_repositorys_layout_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIDEMARK_TOPICS", "TIDEMARK_SPARK_JOBS", "TIDEMARK_SPARK_SUBMIT", "TIDEMARK_SCAN_SECONDS"):
+        monkeypatch.delenv(name, raising=False)
+
+    assert settings.topics_file() == ROOT / "include" / "topics.yaml"
+    assert settings.convert_job() == ROOT / "spark" / "jobs" / "convert.py"
+    assert settings.spark_submit() is None
+    assert settings.spark_environment() == {}
+    assert settings.scan_seconds() == 10
+
+
+def test_the_environment_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_TOPICS", "/etc/tidemark/topics.yaml")
+    monkeypatch.setenv("TIDEMARK_SPARK_JOBS", "/opt/jobs")
+    monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", "/opt/spark/bin/spark-submit")
+
+    assert settings.topics_file() == Path("/etc/tidemark/topics.yaml")
+    assert settings.convert_job() == Path("/opt/jobs/convert.py")
+    assert settings.spark_submit() == "/opt/spark/bin/spark-submit"
+
+
+def test_the_order_of_topics_is_not_the_files(tmp_path: Path) -> None:
+    first, second = World(tmp_path / "1", "b", "a", "c"), World(tmp_path / "2", "c", "b", "a")
+
+    assert [one.topic for one in settings.in_order(first.deployment)] == ["a", "b", "c"]
+    assert [one.topic for one in settings.in_order(second.deployment)] == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_topic_that_left_the_topics_file_is_named() -> None:
+    assert settings.lake_of(CLUSTER, "orders").topic.table == "orders"
+    with pytest.raises(FormatError, match="gone: must name one topic"):
+        settings.lake_of(CLUSTER, "gone")

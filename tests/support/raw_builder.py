@@ -1,0 +1,203 @@
+"""A raw store as the agent lays it out, made by hand from segments made by hand.
+
+:class:`RawBuilder` keeps per partition what an agent would know (next offset, lineage, open transactions) and writes
+segments with their manifests; :meth:`RawBuilder.publish` then moves the watermarks, the brokers' index and the list
+of incarnations to what was uploaded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from crc32c import crc32c
+
+from tidemark.gaps import Gap, GapReason
+from tidemark.incarnations import TopicIncarnations
+from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
+from tidemark.manifest import Damage, LineagePairs, ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.records import SegmentScanner, segment_name
+from tidemark.store import Store
+from tidemark.watermark import Watermark, render
+from tidemark.watermark_index import IndexEntry, WatermarkIndex
+
+EPOCH = 3
+"""The leader epoch of the batches that ``tests.tidemark.records.build`` makes."""
+
+UPLOADED_AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@dataclass
+class PartitionRaw:
+    """What an agent knows of one partition. ``end`` is where the next segment starts, ``next_offset`` the watermark."""
+
+    lineage: LineagePairs = ((EPOCH, 0),)
+    start_offset: int = 0
+    end: int = 0
+    next_offset: int | None = None
+    leader_epoch: int = EPOCH
+    line1: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    acknowledged: list[Gap] = field(default_factory=list)
+    open_transactions: tuple[OpenTransaction, ...] = ()
+
+
+class RawBuilder:
+    """The raw objects of one topic in ``store``, whose endpoint has no entropy bits."""
+
+    def __init__(self, store: Store, *, cluster: str = "east", topic: str = "orders", prefix: str = "") -> None:
+        """Start with one incarnation, and no partition."""
+        self.store = store
+        self.cluster, self.topic = cluster, topic
+        self._endpoint = Endpoint(store.url, prefix)
+        self._control = ControlKeys(prefix, cluster)
+        self._now = UPLOADED_AT
+        self.partitions: dict[tuple[int, int], PartitionRaw] = {}
+        self.lives = TopicIncarnations(topic=topic)
+        self.recreate("A" * 22)
+
+    def recreate(self, topic_id: str) -> int:
+        """The topic is deleted and made again; returns the number of the new incarnation."""
+        self.lives = self.lives.with_topic_id(topic_id, self._now)
+        return len(self.lives.incarnations) - 1
+
+    def partition(self, partition: int = 0, incarnation: int | None = None) -> PartitionRaw:
+        """What is known of a partition, of the newest incarnation unless another is named; may be changed."""
+        return self.partitions.setdefault((self._number(incarnation), partition), PartitionRaw())
+
+    def keys(self, partition: int = 0, incarnation: int | None = None) -> PartitionKeys:
+        """The keys of a partition."""
+        place = self.lives.incarnations[self._number(incarnation)].place
+        return PartitionKeys(self._endpoint, self.cluster, place, partition)
+
+    def segment(
+        self,
+        data: bytes | Sequence[bytes],
+        partition: int = 0,
+        *,
+        base: int | None = None,
+        next_offset: int | None = None,
+        lineage: LineagePairs | None = None,
+        state: str = "whole",
+        compacted: bool = False,
+        aborted: Iterable[tuple[int, int, int]] = (),
+        damage: Damage | None = None,
+        incarnation: int | None = None,
+    ) -> str:
+        """Upload a segment; returns the key of its log. Each is uploaded a minute after the one before.
+
+        ``base`` defaults to where the last one ended, ``aborted`` has (producer id, first offset, last offset).
+        """
+        log = data if isinstance(data, bytes) else b"".join(data)
+        known = self.partition(partition, incarnation)
+        keys = self.keys(partition, incarnation)
+        base = known.end if base is None else base
+        self._now += timedelta(minutes=1)
+        scanner = SegmentScanner("segment", base, open_before=known.open_transactions)
+        headers = list(scanner.batches(log[: damage.position] if damage else log))
+        summary = scanner.finish()
+        end = summary.next_offset if next_offset is None else next_offset
+        extension = "corrupt" if damage else "log"
+        bodies = {extension: log, "index": _index(base, [(one.last_offset, one.position) for one in headers])}
+        if entries := list(aborted):
+            bodies["txnindex"] = b"".join(struct.pack(">hqqqq", 0, *one, one[2] + 1) for one in entries)
+        sums: dict[str, ObjectSum] = {}
+        for name, body in bodies.items():
+            etag = self.store.put(keys.segment(base, name), body)
+            sums[f"{segment_name(base)}.{name}"] = ObjectSum(size=len(body), crc32c=f"{crc32c(body):08x}", etag=etag)
+        opened = tuple(
+            OpenTransaction(producer_id=one.producer_id, producer_epoch=one.producer_epoch, first_offset=one.first_offset)
+            for one in summary.open_transactions
+        )
+        manifest = SegmentManifest.model_validate(
+            {
+                "cluster": self.cluster,
+                "topic": self.topic,
+                "topic_id": self.lives.incarnations[self._number(incarnation)].topic_id,
+                "partition": partition,
+                "base_offset": base,
+                "last_batch_end": summary.next_offset,
+                "next_offset": end,
+                "lineage": lineage or known.lineage,
+                "first_timestamp": summary.first_timestamp,
+                "max_timestamp": summary.max_timestamp,
+                "batch_count": summary.batch_count,
+                "magics": summary.magics,
+                "codecs": summary.codecs,
+                "open_transactions": opened,
+                "log_start_offset": known.start_offset,
+                "high_watermark": end,
+                "last_stable_offset": None,
+                "offsets_from": "checkpoint",
+                "cleanup_policy": "compact" if compacted else "delete",
+                "rotated_at": self._now,
+                "uploaded_at": self._now,
+                "broker": 1,
+                "agent_version": "test",
+                "state": "corrupt" if damage else state,
+                "damage": damage,
+                "objects": sums,
+            }
+        )
+        self.store.put(keys.segment(base, "manifest.json"), manifest.to_bytes())
+        known.end, known.line1 = end, base
+        if state != "provisional":
+            known.open_transactions = opened
+        return keys.segment(base, extension)
+
+    def publish(self) -> None:
+        """Write watermarks, index and incarnations as they are now."""
+        entries = [self._publish(*key, known) for key, known in sorted(self.partitions.items())]
+        index = WatermarkIndex(
+            cluster=self.cluster, broker=1, agent_version="test", written_at=self._now, entries=tuple(entries)
+        )
+        self.store.put(self._control.index(1), index.to_bytes())
+        self.store.put(self._control.incarnations(self.topic), self.lives.to_bytes())
+
+    def gap(self, start: int, end: int, reason: GapReason = "unknown") -> Gap:
+        """A gap that was detected now."""
+        return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": self._now})
+
+    def _publish(self, incarnation: int, partition: int, known: PartitionRaw) -> IndexEntry:
+        topic_id = self.lives.incarnations[incarnation].topic_id
+        next_offset = known.end if known.next_offset is None else known.next_offset
+        watermark = Watermark(
+            topic_id=topic_id,
+            start_offset=known.start_offset,
+            leader_epoch=known.leader_epoch,
+            next_offset=next_offset,
+            lineage=known.lineage,
+            gaps=tuple(known.gaps),
+            acknowledged_gaps=tuple(known.acknowledged),
+            broker=1,
+            written_at=self._now,
+        )
+        self.store.put(self.keys(partition, incarnation).watermark, render(known.line1, watermark))
+        return IndexEntry(
+            topic=self.topic,
+            partition=partition,
+            topic_id=topic_id,
+            incarnation=incarnation,
+            leader_epoch=known.leader_epoch,
+            next_offset=next_offset,
+            uploaded_end=known.end,
+            log_end_offset=known.end,
+            high_watermark=known.end,
+            observed_at=self._now,
+            gaps=tuple(known.gaps),
+        )
+
+    def _number(self, incarnation: int | None) -> int:
+        return len(self.lives.incarnations) - 1 if incarnation is None else incarnation
+
+
+def _index(base: int, batches: Sequence[tuple[int, int]], every: int = 4096) -> bytes:
+    """An ``.index`` with an entry for each batch that lies ``every`` bytes after the one before."""
+    entries, indexed = b"", 0
+    for last_offset, position in batches:
+        if position - indexed >= every:
+            entries += struct.pack(">ii", last_offset - base, position)
+            indexed = position
+    return entries
