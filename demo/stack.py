@@ -9,8 +9,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
+from http import HTTPStatus
+from http.client import HTTPConnection
 
 import yaml
 
@@ -20,6 +22,7 @@ from tests.support.airflow import AirflowStack
 from tests.support.jars import fetch
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, STATE, env_bin
+from tests.support.ports import HOST, free_port
 from tests.support.process import ManagedProcess, ProcessRecord
 from tests.support.s3 import S3Server
 from tests.support.spark import spark_env, spark_home
@@ -43,12 +46,14 @@ class Stack:
         shutil.rmtree(HOME, ignore_errors=True)
         HOME.mkdir(parents=True)
         self._steps = steps
+        self._airflow: Future[None] | None = None
         self.s3 = S3Server(HOME / "s3")
         os.environ.update(self.s3.env())  # for boto3, delta-rs and Spark in this process and its children
         self.kafka = KafkaCluster(HOME / "kafka")
         self.airflow = AirflowStack(
             HOME / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", parallelism=4, env=self._airflow_env()
         )
+        self._agent_port = free_port()
         self.agent = ManagedProcess(
             "agent",
             [env_bin("agent", "tidemark-agent"), "run", "--config", HOME / "agent.yaml"],
@@ -57,22 +62,29 @@ class Stack:
         self.deployment: Deployment = load_topics(TOPICS)
 
     def start(self) -> None:
-        """Start everything, side by side where it can be; on failure nothing is left running."""
+        """Start everything, side by side where it can be; returns when the agent runs, while Airflow still starts."""
         self._in_turn("Kafka's jars are there", lambda: fetch("kafka-4.3.1"))
-        with ThreadPoolExecutor(3) as pool:
-            s3 = pool.submit(self._in_turn, f"S3 server ready at {self.s3.endpoint}", self.s3.start)
-            kafka = pool.submit(self._in_turn, "Kafka 4.3.1 broker ready", self.kafka.start)
-            self._airflow = pool.submit(self._in_turn, f"Airflow ready at {self.airflow.url}", self.airflow.start)
-            s3.result()
-            kafka.result()
-            self._in_turn("topics created", lambda: streams.create_topics(self.kafka))
-            self._write_agent_file()
-            self._in_turn("agent running beside the broker", self._start_agent)
+        pool = ThreadPoolExecutor(3)
+        s3 = pool.submit(self._in_turn, f"S3 server ready at {self.s3.endpoint}", self.s3.start)
+        kafka = pool.submit(self._in_turn, "Kafka 4.3.1 broker ready", self.kafka.start)
+        self._airflow = pool.submit(self._in_turn, f"Airflow ready at {self.airflow.url}", self.airflow.start)
+        pool.shutdown(wait=False)
+        s3.result()
+        kafka.result()
+        self._in_turn("topics created", lambda: streams.create_topics(self.kafka))
+        self._write_agent_file()
+        self._in_turn("agent running beside the broker", self._start_agent)
+
+    def await_airflow(self) -> None:
+        """Wait until Airflow is ready; all processes are recorded then."""
+        if self._airflow is not None:
             self._airflow.result()
-        self._record()
+        records = [*self.airflow.records(), self.agent.record(), *self.kafka.records(), self.s3.record()]
+        _RECORDS.write_text(json.dumps([asdict(record) for record in records]))
 
     def stop(self) -> None:
         """Stop what was started, Airflow first, so that nothing fails loudly on the way."""
+        wait([self._airflow] if self._airflow else [])
         self.airflow.stop()
         self.agent.stop()
         self.kafka.stop()
@@ -96,6 +108,7 @@ class Stack:
             **{name: spark[name] for name in kept},
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "TIDEMARK_SCAN_SECONDS": "2",
             "TIDEMARK_TOPICS": str(TOPICS),
             "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
         }
@@ -110,16 +123,23 @@ class Stack:
             "tail_after": "15s",
             "metadata_interval": "2s",
             "index": {"min_interval": "1s"},
+            "http": {"port": self._agent_port},
         }
         (HOME / "agent.yaml").write_text(yaml.safe_dump(settings))
 
     def _start_agent(self) -> None:
         self.agent.start()
-        self.agent.wait_until(lambda: "ready" in self.agent.log_tail(50), timeout=60)
+        self.agent.wait_until(self._agent_ready, timeout=60)
 
-    def _record(self) -> None:
-        records = [*self.airflow.records(), self.agent.record(), *self.kafka.records(), self.s3.record()]
-        _RECORDS.write_text(json.dumps([asdict(record) for record in records]))
+    def _agent_ready(self) -> bool:
+        connection = HTTPConnection(HOST, self._agent_port, timeout=2)
+        try:
+            connection.request("GET", "/-/ready")
+            return connection.getresponse().status == HTTPStatus.OK
+        except OSError:
+            return False  # not listening yet
+        finally:
+            connection.close()
 
 
 def recorded() -> list[ProcessRecord]:

@@ -89,10 +89,9 @@ class Production:
         self._failed: list[BaseException] = []
         self.acknowledged = {stream.topic: Acknowledged() for stream in STREAMS}
         self.sent = dict.fromkeys(self.acknowledged, 0)
-        senders = {CLICKS: self._clicks, ORDERS: self._orders, SENSORS: self._sensors}
+        senders = ((CLICKS, self._clicks), (ORDERS, self._orders), (SENSORS, self._sensors))
         self._threads = [
-            threading.Thread(target=self._run, args=(stream, sender), name=stream.topic)
-            for stream, sender in senders.items()
+            threading.Thread(target=self._run, args=(stream, sender), name=stream.topic) for stream, sender in senders
         ]
 
     def start(self) -> None:

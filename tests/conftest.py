@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import tempfile
 
 import pytest
@@ -32,6 +33,11 @@ if HAS_AIRFLOW and "AIRFLOW_HOME" not in os.environ:
     _home = tempfile.TemporaryDirectory(prefix="tidemark-airflow-")
     os.environ["AIRFLOW_HOME"] = _home.name
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+
+def pytest_configure() -> None:
+    """Let a SIGTERM end the session as Ctrl-C does, so that the servers are stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

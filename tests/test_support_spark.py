@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.process import ProcessFailed
 from tests.support.s3 import S3Server
-from tests.support.spark import SparkStandalone, delta_conf, jars_conf, s3a_conf, spark_submit
+from tests.support.spark import SparkStandalone, delta_conf, jars_conf, s3a_conf, small_jvm_conf, spark_submit
 
 JOB = """
 import json, sys
@@ -48,6 +48,7 @@ def test_a_job_reads_a_delta_table_from_the_s3_server(
         **jars_conf("spark-s3a", "delta-spark"),
         **s3a_conf(s3_server.endpoint),
         **delta_conf(),
+        **small_jvm_conf(),
         "spark.executor.memory": "600m",
     }
     output = spark_submit(job, f"s3a://{table}", master=spark_standalone.master_url, conf=conf, env=s3_server.env())

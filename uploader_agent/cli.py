@@ -137,7 +137,9 @@ def _build(settings: AgentSettings, broker: Broker, *, read_only: bool = False) 
     options = settings.store.model_copy(update={"connections": connections})
     client = settings.broker.client
     with (
-        closing(AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata,
+        closing(
+            AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
+        ) as metadata,
         closing(InotifyDoorbell()) as doorbell,
     ):
         yield Agent(settings, broker, metadata, lambda url: open_store(url, options), doorbell, read_only=read_only)

@@ -89,11 +89,9 @@ class Agent:
         while stalls < _STALLS and not self._stopping.is_set():
             self._refresh()
             planned = {at: tasks for at in self.leadership.partitions if (tasks := self._look(at))}
-            stalls = stalls + 1 if planned == before else 0
-            if not planned or (
-                stalls and not any(task.partition.error for tasks in planned.values() for task in tasks)
-            ):
+            if not planned:
                 break
+            stalls = stalls + 1 if planned == before else 0
             before = planned
             self._queue.wait_idle()
         self._drain()
@@ -123,9 +121,6 @@ class Agent:
             self._next_scan = now + self._settings.scan_interval.total_seconds()
             due = set(self.leadership.partitions)
         self._look_at(due & self.leadership.partitions.keys())
-        self.health.ready = self.leadership.seen and all(
-            one.surveyed or one.error for one in self.leadership.partitions.values()
-        )
         self._write_indexes()
         self._measure()
 

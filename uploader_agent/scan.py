@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.manifest import Damage
@@ -14,11 +15,12 @@ from tidemark.records import (
     open_transactions,
     parse_producer_snapshot,
 )
+from tidemark.stored import utc_now
 from uploader_agent.files import Bytes, OpenFile, PartitionFiles, checksum, file_name
 from uploader_agent.metadata import UNKNOWN_POLICY
 
-SNAPSHOT_PATIENCE = 1.0
-"""Seconds: Kafka writes a segment's producer snapshot within milliseconds after it has made the next segment."""
+SNAPSHOT_PATIENCE = timedelta(seconds=1)
+"""Kafka writes a segment's producer snapshot within milliseconds after it has made the next segment."""
 
 _SNAPSHOT_POLL = 0.002
 
@@ -56,22 +58,28 @@ def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damag
     return Damage(position=summary.size, offset=summary.next_offset, rule=rule)
 
 
-def producer_snapshot(files: PartitionFiles, end: int, pause: Callable[[float], object] | None = None) -> Bytes | None:
-    """``<end>.snapshot`` once it is whole; with ``pause`` waits for it for at most a second, else takes what is there.
+def producer_snapshot(files: PartitionFiles, offset: int) -> Bytes | None:
+    """``<offset>.snapshot``; None if there is none, or it is damaged or not whole yet."""
+    name = file_name(offset, "snapshot")
+    file = files.open(name)
+    if file is None:
+        return None
+    snapshot = Bytes(name, file.read())
+    return snapshot if _is_whole(snapshot, files) else None
 
-    None if there is none, or it stays damaged: open transactions then follow from the log itself.
+
+def await_producer_snapshot(
+    files: PartitionFiles, end: int, rotated_at: datetime, pause: Callable[[float], object]
+) -> Bytes | None:
+    """:func:`producer_snapshot` at a segment's end, waiting until a second after the rotation; ``pause`` takes seconds.
+
+    Where there is none, open transactions follow from the log itself.
     """
-    name = file_name(end, "snapshot")
-    tries = round(SNAPSHOT_PATIENCE / _SNAPSHOT_POLL) if pause else 1
-    for _ in range(tries):
-        file = files.open(name)
-        if file is not None:
-            snapshot = Bytes(name, file.read())
-            if _is_whole(snapshot, files):
-                return snapshot
-        if pause:
-            pause(_SNAPSHOT_POLL)
-    return None
+    while True:
+        snapshot = producer_snapshot(files, end)
+        if snapshot is not None or utc_now() - rotated_at > SNAPSHOT_PATIENCE:
+            return snapshot
+        pause(_SNAPSHOT_POLL)
 
 
 def transactions_in(snapshot: Bytes) -> tuple[OpenTransaction, ...]:

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 from tidemark.layout import ControlKeys, PartitionKeys
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.objects import stored_checksum
+from uploader_agent import manifests
+from uploader_agent.objects import find, stored_checksum
 
-_EXTENSIONS = {"log", "index", "timeindex", "txnindex", "corrupt", "manifest.json"}
+_EXTENSIONS = ("log", "index", "timeindex", "txnindex", "corrupt")
 
 
 def copy_aside(store: Store, keys: PartitionKeys, base_offset: int, log: ObjectInfo, epoch: int) -> list[str]:
-    """Copy the stored set of ``base_offset``, whose ``.log`` is ``log``, and return the copies' keys.
+    """Copy the stored set of ``base_offset``, whose ``.log`` (or ``.corrupt``) is ``log``; return the copies' keys.
 
     The manifest's copy comes last. Raises PreconditionFailed if an object is replaced meanwhile.
     """
     control = ControlKeys(keys.endpoint.prefix, keys.cluster)
     folder = control.superseded(keys.place, keys.partition, epoch) + f"{stored_checksum(store, log):08x}/"
-    prefix = keys.segment(base_offset, "")
-    found = {info.key.removeprefix(prefix): info for info in store.list(prefix)}
+    stored = manifests.read(store, keys, base_offset)
+    snapshots = {name for name in stored.manifest.objects if name.endswith(".snapshot")} if stored else set()
+    segment = [keys.segment(base_offset, extension) for extension in _EXTENSIONS]
     copies: list[str] = []
-    for extension in sorted(found, key=lambda name: (name == "manifest.json", name)):
-        if extension in _EXTENSIONS:
-            target = folder + found[extension].key.removeprefix(keys.folder)
-            store.copy(found[extension].key, target, source_etag=found[extension].etag)
+    for key in [*segment, *map(keys.file, snapshots), keys.segment(base_offset, manifests.EXTENSION)]:
+        there = find(store, key)
+        if there is not None:
+            target = folder + key.removeprefix(keys.folder)
+            store.copy(key, target, source_etag=there.etag)
             copies.append(target)
     return copies

@@ -25,7 +25,7 @@ from uploader_agent.files import Bytes, Content, OpenFile, PartitionFiles, Segme
 from uploader_agent.manifests import Facts, Observed, StoredManifest
 from uploader_agent.objects import Relation, Summed, create, find, put_derived, relate, replace, summed
 from uploader_agent.provisional import cut_indexes, cut_log
-from uploader_agent.scan import Scanned, missing_end, producer_snapshot, scan, transactions_in
+from uploader_agent.scan import Scanned, await_producer_snapshot, missing_end, producer_snapshot, scan, transactions_in
 from uploader_agent.superseded import copy_aside
 
 logger = structlog.get_logger(__name__)
@@ -93,7 +93,10 @@ class _Upload:
         log, final = self._open_log(), not self._work.provisional
         if self._work.provisional and not log.size:
             return None
-        snapshot = producer_snapshot(self._files, self._work.end, self._guards.pause) if final else None
+        rotated_at = self._rotated_at(log) if final else None
+        snapshot = None
+        if rotated_at is not None:
+            snapshot = await_producer_snapshot(self._files, self._work.end, rotated_at, self._guards.pause)
         before = producer_snapshot(self._files, self._work.base_offset)
         scanned = self._scan(log, transactions_in(before) if before else open_before)
         lineage = self._files.lineage()
@@ -111,7 +114,7 @@ class _Upload:
             provisional=self._work.provisional,
             lineage=lineage,
             open_transactions=transactions_in(snapshot) if snapshot else scanned.summary.open_transactions,
-            rotated_at=self._rotated_at(log) if final else None,
+            rotated_at=rotated_at,
             objects=objects,
         )
         place = self._place

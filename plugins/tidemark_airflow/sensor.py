@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from tidemark_airflow import settings
 from tidemark_airflow.pending import Baseline, Event
@@ -58,12 +58,13 @@ class WatermarkSensor(BaseSensorOperator):
         """What the trigger found; waits on if that is nothing.
 
         Raises:
-            AirflowException: the store could not be read for longer than the topic's freshness allows.
+            AirflowFailException: the store could not be read for longer than the topic's freshness allows. That was
+                trying long enough: the run turns red, and the next one waits as long before it does.
         """
         found = Event.model_validate(event)
         if found.status == "refresh":
             return self.execute(context)
         if found.status == "failed":
-            raise AirflowException(f"{self.topic}: the watermark indexes cannot be read: {found.reason}")
+            raise AirflowFailException(f"{self.topic}: the watermark indexes cannot be read: {found.reason}")
         self.log.info("%s: %d partitions ahead, %d gaps to tell of", self.topic, found.partitions, len(found.gaps))
         return event

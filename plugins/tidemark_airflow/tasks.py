@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tidemark.table import Lake
 
 DEFAULT_ARGS: dict[str, Any] = {
-    # Spread over some seven minutes, so that a run outlasts a short outage of the store or of Spark.
-    "retries": 4,
-    "retry_delay": timedelta(seconds=30),
+    # The first at once or nearly so, for a hiccup; all over some five minutes, to outlast a short outage.
+    "retries": 5,
+    "retry_delay": timedelta(seconds=10),
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
     "execution_timeout": timedelta(hours=1),

@@ -69,7 +69,7 @@ def _plan(lake: Lake, options: argparse.Namespace) -> RunPlan:
     if options.attempt is not None and (found := find_plan(lake, options.attempt)):
         return found
     plan = plan_rebuild(lake, _dates(options)) if options.rebuild else plan_ingest(lake, attempt=options.attempt)
-    if not options.dry_run:
+    if not (plan.empty or options.dry_run):
         write_plan(lake, plan)
     return plan
 

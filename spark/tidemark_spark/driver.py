@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
-from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
+from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
 from tidemark.evidence import EvidenceRow, evidence_key, landed_in, read_evidence, to_parquet
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
@@ -20,9 +21,11 @@ from tidemark_spark.job import Execute, Job, Outcome
 from tidemark_spark.publish import check_fresh, check_untampered, publish
 from tidemark_spark.settle import Change, settle
 
+_REPORT_TRIES: Final = 3
+
 
 def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
-    """Carry out ``plan``, whose object is written already, and write ``results/<attempt>.json``.
+    """Carry out ``plan``, whose object is written already unless it is empty, and write ``results/<attempt>.json``.
 
     ``execute`` is called only if there is something to convert.
 
@@ -34,8 +37,19 @@ def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         result = _empty(plan) if plan.empty else _earlier(lake, plan) or _run(lake, plan, execute)
     except StaleRun:
         result = _result(plan, "stale", plan.ledger_n)
-    lake.store.put(lake.keys.result(plan.attempt), result.to_bytes())
+    _report(lake, result)
     return result
+
+
+def _report(lake: Lake, result: RunResult) -> None:
+    """Write the result, which replaces an earlier one of the attempt; to write it again does no harm."""
+    for left in reversed(range(_REPORT_TRIES)):
+        try:
+            lake.store.put(lake.keys.result(result.attempt), result.to_bytes())
+            return
+        except UnknownOutcome:
+            if not left:
+                raise
 
 
 def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:

@@ -96,7 +96,7 @@ def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRo
 
 
 def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> PartitionState:
-    gaps = [gap for gap in part.gaps if gap.end > at]
+    gaps = list(part.gaps)
     reason: dict[str, GapReason] = {"lost": "unknown", "corrupt": "corrupt"}
     if stop and stop.kind in reason:
         fields = {"from": stop.offset, "to": stop.end, "reason": reason[stop.kind], "detected_at": plan.created_at}

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
 from tidemark.stored import utc_now
@@ -90,5 +90,5 @@ def test_it_waits_on_after_a_refresh_with_the_topics_file_as_it_is_now(world: Wo
 
 
 def test_it_fails_when_the_store_could_not_be_read(sensor: WatermarkSensor) -> None:
-    with pytest.raises(AirflowException, match="orders: the watermark indexes cannot be read: 403"):
+    with pytest.raises(AirflowFailException, match="orders: the watermark indexes cannot be read: 403"):
         sensor.resume(CONTEXT, {"status": "failed", "reason": "403"})

@@ -105,6 +105,7 @@ def zookeeper_broker_properties(zookeeper: str, node_id: int, port: int, log_dir
         **COMMON,
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "broker.id": str(node_id),
+        "controlled.shutdown.retry.backoff.ms": "500",
         "listeners": f"PLAINTEXT://{HOST}:{port}",
         "log.dirs": ",".join(map(str, log_dirs)),
         "zookeeper.connect": zookeeper,

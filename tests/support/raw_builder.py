@@ -108,7 +108,9 @@ class RawBuilder:
             etag = self.store.put(keys.segment(base, name), body)
             sums[f"{segment_name(base)}.{name}"] = ObjectSum(size=len(body), crc32c=f"{crc32c(body):08x}", etag=etag)
         opened = tuple(
-            OpenTransaction(producer_id=one.producer_id, producer_epoch=one.producer_epoch, first_offset=one.first_offset)
+            OpenTransaction(
+                producer_id=one.producer_id, producer_epoch=one.producer_epoch, first_offset=one.first_offset
+            )
             for one in summary.open_transactions
         )
         manifest = SegmentManifest.model_validate(

@@ -40,7 +40,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 def decoded(data: bytes, base: int = 0, **options: Any) -> list[Row]:
     """The rows of a whole segment."""
     headers = scan_headers(data, "segment.log", base)
-    return rows_of(decode_batches(data, headers, **{"name": "segment.log", "partition": 0, "incarnation": 0} | options))
+    return rows_of(decode_batches(data, headers, name="segment.log", partition=0, incarnation=0, **options))
 
 
 def by_kafka_python(data: bytes) -> list[Row]:

@@ -1,0 +1,188 @@
+"""A process that lands or rebuilds made-up offsets of a table over and over, until it is killed.
+
+Everything from the plan's check to the result is the real thing but for the conversion, which makes rows up, and for
+the store, which loses replies and refuses requests now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import boto3  # noqa: F401 - loaded once, before the processes are forked
+import pyarrow as pa
+
+from tests.spark.world import World
+from tidemark.decode.columns import SCHEMA
+from tidemark.decode.rowhash import row_hash_sum
+from tidemark.errors import TidemarkError, UnknownOutcome
+from tidemark.ledger import new_attempt
+from tidemark.planning import write_plan
+from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.store import Store
+from tidemark.stored import utc_now
+from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark_spark import publish
+from tidemark_spark.driver import run
+from tidemark_spark.job import Job, Outcome
+from tidemark_spark.sink import Sink
+
+PARTITIONS = 4
+DT = "2026-02-02"
+_FAULTS = 0.04
+
+
+class Faulty:
+    """A store whose writes fail now and then, before or after they took effect; the caller cannot tell."""
+
+    def __init__(self, store: Store, rng: random.Random) -> None:
+        self._store, self._rng = store, rng
+
+    def put(self, key: str, body: bytes | BinaryIO, **conditions: Any) -> str:
+        """See :class:`Store`."""
+        if self._rng.random() < _FAULTS:
+            raise UnknownOutcome(key, "planted: the request was lost")
+        etag = self._store.put(key, body, **conditions)
+        if self._rng.random() < _FAULTS:
+            raise UnknownOutcome(key, "planted: the reply was lost")
+        return etag
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def make_rows(partition: int, offsets: Sequence[int]) -> pa.RecordBatch:
+    """Rows of an incarnation 0 at ``offsets``, a millisecond apart, on 2026-02-02."""
+    columns = {
+        "kafka_incarnation": [0] * len(offsets),
+        "kafka_partition": [partition] * len(offsets),
+        "kafka_offset": list(offsets),
+        "kafka_timestamp": [1_770_000_000_000_000 + offset * 1000 for offset in offsets],
+        "kafka_timestamp_type": ["create"] * len(offsets),
+        "kafka_key": [b"%d" % offset for offset in offsets],
+        "kafka_value": [None] * len(offsets),
+        "kafka_headers": [[] for _ in offsets],
+        "kafka_leader_epoch": [0] * len(offsets),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+row_hash_sum(make_rows(0, [0]))  # compiled once, before the processes are forked
+
+
+def ingest(lake: Lake, rng: random.Random) -> None:
+    """Land a few offsets of a partition."""
+    partition = rng.randrange(PARTITIONS)
+    ledger = ledger_of(lake, open_table(lake))
+    state = ledger.by_partition.get((0, partition))
+    start = state.next_offset if state else 0
+    _carry_out(lake, rng, _plan("ingest", {partition: (start, start + rng.randint(1, 9))}))
+
+
+def rebuild(lake: Lake, rng: random.Random) -> None:
+    """Make the rows of some files again, in one task per partition."""
+    table = open_table(lake)
+    files = live_files(table) if table is not None else []
+    picked = [one.path for one in rng.sample(files, min(4, len(files)))]
+    spans: dict[int, tuple[int, int]] = {}
+    for path in picked:
+        _, partition, first, last, _ = path.partition("/")[2].split("_")
+        low, high = spans.get(int(partition), (int(first), int(last) + 1))
+        spans[int(partition)] = min(low, int(first)), max(high, int(last) + 1)
+    # All files within the spans go, so that the spans are what the new files hold.
+    removes = [one.path for one in files if _within(one.path, spans)]
+    if len(removes) > 1:
+        plan = _plan("rebuild", spans)
+        _carry_out(lake, rng, plan.model_copy(update={"dates": (DT,), "removes": tuple(removes), "generation": 1}))
+
+
+def _within(path: str, spans: dict[int, tuple[int, int]]) -> bool:
+    _, partition, first, last, _ = path.partition("/")[2].split("_")
+    start, end = spans.get(int(partition), (0, 0))
+    return start <= int(first) and int(last) < end
+
+
+def _carry_out(lake: Lake, rng: random.Random, plan: RunPlan) -> None:
+    write_plan(lake, plan)
+    run(lake, plan, _convert)
+
+
+def _convert(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    """Made-up rows, through the real sink."""
+    outcomes = []
+    for task in tasks:
+        with Sink(job, task) as sink:
+            sink.rows(0, task.ranges[0], make_rows(task.partition, range(task.from_offset, task.to_offset)))
+            files, evidence = sink.close()
+        outcomes.append(
+            Outcome(0, task.partition, task.from_offset, task.to_offset, tuple(files), tuple(evidence), None, 0)
+        )
+    return outcomes
+
+
+def _plan(kind: str, spans: dict[int, tuple[int, int]]) -> RunPlan:
+    fields = {
+        "attempt": new_attempt(),
+        "kind": kind,
+        "cluster": "east",
+        "topic": "orders",
+        "table": "orders",
+        "ledger_n": 0,
+        "ledger_attempt": 0,
+        "configuration": "c",
+        "code": "c",
+        "created_at": utc_now(),
+        "partitions": [_partition(partition, *span) for partition, span in sorted(spans.items())],
+        "tasks": [_task(partition, *span) for partition, span in sorted(spans.items())],
+    }
+    return RunPlan.model_validate(fields)
+
+
+def _partition(partition: int, start: int, end: int) -> PartitionPlan:
+    return PartitionPlan(
+        incarnation=0, topic_id=None, partition=partition, start=start, end=end, leader_epoch=0, lineage=()
+    )
+
+
+def _task(partition: int, start: int, end: int) -> Task:
+    source = SegmentRange(
+        store="file:///none",
+        key=f"orders-{partition}/{start:020d}.log",
+        etag="",
+        base_offset=start,
+        start=0,
+        end=1,
+        from_offset=start,
+        to_offset=end,
+        uploaded_at=utc_now(),
+    )
+    return Task(incarnation=0, topic_id=None, partition=partition, ranges=(source,))
+
+
+def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dict[str, str]) -> None:
+    """Ingest or rebuild for ever; what fails as it may is tried again with a fresh plan."""
+    os.environ.update(environment)
+    rng = random.Random(seed)
+    world = World(root / str(os.getpid()), raw=raw, lake=lake)
+    faulty = world.lake._replace(store=Faulty(world.lake.store, rng))
+    publish.commit = _losing(rng)
+    while True:
+        try:
+            (ingest if kind == "ingest" else rebuild)(faulty, rng)
+        except TidemarkError:
+            continue
+
+
+def _losing(rng: random.Random) -> Any:
+    """The real commit, of which the caller sometimes hears nothing."""
+    real = publish.commit
+
+    def commit(*arguments: Any) -> None:
+        real(*arguments)
+        if rng.random() < _FAULTS:
+            raise OSError("planted: the reply was lost")
+
+    return commit

@@ -1,0 +1,163 @@
+"""A deployment of one topic in a temporary directory or on a server: its raw store, its table, and what must hold."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.raw_builder import RawBuilder
+from tidemark.decode.columns import SCHEMA
+from tidemark.decode.rowhash import row_hash_sum
+from tidemark.evidence import read_evidence
+from tidemark.hashsum import combine
+from tidemark.ledger import Ledger
+from tidemark.planning import plan_ingest, write_plan
+from tidemark.runs import RunPlan, RunResult, Task
+from tidemark.store import open_store
+from tidemark.table import Lake, committed_ledger, live_files, open_lake, open_table
+from tidemark.topics import load_topics
+from tidemark_spark.driver import run
+from tidemark_spark.job import Job, Outcome
+from tidemark_spark.task import convert
+
+Sent = TypeVar("Sent")
+
+
+def in_process(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    """All tasks here, one after the other, sent and returned as Spark does it."""
+    return [_sent(convert(_sent(job), _sent(task))) for task in tasks]
+
+
+def _sent(value: Sent) -> Sent:
+    copy: Sent = pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes
+    return copy
+
+
+class World:
+    """One topic, ``orders`` of cluster ``east``; ``settings`` are YAML lines of the topic."""
+
+    def __init__(
+        self, root: Path, *settings: str, raw: str | None = None, lake: str | None = None, store: Sequence[str] = ()
+    ) -> None:
+        """Stores under ``root``, unless ``raw`` and ``lake`` are URLs elsewhere."""
+        for name in ("raw", "lake"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        raw, lake = raw or f"file://{root}/raw", lake or f"file://{root}/lake"
+        self.topics_file = root / "topics.yaml"
+        lines = [f"raw: {{url: '{raw}'}}", f"lake: '{lake}'", "cluster: east"]
+        lines += ["store:", *(f"  {line}" for line in store)] if store else []
+        lines += ["topics:", "  - topic: orders", *(f"    {line}" for line in settings)]
+        self.topics_file.write_text("\n".join(lines) + "\n")
+        self.lake: Lake = open_lake(deployment := load_topics(self.topics_file), deployment.topic("orders"))
+        endpoint = deployment.raw.url.removeprefix("s3://")
+        bucket, _, prefix = endpoint.partition("/") if raw.startswith("s3://") else (endpoint, "", "")
+        url = f"s3://{bucket}" if raw.startswith("s3://") else raw
+        self.raw = RawBuilder(open_store(url, deployment.store), prefix=prefix)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The committed ledger."""
+        return committed_ledger(self.lake)
+
+    def plan(self, **options: Any) -> RunPlan:
+        """A plan for what is published now, written."""
+        plan = plan_ingest(self.lake, **options)
+        write_plan(self.lake, plan)
+        return plan
+
+    def land(self, **options: Any) -> RunResult:
+        """Publish what was uploaded, plan, convert, commit; then check that all is exact."""
+        self.raw.publish()
+        result = run(self.lake, self.plan(**options), in_process)
+        self.check()
+        return result
+
+    def next_offset(self, partition: int = 0, incarnation: int = 0) -> int:
+        """Where the ledger goes on."""
+        return self.ledger.by_partition[incarnation, partition].next_offset
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows of the table by (incarnation, partition, offset), with their ``dt``."""
+        found = [row | {"dt": one.dt} for one in self._live() for row in self.read(one.path).to_pylist()]
+        return sorted(found, key=lambda row: (row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]))
+
+    def offsets(self, partition: int = 0, incarnation: int = 0) -> list[int]:
+        """The offsets of a partition that have a row."""
+        found = [(row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]) for row in self.rows()]
+        return [offset for *at, offset in found if at == [incarnation, partition]]
+
+    def read(self, path: str, folder: str | None = None) -> pa.Table:
+        """A data file of the table, or of another folder."""
+        body = self.lake.store.get(f"{folder or self.lake.keys.root}/{path}").body
+        return pq.ParquetFile(io.BytesIO(body)).read()
+
+    def evidence(self) -> list[dict[str, Any]]:
+        """The evidence that counts, in the order in which it landed."""
+        return [row for attempt in self.ledger.landed for row in read_evidence(self.lake, attempt).to_pylist()]
+
+    def classes(self, partition: int = 0, incarnation: int = 0) -> Counter[str]:
+        """Offsets of a partition by class, as ingests recorded them."""
+        counts: Counter[str] = Counter()
+        for row in self.evidence():
+            if (row["incarnation"], row["partition"]) == (incarnation, partition):
+                counts[row["class"]] += row["rows"]
+        return counts
+
+    def quarantine(self) -> list[dict[str, Any]]:
+        """The rows of quarantine that count."""
+        files = {row["file"] for row in self.evidence() if row["class"] == "quarantined"}
+        return [row for one in sorted(files) for row in self.read(one, self.lake.keys.quarantine).to_pylist()]
+
+    def check(self) -> None:
+        """Every row once, every offset with one class, hashes as the files have them, the ledger in accord."""
+        ledger, rows, evidence = self.ledger, self.rows(), self.evidence()
+        keys = Counter((row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]) for row in rows)
+        assert [key for key, count in keys.items() if count > 1] == []
+        assert ledger.rows == len(rows)
+        assert {dt: state.rows for dt, state in ledger.dates.items() if state.rows} == Counter(
+            row["dt"] for row in rows
+        )
+        live = {one.path for one in self._live()}
+        named: dict[str, tuple[int, int]] = {}
+        for row in evidence:
+            if row["class"] == "landed" and row["file"] in live:
+                count, total = named.get(row["file"], (0, 0))
+                named[row["file"]] = count + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
+        assert named == {path: self._sum(path) for path in live}
+        ingested = {row["attempt"] for row in evidence} - self._rebuilds()
+        for state in ledger.partitions:
+            covered = sum(
+                row["rows"]
+                for row in evidence
+                if row["attempt"] in ingested and (row["incarnation"], row["partition"]) == state.key
+            )
+            assert covered == state.next_offset, state
+
+    def _rebuilds(self) -> set[int]:
+        found, ledger = set(), self.ledger
+        while ledger.parent:
+            found |= {ledger.attempt} if ledger.kind == "rebuild" else set()
+            key = self.lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
+            ledger = Ledger.from_bytes(self.lake.store.get(key).body, key)
+        return found
+
+    def _sum(self, path: str) -> tuple[int, int]:
+        table = self.read(path)
+        if not set(SCHEMA.names) <= set(table.schema.names):
+            return table.num_rows, -1
+        batches = table.cast(SCHEMA).to_batches()
+        total = 0
+        for batch in batches:
+            total = combine(total, row_hash_sum(batch))
+        return table.num_rows, total
+
+    def _live(self) -> list[Any]:
+        table = open_table(self.lake)
+        return live_files(table) if table is not None else []

@@ -1,0 +1,129 @@
+"""docker-compose.yaml parses by the Compose specification and keeps the house's rules.
+
+Docker itself is not needed: images are not pulled and nothing is started.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from compose_spec import PyCompose
+
+from tests.support.paths import ROOT
+
+Service = dict[str, Any]
+
+# Compose expands the YAML merge keys before it looks at the file, so do we.
+RAW = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+SERVICES = cast("dict[str, Service]", RAW["services"])
+ONE_SHOT = {"airflow-init"}
+VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z_]+)(:\?)?\}")
+SECRET_NAME = re.compile(r"(?i)password$|secret|token|fernet|(access|api|private)[_-]?key")
+
+services = pytest.mark.parametrize("name", sorted(SERVICES))
+
+
+def variables(text: str) -> set[str]:
+    return {name for name, _ in VARIABLE.findall(text)}
+
+
+def test_it_follows_the_compose_specification() -> None:
+    compose = PyCompose.from_json(json.dumps(RAW))
+    compose.validate()
+    assert set(compose.service_names()) == set(SERVICES)
+
+
+@services
+def test_ports_are_published_on_this_machine_only(name: str) -> None:
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in SERVICES[name].get("ports", []))
+
+
+@services
+def test_everything_that_stays_up_has_a_health_check(name: str) -> None:
+    assert ("healthcheck" in SERVICES[name]) == (name not in ONE_SHOT)
+
+
+@services
+def test_what_is_waited_for_exists_and_can_be_waited_for(name: str) -> None:
+    for needed, how in SERVICES[name].get("depends_on", {}).items():
+        expected = "service_completed_successfully" if needed in ONE_SHOT else "service_healthy"
+        assert how["condition"] == expected
+
+
+@services
+def test_images_are_pinned(name: str) -> None:
+    tag = SERVICES[name]["image"].partition(":")[2]
+    assert re.match(r"v?\d+\.\d+", tag), tag
+
+
+@services
+def test_no_service_is_privileged(name: str) -> None:
+    service = SERVICES[name]
+    assert not service.get("privileged")
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not {"pid", "ipc", "network_mode"} & set(service)
+    assert not any("docker.sock" in volume for volume in service.get("volumes", []))
+
+
+@services
+def test_no_secret_is_written_down(name: str) -> None:
+    for variable, value in SERVICES[name].get("environment", {}).items():
+        if SECRET_NAME.search(variable) and not variable.endswith("_FILE"):
+            assert VARIABLE.fullmatch(value), variable
+
+
+def test_the_stores_keys_are_not_written_down() -> None:
+    identities = json.loads(RAW["configs"]["store-identities"]["content"])["identities"]
+    keys = [value for identity in identities for key in identity["credentials"] for value in key.values()]
+    assert len(set(keys)) == 2 * len(identities)
+    assert all(VARIABLE.fullmatch(key) for key in keys)
+
+
+def test_the_stores_policies_parse_and_grant_no_more_than_two_buckets() -> None:
+    policies = json.loads(RAW["configs"]["store-identities"]["content"])["policies"]
+    for policy in policies:
+        for statement in json.loads(policy["content"])["Statement"]:
+            assert "s3:*" not in statement["Action"]
+            assert all(re.fullmatch(r"arn:aws:s3:::(raw|lake)(/\*)?", what) for what in statement["Resource"])
+
+
+def test_every_variable_is_required_and_has_an_example() -> None:
+    text = (ROOT / "docker-compose.yaml").read_text()
+    assert all(required for _, required in VARIABLE.findall(text))
+    lines = (ROOT / "docker" / ".env.example").read_text().splitlines()
+    examples = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    assert set(examples) == variables(text)
+    assert set(examples.values()) == {"replace-me"}
+
+
+def test_the_agent_reads_the_brokers_disk_and_cannot_write_to_it() -> None:
+    [data] = [volume for volume in SERVICES["agent"]["volumes"] if volume.startswith("kafka-data:")]
+    broker = SERVICES["kafka"]["volumes"]
+    assert data.endswith(":ro")
+    assert data.removesuffix(":ro") in broker
+    log_dirs = f"log.dirs={data.split(':')[1]}"
+    assert log_dirs in (ROOT / "docker" / "kafka" / "server.properties").read_text().splitlines()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docker").glob("*.Dockerfile")), ids=lambda path: path.name)
+def test_images_are_built_from_pinned_parts_and_run_as_an_ordinary_user(path: Path) -> None:
+    text = path.read_text()
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert all(re.search(r":\d+\.\d+\.\d+-", base) for base in bases)
+    assert text.count("--require-hashes") == text.count("pip install --no-cache-dir") + text.count("uv pip sync")
+    assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] not in {"root", "0"}
+    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
+        assert all((ROOT / part).exists() for part in source.split()), source
+
+
+def test_every_bind_mount_is_in_the_repository() -> None:
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            if volume.startswith("./"):
+                assert (ROOT / volume.split(":")[0]).exists(), volume

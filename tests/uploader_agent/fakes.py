@@ -1,0 +1,236 @@
+"""A broker's disk made by hand, a broker that says what it is told to say, and a store that can be watched."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from crc32c import crc32c
+
+from tests.tidemark.records.build import simple
+from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.manifest import SegmentManifest
+from tidemark.records import scan_batches
+from tidemark.store import LocalStore, Store
+from tidemark.store.base import Fetched, ObjectInfo
+from tidemark.watermark import Watermark, parse
+from uploader_agent.broker import Broker
+from uploader_agent.events import Doorbell, SilentDoorbell
+from uploader_agent.loop import Agent
+from uploader_agent.metadata import BrokerUnavailable, Led, Offsets
+from uploader_agent.settings import AgentSettings
+
+CLUSTER = "test-cluster"
+ID = "MkU3OEVBNTcwNTJENDM2Qk"
+OTHER_ID = "AkU3OEVBNTcwNTJENDM2Qk"
+T = TopicPartition("orders", 0)
+
+
+def records(base: int, end: int, *, epoch: int = 3, value: str = "") -> bytes:
+    """Batches of ten records from ``base`` to ``end``; another ``value`` gives other bytes of the same size."""
+    producer = {"producer_id": sum(value.encode())} if value else {}
+    return b"".join(simple(at, min(10, end - at), leader_epoch=epoch, **producer) for at in range(base, end, 10))
+
+
+class Disk:
+    """Log directories below ``root``."""
+
+    def __init__(self, root: Path, log_dirs: int = 1) -> None:
+        self.log_dirs = tuple(root / f"data-{number}" for number in range(log_dirs))
+        for folder in self.log_dirs:
+            folder.mkdir(parents=True)
+            (folder / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={CLUSTER}\n")
+
+    def partition(self, at: TopicPartition = T, *, topic_id: str | None = ID, log_dir: int = 0) -> FakePartition:
+        folder = self.log_dirs[log_dir] / str(at)
+        folder.mkdir(exist_ok=True)
+        if topic_id:
+            (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+        made = FakePartition(folder)
+        made.lineage([(3, 0)])
+        return made
+
+
+@dataclass
+class FakePartition:
+    """A partition's directory."""
+
+    folder: Path
+
+    def lineage(self, entries: list[tuple[int, int]]) -> None:
+        lines = "".join(f"{epoch} {start}\n" for epoch, start in entries)
+        (self.folder / "leader-epoch-checkpoint").write_text(f"0\n{len(entries)}\n{lines}")
+
+    def log(self, base: int) -> Path:
+        return self.folder / f"{base:020d}.log"
+
+    def segment(self, base: int, content: bytes) -> Path:
+        """A segment with the indexes that Kafka would write at every batch."""
+        path = self.log(base)
+        path.write_bytes(content)
+        index = times = b""
+        try:
+            for header in scan_batches([content], path.name, base, allow_partial_tail=True):
+                times += struct.pack(">qi", header.max_timestamp, header.last_offset - base)
+                if header.position:
+                    index += struct.pack(">ii", header.last_offset - base, header.position)
+        except Exception:  # noqa: BLE001, S110 - tests damage segments on purpose
+            pass
+        path.with_suffix(".index").write_bytes(index)
+        path.with_suffix(".timeindex").write_bytes(times[:12])
+        return path
+
+    def fill(self, *bases: int, end: int, value: str = "", epoch: int = 3) -> None:
+        """Rotated segments based at ``bases``, and an active one that starts at ``end`` and is empty."""
+        for base, following in zip(bases, [*bases[1:], end], strict=True):
+            self.segment(base, records(base, following, value=value, epoch=epoch))
+            self.snapshot(following)
+        self.segment(end, b"")
+
+    def snapshot(self, offset: int) -> None:
+        """A producer snapshot without producers."""
+        count = struct.pack(">i", 0)
+        path = self.folder / f"{offset:020d}.snapshot"
+        path.write_bytes(struct.pack(">hI", 1, crc32c(count)) + count)
+
+    def roll(self, end: int) -> None:
+        """Make ``end`` the base of a new active segment."""
+        self.snapshot(end)
+        self.segment(end, b"")
+
+
+@dataclass
+class FakeMetadata:
+    """Says what it is told to; ``down`` makes it fail."""
+
+    leads: dict[TopicPartition, Led] = field(default_factory=lambda: {T: Led(3, ID)})
+    high: dict[TopicPartition, int] = field(default_factory=dict)
+    default_high: int = 1_000_000
+    policy: str = "delete"
+    log_start: int = 0
+    down: bool = False
+
+    def led(self) -> dict[TopicPartition, Led]:
+        self._check()
+        return dict(self.leads)
+
+    def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        self._check()
+        found = {at: self.high.get(at, self.default_high) for at in led if self.leads.get(at) == led[at]}
+        return {at: Offsets(high, high, self.log_start, high) for at, high in found.items()}
+
+    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+        self._check()
+        return dict.fromkeys(topics, self.policy)
+
+    def _check(self) -> None:
+        if self.down:
+            raise BrokerUnavailable("the broker cannot be asked: told so")
+
+
+class WatchedStore:
+    """Another store that tells each call to ``before`` and ``after``, and counts; anything may be raised there."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.puts: list[str] = []
+        self.before: Callable[[str, str], None] = lambda _operation, _key: None
+        self.after: Callable[[str, str], None] = lambda _operation, _key: None
+        self._changed = threading.Condition()
+
+    def put(self, key: str, body: bytes | BinaryIO, **options: Any) -> str:
+        self.before("put", key)
+        etag = self.inner.put(key, body, **options)
+        with self._changed:
+            self.puts.append(key)
+            self._changed.notify_all()
+        self.after("put", key)
+        return etag
+
+    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
+        self.before("get", key)
+        return self.inner.get(key, if_match=if_match)
+
+    def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
+        return self.inner.get_range(key, start, end, if_match=if_match)
+
+    def head(self, key: str) -> ObjectInfo:
+        self.before("head", key)
+        return self.inner.head(key)
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        self.before("list", prefix)
+        return self.inner.list(prefix, start_after=start_after)
+
+    def copy(self, source: str, target: str, *, source_etag: str) -> str:
+        etag = self.inner.copy(source, target, source_etag=source_etag)
+        self.after("copy", target)
+        return etag
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        raise AssertionError(f"the agent never deletes, but wants to delete {key}")
+
+    def await_put(self, wanted: Callable[[], bool], timeout: float = 20.0) -> None:
+        """Wait until ``wanted`` holds after some PUT."""
+        with self._changed:
+            assert self._changed.wait_for(wanted, timeout), f"not within {timeout} s; PUTs so far: {self.puts}"
+
+
+class World:
+    """A disk, a broker and a store, and agents that work on them."""
+
+    def __init__(self, root: Path, log_dirs: int = 1) -> None:
+        self.root = root
+        self.disk = Disk(root / "disk", log_dirs)
+        self.metadata = FakeMetadata()
+        self.store = WatchedStore(LocalStore(root / "store"))
+        self.endpoint = Endpoint(self.store.url)
+        self.control = ControlKeys("", CLUSTER)
+        self.broker = Broker(1, CLUSTER, self.disk.log_dirs, "127.0.0.1:1", "PLAINTEXT", "kraft")
+
+    def settings(self, **changes: Any) -> AgentSettings:
+        base: dict[str, Any] = {
+            "broker": {"properties": "unused"},
+            "endpoints": {"url": self.store.url},
+            "state_dir": str(self.root / "state"),
+            "upload": {"concurrency": 3, "retry_initial": "1ms", "retry_cap": "5ms"},
+        }
+        return AgentSettings.model_validate(base | changes)
+
+    @contextmanager
+    def agent(self, doorbell: Doorbell | None = None, **changes: Any) -> Iterator[Agent]:
+        with closing(doorbell or SilentDoorbell()) as bell:
+            yield Agent(self.settings(**changes), self.broker, self.metadata, lambda _url: self.store, bell)
+
+    def once(self, **changes: Any) -> Agent:
+        """Run a new agent's ``upload_once``, as after a restart."""
+        with self.agent(**changes) as agent:
+            agent.upload_once()
+            return agent
+
+    def keys(self, at: TopicPartition = T, place: str | None = None) -> PartitionKeys:
+        return PartitionKeys(self.endpoint, CLUSTER, place or at.topic, at.partition)
+
+    def watermark(self, at: TopicPartition = T, place: str | None = None) -> tuple[int, Watermark]:
+        key = self.keys(at, place).watermark
+        base, found = parse(self.store.inner.get(key).body, key)
+        assert found is not None
+        return base, found
+
+    def manifest(self, base: int, at: TopicPartition = T, place: str | None = None) -> SegmentManifest:
+        key = self.keys(at, place).segment(base, "manifest.json")
+        return SegmentManifest.from_bytes(self.store.inner.get(key).body, key)
+
+    def stored(self, base: int, extension: str = "log", at: TopicPartition = T) -> bytes:
+        return self.store.inner.get(self.keys(at).segment(base, extension)).body
+
+    def names(self, at: TopicPartition = T) -> list[str]:
+        """Names of the objects of a partition."""
+        folder = self.keys(at).folder
+        return [info.key.removeprefix(folder) for info in self.store.inner.list(folder)]

@@ -1,0 +1,441 @@
+"""What one pass of the agent leaves in the store, on disks made by hand."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+from crc32c import crc32c
+
+from tests.tidemark.records.build import Record, batch, marker, transactional
+from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
+from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
+from tidemark.gaps import Acknowledgement
+from tidemark.incarnations import TopicIncarnations
+from tidemark.layout import TopicPartition
+from tidemark.watermark_index import WatermarkIndex
+from uploader_agent.loop import Agent
+from uploader_agent.metadata import Led
+
+
+def no_errors(agent: Agent) -> None:
+    assert {str(at): one.error for at, one in agent.leadership.partitions.items() if one.error} == {}
+
+
+def test_rotated_and_committed_segments_go_and_nothing_else(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, 200, end=300)
+    world.metadata.default_high = 250
+    agent = world.once()
+    no_errors(agent)
+    assert world.names() == [
+        *(f"{0:020d}.{kind}" for kind in ("index", "log", "manifest.json", "timeindex")),
+        *(f"{100:020d}.{kind}" for kind in ("index", "log", "manifest.json", "snapshot", "timeindex")),
+        f"{200:020d}.snapshot",
+        "offset.wm",
+    ]
+    for base in (0, 100):
+        for kind in ("log", "index", "timeindex"):
+            assert world.stored(base, kind) == partition.log(base).with_suffix(f".{kind}").read_bytes()
+    base, watermark = world.watermark()
+    assert (base, watermark.next_offset, watermark.start_offset, watermark.leader_epoch) == (100, 200, 0, 3)
+    assert watermark.lineage == ((3, 0),)
+    assert watermark.ranges_above == ()
+    assert watermark.gaps == ()
+
+
+def test_manifest_says_what_the_bytes_are(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, end=95)
+    world.once()
+    manifest, content = world.manifest(0), partition.log(0).read_bytes()
+    assert (manifest.cluster, manifest.topic, manifest.topic_id, manifest.partition) == (CLUSTER, "orders", ID, 0)
+    assert (manifest.base_offset, manifest.last_batch_end, manifest.next_offset) == (0, 95, 95)
+    assert (manifest.batch_count, manifest.magics, manifest.codecs, manifest.state) == (10, (2,), ("none",), "whole")
+    total = manifest.objects[f"{0:020d}.log"]
+    assert (total.size, total.crc32c) == (len(content), f"{crc32c(content):08x}")
+    assert total.etag == world.store.head(world.keys().segment(0, "log")).etag
+    assert manifest.rotated_at is not None
+    assert manifest.uploaded_at >= manifest.rotated_at
+
+
+def test_second_pass_puts_nothing_but_the_index(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    world.store.puts.clear()
+    world.once()
+    assert world.store.puts == [world.control.index(1)]
+
+
+def test_index_tells_all_at_a_glance(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    partition.segment(200, records(200, 230))
+    world.metadata.default_high = 225
+    world.once()
+    key = world.control.index(1)
+    [entry] = WatermarkIndex.from_bytes(world.store.get(key).body, key).entries
+    assert (entry.topic, entry.partition, entry.topic_id, entry.incarnation) == ("orders", 0, ID, 0)
+    assert (entry.next_offset, entry.uploaded_end, entry.high_watermark, entry.log_end_offset) == (200, 200, 225, 225)
+    header_times = (1_770_000_000_000, 1_770_000_000_009)
+    assert (entry.active_first_timestamp, entry.active_max_timestamp) == header_times
+
+
+def test_two_log_dirs_and_a_stranger(tmp_path: pytest.TempPathFactory, world: World) -> None:
+    two = World(world.root / "two", log_dirs=2)
+    other = TopicPartition("orders", 1)
+    two.metadata.leads[other] = Led(3, ID)
+    two.disk.partition().fill(0, end=50)
+    two.disk.partition(other, log_dir=1).fill(0, end=70)
+    (two.disk.log_dirs[1] / "not a partition").mkdir()
+    (two.disk.log_dirs[0] / "orders-7.0123abc-delete").mkdir()
+    no_errors(two.once())
+    assert [two.watermark(at)[1].next_offset for at in (T, other)] == [50, 70]
+
+
+def test_partition_of_another_leader_is_left_alone(world: World) -> None:
+    world.disk.partition().fill(0, end=50)
+    world.metadata.leads.clear()
+    world.once()
+    assert world.names() == []
+
+
+def test_quiet_tail_goes_as_provisional_and_grows_and_is_replaced(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    partition.segment(100, records(100, 130))
+    index = partition.log(100).with_suffix(".index")
+    index.write_bytes(index.read_bytes() + bytes(1000))  # preallocated by Kafka
+    world.metadata.default_high = 120
+    world.once(tail_after="1h")
+    assert world.watermark()[1].next_offset == 100, "an active segment that was just written to stays"
+
+    old = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    os.utime(partition.log(100), (old, old))
+    no_errors(world.once(tail_after="1h"))
+    assert world.manifest(100).state == "provisional"
+    assert (world.manifest(100).next_offset, world.manifest(100).rotated_at) == (120, None)
+    assert world.stored(100) == records(100, 120), "up to the high watermark, no further"
+    assert world.stored(100, "index") == index.read_bytes()[:8], "valid entries only"
+    assert world.watermark()[:1] + (world.watermark()[1].next_offset,) == (100, 120)
+
+    world.metadata.default_high = 130
+    no_errors(world.once(tail_after="1h"))
+    assert world.stored(100) == records(100, 130)
+    assert world.watermark()[1].next_offset == 130
+
+    partition.segment(100, records(100, 150))
+    partition.roll(150)
+    world.metadata.default_high = 150
+    no_errors(world.once(tail_after="1h"))
+    assert (world.manifest(100).state, world.manifest(100).next_offset) == ("whole", 150)
+    assert world.stored(100) == records(100, 150)
+    assert world.watermark()[1].next_offset == 150
+    assert not [info.key for info in world.store.list("_superseded/")], "a proved prefix needs no copy"
+
+
+def test_rotated_right_at_the_provisional_end_becomes_whole(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    world.metadata.default_high = 50
+    world.once(tail_after="0s")
+    assert world.manifest(0).state == "provisional"
+    partition.roll(50)
+    world.once(tail_after="0s")
+    assert (world.manifest(0).state, world.manifest(0).next_offset) == ("whole", 50)
+
+
+def test_same_bytes_from_another_broker_are_adopted(world: World) -> None:
+    world.disk.partition().fill(0, end=50)
+    log = world.keys().segment(0, "log")
+    etag = world.store.inner.put(log, records(0, 50))
+    no_errors(world.once())
+    assert world.store.head(log).etag == etag
+    assert log not in world.store.puts
+    assert world.watermark()[1].next_offset == 50
+
+
+def test_longer_segment_of_another_leader_stands(world: World) -> None:
+    """Replicas roll where they like: what they have below our base is ours, too."""
+    follower = World(world.root / "follower")
+    follower.store, follower.endpoint = world.store, world.endpoint
+    world.disk.partition().fill(0, end=100)
+    world.once()
+    follower.metadata.leads = {T: Led(4, ID)}
+    partition = follower.disk.partition()
+    partition.lineage([(3, 0), (4, 100)])
+    partition.fill(0, 60, end=130)
+    partition.segment(60, records(60, 100) + records(100, 130, epoch=4))
+    no_errors(follower.once())
+    assert follower.stored(0) == records(0, 100)
+    assert world.watermark()[1].next_offset == 130
+    assert world.watermark()[1].leader_epoch == 4
+    assert world.watermark()[1].lineage == ((3, 0), (4, 100))
+
+
+def test_diverging_segment_is_copied_aside_and_replaced(world: World) -> None:
+    """After an unclean election the same base and size hold other data."""
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    world.once()
+    theirs = {
+        name: world.store.get(world.keys().file(name)).body
+        for name in [
+            *(f"{100:020d}.{kind}" for kind in ("log", "index", "timeindex", "manifest.json")),
+            f"{200:020d}.snapshot",
+        ]
+    }
+    world.metadata.leads = {T: Led(5, ID)}
+    partition.lineage([(3, 0), (5, 100)])
+    partition.fill(0, 100, end=200, epoch=3)
+    partition.segment(100, records(100, 200, epoch=5))
+    no_errors(world.once())
+    assert world.stored(100) == records(100, 200, epoch=5)
+    copies = {info.key.rpartition("/")[2]: world.store.get(info.key).body for info in world.store.list("_superseded/")}
+    assert copies == theirs
+    [folder] = {info.key.rpartition("/")[0] for info in world.store.list("_superseded/")}
+    assert folder.startswith(f"_superseded/{CLUSTER}/orders-0/5/")
+    _, watermark = world.watermark()
+    assert (watermark.leader_epoch, watermark.next_offset, watermark.lineage) == (5, 200, ((3, 0), (5, 100)))
+    assert [(cut.at, cut.old_next, cut.old_epoch, cut.new_epoch) for cut in watermark.truncations] == [(100, 200, 3, 5)]
+
+
+def test_truncated_log_takes_the_watermark_back_under_a_higher_epoch(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    world.once()
+    for path in partition.folder.glob(f"{200:020d}.*"):
+        path.unlink()
+    partition.segment(100, records(100, 150))
+    partition.lineage([(3, 0), (4, 150)])
+    world.metadata.leads, world.metadata.default_high = {T: Led(4, ID)}, 150
+    world.once()
+    _, watermark = world.watermark()
+    assert (watermark.leader_epoch, watermark.next_offset) == (4, 150)
+    assert watermark.truncations[0].at == 150
+
+
+def test_open_transactions_are_carried_from_segment_to_segment(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, transactional(0, 7, 10) + transactional(10, 8, 10))
+    partition.segment(20, marker(20, 8, commit=True) + transactional(21, 9, 9))
+    partition.segment(30, b"")
+    world.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "5ms"})
+    opened = [
+        [(one.producer_id, one.first_offset) for one in world.manifest(base).open_transactions] for base in (0, 20)
+    ]
+    assert opened == [[(7, 0), (8, 10)], [(7, 0), (9, 21)]]
+
+
+@pytest.mark.parametrize("place", ["plain", "later"])
+def test_topic_made_again_lies_elsewhere(world: World, place: str) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    world.once()
+    before = world.stored(0)
+    world.metadata.leads = {T: Led(0, OTHER_ID)}
+    if place == "plain":  # the directory still is the old one: the broker has not renamed it yet
+        world.once()
+        assert world.store.inner.list(f"{CLUSTER}/orders@")
+        with pytest.raises(NotFound):
+            world.watermark(place=f"orders@{OTHER_ID}")
+        return
+    again = world.disk.partition(topic_id=OTHER_ID)
+    again.lineage([(0, 0)])
+    for path in partition.folder.glob("*0*"):
+        path.unlink()
+    again.fill(0, end=40, value="new", epoch=0)
+    no_errors(world.once())
+    assert world.stored(0) == before
+    assert world.watermark(place=f"orders@{OTHER_ID}")[1].next_offset == 40
+    key = world.control.incarnations("orders")
+    lives = TopicIncarnations.from_bytes(world.store.get(key).body, key).incarnations
+    assert [(life.topic_id, life.place) for life in lives] == [(ID, "orders"), (OTHER_ID, f"orders@{OTHER_ID}")]
+    assert lives[0].ended_at is not None
+    index = WatermarkIndex.from_bytes(world.store.get(world.control.index(1)).body, "index")
+    assert index.entries[0].incarnation == 1
+
+
+def test_hole_at_the_head_is_recorded_and_the_rest_goes(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    world.once()
+    remove(partition, 0, 100, 200)
+    partition.fill(300, 400, end=500)
+    world.metadata.log_start = 300
+    agent = world.once()
+    no_errors(agent)
+    base, watermark = world.watermark()
+    assert (base, watermark.next_offset, watermark.ranges_above) == (100, 200, ((300, 500),))
+    [gap] = watermark.gaps
+    assert (gap.start, gap.end, gap.reason) == (200, 300, "deleted_before_upload")
+    world.once()
+    assert world.watermark()[1].gaps == (gap,), "the time of its detection stays"
+
+    said = {"from": 200, "to": 300, "by": "ada", "at": datetime.now(UTC), "reason": "known outage"}
+    key = world.control.acknowledgement("orders", 0, 200, 300)
+    world.store.inner.put(key, Acknowledgement.model_validate(said).to_bytes())
+    world.once()
+    base, watermark = world.watermark()
+    assert (base, watermark.next_offset, watermark.ranges_above, watermark.gaps) == (400, 500, (), ())
+    assert watermark.acknowledged_gaps[0].start == 200
+    remove(partition, 300)
+    partition.roll(600)
+    partition.segment(500, records(500, 600))
+    world.once()
+    assert world.watermark()[1].next_offset == 600
+
+
+def remove(partition: FakePartition, *bases: int) -> None:
+    for base in bases:
+        for path in partition.folder.glob(f"{base:020d}.*"):
+            path.unlink()
+
+
+def flipped(content: bytes) -> bytes:
+    damaged = bytearray(content)
+    damaged[-3] ^= 1
+    return bytes(damaged)
+
+
+def lying(content: bytes) -> bytes:
+    """The third batch claims to be longer than it is."""
+    return content[: len(content) // 2] + b"\0\0\0\0\0\0\0\x32\x7f\xff\xff\xff" + content[len(content) // 2 + 12 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "rule"),
+    [
+        (lambda _: b"", "last batches are lost"),
+        (lambda content: content[:-7], "end inside"),
+        (lambda content: content[: len(content) // 2], "last batches are lost"),
+        (flipped, "checksum"),
+        (lying, "length field"),
+    ],
+    ids=["empty", "truncated", "cut at a batch", "flipped bit", "lying length"],
+)
+def test_damaged_segment_is_kept_whole_and_holds_its_partition_alone(world: World, damage, rule: str, capsys) -> None:  # type: ignore[no-untyped-def]
+    healthy = TopicPartition("orders", 1)
+    world.metadata.leads[healthy] = Led(3, ID)
+    world.disk.partition(healthy).fill(0, 100, end=200)
+    partition = world.disk.partition()
+    partition.fill(0, 100, 200, end=300)
+    content = damage(records(100, 200))
+    partition.segment(100, content)
+    no_errors(world.once())
+    manifest = world.manifest(100)
+    assert manifest.state == "corrupt"
+    assert manifest.damage is not None
+    assert rule in manifest.damage.rule
+    assert 100 <= manifest.damage.offset < 200
+    assert world.stored(100, "corrupt") == content
+    assert not [name for name in world.names() if name.startswith(f"{100:020d}") and name.endswith("log")]
+    _, watermark = world.watermark()
+    assert watermark.next_offset == manifest.damage.offset
+    assert [(gap.start, gap.end, gap.reason) for gap in watermark.gaps] == [(watermark.next_offset, 200, "corrupt")]
+    assert watermark.ranges_above == ((200, 300),)
+    assert world.watermark(healthy)[1].next_offset == 200
+    shown = capsys.readouterr()
+    assert str(partition.log(100)) in shown.out + shown.err
+    world.store.puts.clear()
+    world.once()
+    assert world.store.puts == [world.control.index(1)], "it is not sent again"
+
+
+def test_good_copy_of_another_replica_replaces_a_corrupt_one(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    partition.segment(0, flipped(records(0, 100)))
+    world.once()
+    partition.segment(0, records(0, 100))
+    world.broker = world.broker.__class__(2, *[getattr(world.broker, name) for name in world.broker.__slots__[1:]])
+    world.metadata.leads = {T: Led(4, ID)}
+    no_errors(world.once())
+    assert world.manifest(0).state == "whole"
+    assert world.watermark()[1].next_offset == 200
+    assert world.watermark()[1].gaps == ()
+
+
+def test_compacted_topic_may_lack_its_tail(world: World) -> None:
+    world.metadata.policy = "compact,delete"
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    partition.segment(0, batch(3, [Record(0)]))
+    world.once()
+    assert (world.manifest(0).last_batch_end, world.manifest(0).next_offset, world.manifest(0).state) == (
+        4,
+        100,
+        "whole",
+    )
+    assert world.watermark()[1].next_offset == 200
+
+
+def test_checkpoint_serves_while_the_broker_is_down(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 150\n")
+    with world.agent() as agent:
+        agent.leadership.refresh()
+        agent.leadership.partitions[T].offsets = None
+        world.metadata.down = True
+        agent.upload_once()
+    assert world.manifest(0).offsets_from == "checkpoint"
+    assert world.manifest(0).last_stable_offset is None
+    assert world.watermark()[1].next_offset == 100
+
+
+def test_failing_store_holds_up_one_partition_and_is_tried_again(world: World) -> None:
+    other = TopicPartition("orders", 1)
+    world.metadata.leads[other] = Led(3, ID)
+    world.disk.partition().fill(0, end=50)
+    world.disk.partition(other).fill(0, end=50)
+    sick = world.keys().segment(0, "log")
+
+    def fail(operation: str, key: str) -> None:
+        if key == sick and operation == "put":
+            raise AccessDenied(key, "told so")
+
+    world.store.before = fail
+    agent = world.once()
+    assert "AccessDenied" in (agent.leadership.partitions[T].error or "")
+    assert world.watermark(other)[1].next_offset == 50
+    assert world.store.puts.count(sick) == 0
+    world.store.before = lambda _operation, _key: None
+    no_errors(world.once())
+    assert world.watermark()[1].next_offset == 50
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+@pytest.mark.parametrize("kind", ["log", "index", "manifest.json", "offset.wm"])
+def test_unknown_outcome_is_resolved_by_reading(world: World, kind: str, took_effect: bool) -> None:  # noqa: FBT001
+    world.disk.partition().fill(0, end=50)
+    lost: list[str] = []
+
+    def lose(operation: str, key: str) -> None:
+        if operation == "put" and key.endswith(kind) and not lost:
+            lost.append(key)
+            raise UnknownOutcome(key, "told so")
+
+    if took_effect:
+        world.store.after = lose
+    else:
+        world.store.before = lose
+    no_errors(world.once())
+    assert lost
+    assert world.watermark()[1].next_offset == 50
+    assert world.stored(0) == records(0, 50)
+    assert not [info.key for info in world.store.list("_superseded/")]
+
+
+def test_a_later_leader_fences(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, end=50)
+    world.metadata.leads = {T: Led(9, ID)}
+    world.once()
+    partition.roll(100)
+    partition.segment(50, records(50, 100))
+    world.metadata.leads = {T: Led(3, ID)}
+    agent = world.once()
+    assert "Fenced" in (agent.leadership.partitions[T].error or "")
+    assert world.watermark()[1].next_offset == 50
+    assert world.names().count(f"{50:020d}.manifest.json") == 0

@@ -1,0 +1,160 @@
+"""What lies on disk, what may go of it, and the locks on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
+from tidemark.intervals import Intervals
+from tidemark.layout import TopicPartition
+from uploader_agent.active import ActiveSpan
+from uploader_agent.eligibility import Work, finished, quiet_tail, waiting_for
+from uploader_agent.files import Bytes, PartitionFiles, SegmentChanged, checksum
+from uploader_agent.lock import AlreadyRunning, lock_directories
+from uploader_agent.log_dirs import LocalSegment, find_partitions, find_segments
+
+
+def test_partitions_by_name(tmp_path: Path) -> None:
+    for name in ("a-0", "a.b_c-10", "a-b-1", "a-0.f00-delete", "a-0.f00-future", "a-0.f00-stray", "b-01", "c", "-1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file-0").touch()
+    found = find_partitions([tmp_path, tmp_path / "gone"])
+    assert sorted(found.partitions) == [TopicPartition("a", 0), TopicPartition("a-b", 1), TopicPartition("a.b_c", 10)]
+    assert [path.name for path in found.strangers] == ["-1", "b-01", "c"]
+    assert list(found.unreadable) == [tmp_path / "gone"]
+
+
+def test_segments_by_name(tmp_path: Path) -> None:
+    names = [f"{0:020d}.log", f"{7:020d}.log", f"{3:020d}.log.deleted", f"{5:020d}.log.swap", f"{6:020d}.log.cleaned"]
+    for name in [*names, f"{7:020d}.index", f"{9:020d}.snapshot", "12.log", "leader-epoch-checkpoint"]:
+        (tmp_path / name).write_bytes(b"12345")
+    assert [(one.base_offset, one.next_offset, one.size) for one in find_segments(tmp_path)] == [
+        (0, 7, 5),
+        (7, None, 5),
+    ]
+    assert find_segments(tmp_path / "gone") == []
+
+
+SEGMENTS = [LocalSegment(0, 10, 5, 100.0), LocalSegment(10, 20, 6, 200.0), LocalSegment(20, None, 7, 300.0)]
+
+
+@pytest.mark.parametrize(
+    ("present", "high", "bases"),
+    [([], 25, [0, 10]), ([], 20, [0, 10]), ([], 19, [0]), ([], 9, []), ([(0, 10)], 25, [10]), ([(0, 19)], 25, [10])],
+)
+def test_finished(present: list[tuple[int, int]], high: int, bases: list[int]) -> None:
+    assert [work.base_offset for work in finished(SEGMENTS, Intervals(present), high)] == bases
+
+
+def test_waiting_for_the_high_watermark() -> None:
+    assert waiting_for(SEGMENTS, Intervals(), 19)
+    assert not waiting_for(SEGMENTS, Intervals(), 20)
+    assert not waiting_for(SEGMENTS, Intervals([(0, 20)]), 5)
+
+
+@pytest.mark.parametrize(
+    ("present", "high", "quiet_before", "end"),
+    [
+        ([(0, 20)], 25, 300.0, 25),
+        ([(0, 20)], 25, 299.0, None),
+        ([(0, 25)], 25, 300.0, None),
+        ([(0, 20)], 20, 300.0, None),
+        ([], 25, 300.0, 25),
+    ],
+)
+def test_quiet_tail(present: list[tuple[int, int]], high: int, quiet_before: float, end: int | None) -> None:
+    expected = [Work(20, end, 7, provisional=True)] if end else []
+    assert quiet_tail(SEGMENTS, Intervals(present), high, quiet_before) == expected
+    assert quiet_tail([], Intervals(), high, quiet_before) == []
+
+
+def test_files_of_another_incarnation_are_not_touched(world: World) -> None:
+    folder = world.disk.partition(topic_id=OTHER_ID).folder
+    with pytest.raises(SegmentChanged, match="belongs to topic id"):
+        PartitionFiles(folder, ID)
+    with pytest.raises(SegmentChanged, match="is gone"):
+        PartitionFiles(folder / "gone", ID)
+
+
+def test_directory_is_held_while_a_topic_is_made_again(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, b"old")
+    with PartitionFiles(partition.folder, ID) as files:
+        partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
+        world.disk.partition(topic_id=OTHER_ID).segment(0, b"new")
+        opened = files.open(f"{0:020d}.log")
+        assert opened is not None
+        assert opened.read() == b"old"
+
+
+def test_changes_are_noticed(world: World) -> None:
+    path = world.disk.partition().segment(0, b"0123456789")
+    with PartitionFiles(path.parent, ID) as files:
+        opened = files.open(path.name)
+        assert opened is not None
+        assert not opened.changed
+        with path.open("ab") as log:
+            log.write(b"more")
+        assert opened.changed
+        assert not opened.shrunk
+        assert opened.body().read() == b"0123456789", "a window does not grow"
+        assert opened.cut(4).body().read() == b"0123"
+        with path.open("r+b") as log:
+            log.truncate(3)
+        assert opened.shrunk
+
+
+def test_checksum_of_a_part() -> None:
+    assert checksum(Bytes("x", b"123456789")) == 0xE3069283
+    assert checksum(Bytes("x", b"123456789rest"), 9) == 0xE3069283
+    assert checksum(Bytes("x", b"")) == 0
+
+
+def test_segment_that_changes_while_it_is_read_is_judged_anew(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    truncated: list[str] = []
+
+    def truncate(operation: str, key: str) -> None:
+        if operation == "put" and key.endswith(".index") and not truncated:
+            truncated.append(key)
+            partition.segment(0, records(0, 100, value="rewritten"))
+
+    world.store.before = truncate
+    world.once()
+    assert truncated
+    assert world.stored(0) == records(0, 100, value="rewritten")
+    assert world.manifest(0).objects[f"{0:020d}.log"].etag == world.store.head(world.keys().segment(0, "log")).etag
+
+
+def test_second_agent_refuses_to_start(world: World) -> None:
+    before = sorted(world.disk.log_dirs[0].rglob("*"))
+    with (
+        lock_directories([*world.disk.log_dirs, world.root]),
+        pytest.raises(AlreadyRunning, match="another agent works on"),
+    ):
+        lock_directories([world.disk.log_dirs[0]])
+    assert sorted(world.disk.log_dirs[0].rglob("*")) == before
+    lock_directories(world.disk.log_dirs).close()
+
+
+def test_active_span_follows_the_segment(world: World) -> None:
+    partition, start = world.disk.partition(), 1_770_000_000_000
+    span = ActiveSpan()
+    partition.segment(0, b"")
+    span.update(partition.folder, ID, 0)
+    assert (span.first, span.largest) == (None, None)
+    partition.segment(0, records(0, 25)[:-5])
+    span.update(partition.folder, ID, 0)
+    assert (span.first, span.largest) == (start, start + 9)
+    partition.segment(0, records(0, 4000))
+    entered = ActiveSpan()
+    for one in (span, entered):
+        one.update(partition.folder, ID, 0)
+        assert (one.first, one.largest) == (start, start + 9)
+    partition.segment(4000, b"")
+    span.update(partition.folder, ID, 4000)
+    assert (span.first, span.largest) == (None, None)
+    assert str(T) == "orders-0"

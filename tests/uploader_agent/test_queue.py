@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from uploader_agent.queue import UploadQueue
+from uploader_agent.workers import Backoff
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def drain(queue: UploadQueue[str, int], count: int) -> list[tuple[str, int]]:
+    taken = [queue.take() for _ in range(count)]
+    return [one for one in taken if one is not None]
+
+
+def test_heads_first_and_partitions_in_turn() -> None:
+    queue: UploadQueue[str, int] = UploadQueue(8)
+    queue.offer("large", [1, 2, 3, 4])
+    queue.offer("small", [5])
+    queue.offer("other", [6, 7])
+    assert drain(queue, 7) == [
+        ("large", 1),
+        ("small", 5),
+        ("other", 6),
+        ("large", 2),
+        ("other", 7),
+        ("large", 3),
+        ("large", 4),
+    ]
+
+
+def test_one_partition_never_takes_all_workers() -> None:
+    queue: UploadQueue[str, int] = UploadQueue(3)
+    queue.offer("large", [1, 2, 3, 4])
+    assert drain(queue, 2) == [("large", 1), ("large", 2)]
+    queue.offer("small", [9])
+    assert queue.take() == ("small", 9), "the third worker is free for somebody else"
+    queue.done("large", 1)
+    assert queue.take() == ("large", 3)
+
+
+def test_what_runs_is_not_queued_again() -> None:
+    queue: UploadQueue[str, int] = UploadQueue(8)
+    queue.offer("a", [1, 2])
+    assert queue.take() == ("a", 1)
+    queue.offer("a", [1, 2, 3])
+    assert drain(queue, 2) == [("a", 2), ("a", 3)]
+
+
+def test_a_failed_partition_waits_and_others_do_not() -> None:
+    clock = Clock()
+    queue: UploadQueue[str, int] = UploadQueue(8, clock)
+    queue.offer("sick", [1])
+    assert queue.take() == ("sick", 1)
+    queue.done("sick", 1, retry_after=5.0)
+    queue.offer("sick", [1])
+    queue.offer("well", [2])
+    assert queue.take() == ("well", 2)
+    clock.now = 5.0
+    assert queue.take() == ("sick", 1)
+
+
+def test_drop_and_close() -> None:
+    queue: UploadQueue[str, int] = UploadQueue(8)
+    queue.offer("a", [1, 2])
+    assert queue.take() == ("a", 1)
+    queue.drop("a")
+    assert queue.waiting() == 0
+    assert not queue.wait_idle(0.0, running_only=True)
+    taker: list[object] = []
+    thread = threading.Thread(target=lambda: taker.append(queue.take()))
+    thread.start()
+    queue.close()
+    thread.join(5)
+    assert taker == [None]
+    queue.done("a", 1)
+    assert queue.wait_idle(0.0)
+
+
+def test_backoff_doubles_and_is_capped_and_spread() -> None:
+    backoff = Backoff(timedelta(milliseconds=200), timedelta(seconds=30), lambda _low, high: high)
+    assert [backoff.after(n) for n in (1, 2, 3)] == pytest.approx([0.2, 0.4, 0.8])
+    assert backoff.after(1000) == 30
+    assert Backoff(timedelta(seconds=1), timedelta(seconds=30), lambda low, _high: low).after(1) == 0.5

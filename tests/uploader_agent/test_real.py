@@ -1,0 +1,216 @@
+"""One pass over real brokers into a real S3 server: what lies there is what lies on their disks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.kafka import KafkaCluster
+from tests.support.kafka_broker import KafkaVersion
+from tests.support.s3 import S3Server
+from tests.support.waiting import wait_until
+from tests.uploader_agent.real import SMALL, Deployment, Load
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.watermark_index import WatermarkIndex
+from uploader_agent.broker import read_broker
+from uploader_agent.cli import main
+from uploader_agent.log_dirs import topic_id_of
+from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, Led, connect
+from tidemark.layout import TopicPartition
+
+
+@pytest.fixture
+def env(s3_server: S3Server) -> Mapping[str, str]:
+    return s3_server.env()
+
+
+@pytest.fixture
+def raw(s3_server: S3Server, env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Store:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    return open_store("s3://raw", StoreOptions(endpoint_url=s3_server.endpoint, path_style=True))
+
+
+def cluster_of(version: KafkaVersion, request: pytest.FixtureRequest) -> KafkaCluster:
+    found: KafkaCluster = request.getfixturevalue("kafka" if version == "4.3.1" else "kafka39")
+    return found
+
+
+def deploy(
+    tmp_path: Path, cluster: KafkaCluster, raw: Store, s3: S3Server, topic: str, **settings: object
+) -> Deployment:
+    options = {"endpoint_url": s3.endpoint, "path_style": True}
+    return Deployment(tmp_path, cluster, raw, topic, topic, store=options, **settings)
+
+
+@pytest.mark.parametrize("version", ["4.3.1", "3.9.2"])
+def test_exactly_what_is_rotated_goes(
+    version: KafkaVersion,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    raw: Store,
+    s3_server: S3Server,
+    env: Mapping[str, str],
+) -> None:
+    cluster, topic = cluster_of(version, request), f"exact-{version}"
+    cluster.create_topic(topic, partitions=3, config=SMALL[version])
+    load = Load(cluster, topic)
+    load.send(600, partitions=3)
+    deployment = deploy(tmp_path, cluster, raw, s3_server, topic)
+    assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+    for partition in range(3):
+        manifests = deployment.check_exact(partition)
+        assert len(manifests) > 3
+        _, watermark = deployment.watermark(partition)
+        assert watermark.topic_id == topic_id_of(deployment.folder(partition))
+        high = len(load.acknowledged[partition])
+        for manifest in manifests:
+            assert (manifest.high_watermark, manifest.last_stable_offset, manifest.offsets_from) == (
+                high,
+                high,
+                "broker",
+            )
+            assert manifest.cleanup_policy == "delete"
+            assert manifest.lineage == watermark.lineage
+            assert f"{manifest.next_offset:020d}.snapshot" in manifest.objects
+        assert set(range(watermark.next_offset)) <= load.acknowledged[partition].keys()
+    index = WatermarkIndex.from_bytes(raw.get(deployment.control.index(1)).body, "index")
+    assert [entry.partition for entry in index.entries] == [0, 1, 2]
+    for entry in index.entries:
+        assert entry.log_end_offset == entry.high_watermark == len(load.acknowledged[entry.partition])
+        assert entry.active_max_timestamp is not None
+    puts = deployment.puts()
+    assert len(puts) == len(set(puts) - {deployment.keys(p).watermark for p in range(3)}) + sum(
+        puts.count(deployment.keys(p).watermark) for p in range(3)
+    ), "every object but offset.wm is put once"
+
+
+def test_open_transaction_stands_in_the_manifest(
+    kafka: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]
+) -> None:
+    topic = "transactions"
+    kafka.create_topic(topic, config=SMALL["4.3.1"])
+    hanging = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "hangs", "linger.ms": 0})
+    hanging.init_transactions(30)
+    hanging.begin_transaction()
+    hanging.produce(topic, b"open", partition=0)
+    hanging.flush(30)
+    Load(kafka, topic).send(150)
+    deployment = deploy(tmp_path, kafka, raw, s3_server, topic)
+    assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+    manifests = deployment.check_exact()
+    assert [[one.first_offset for one in manifest.open_transactions] for manifest in manifests] == [[0]] * len(
+        manifests
+    )
+    assert {manifest.last_stable_offset for manifest in manifests} == {0}
+    hanging.abort_transaction(30)
+    Load(kafka, topic).send(150)
+    assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+    after = deployment.check_exact()[len(manifests) :]
+    assert after[-1].open_transactions == ()
+    [aborting] = [one for one in after if f"{one.base_offset:020d}.txnindex" in one.objects]
+    assert aborting.open_transactions == ()
+
+
+def test_quiet_tail_then_more(
+    kafka: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]
+) -> None:
+    topic = "quiet"
+    kafka.create_topic(topic, config=SMALL["4.3.1"])
+    load = Load(kafka, topic)
+    load.send(50)
+    deployment = deploy(tmp_path, kafka, raw, s3_server, topic, tail_after="0s")
+    assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+    assert deployment.manifests()[-1].state == "provisional"
+    base, watermark = deployment.watermark()
+    assert watermark.next_offset == len(load.acknowledged[0])
+    disk = deployment.folder() / f"{base:020d}.log"
+    assert raw.get(deployment.keys().segment(base, "log")).body == disk.read_bytes()
+    assert raw.head(deployment.keys().segment(base, "index")).size < 1000
+    load.send(60)
+    deploy(tmp_path, kafka, raw, s3_server, topic)
+    assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+    deployment.check_exact()
+    assert not list(raw.list(f"{topic}/_superseded/"))
+
+
+def test_two_log_dirs(tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]) -> None:
+    """And a topic made again, on a broker of its own."""
+    with KafkaCluster(tmp_path / "kafka", log_dirs=2) as cluster:
+        topic = "spread"
+        cluster.create_topic(topic, partitions=4, config=SMALL["4.3.1"])
+        Load(cluster, topic).send(400, partitions=4)
+        (cluster.brokers[0].log_dirs[0] / "lost+found").mkdir()
+        deployment = deploy(tmp_path, cluster, raw, s3_server, topic)
+        assert {deployment.folder(p).parent for p in range(4)} == set(cluster.brokers[0].log_dirs)
+        assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+        for partition in range(4):
+            deployment.check_exact(partition)
+        assert "lost+found" in deployment.log.read_text()
+
+        former = {info.key: info.etag for info in raw.list(f"{topic}/{cluster.cluster_id}/")}
+        old_id = topic_id_of(deployment.folder())
+        cluster.delete_topic(topic)
+        wait_until(
+            lambda: not list(cluster.brokers[0].log_dirs[0].glob("spread-?")), timeout=30, what="old directories"
+        )
+        wait_until(
+            lambda: not list(cluster.brokers[0].log_dirs[1].glob("spread-?")), timeout=30, what="old directories"
+        )
+        cluster.create_topic(topic, partitions=4, config=SMALL["4.3.1"])
+        Load(cluster, topic).send(400, partitions=4)
+        new_id = topic_id_of(deployment.folder())
+        assert new_id != old_id
+        assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+        for partition in range(4):
+            deployment.check_exact(partition, place=f"{topic}@{new_id}")
+        for key, etag in former.items():
+            assert raw.head(key).etag == etag
+
+
+@pytest.mark.parametrize("version", ["4.3.1", "3.9.2"])
+def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None:
+    cluster, topic = cluster_of(version, request), f"metadata-{version}"
+    cluster.create_topic(topic, partitions=2, config={"cleanup.policy": "compact"})
+    Load(cluster, topic).producer.produce(topic, b"v", b"k", partition=1)
+    broker = read_broker(cluster.brokers[0].properties_path)
+    metadata = AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, {}))
+    led = {at: found for at, found in metadata.led().items() if at.topic == topic}
+    assert sorted(at.partition for at in led) == [0, 1]
+    gone = TopicPartition("never-made", 0)
+    stale = TopicPartition(topic, 1)
+    asked = {**led, gone: Led(0, None), stale: Led(led[stale].leader_epoch + 7, None)}
+    assert list(metadata.offsets(asked)) == [TopicPartition(topic, 0)], "one that is gone and one of another epoch"
+    assert metadata.cleanup_policy([topic]) == {topic: "compact"}
+    metadata.close()
+    nobody = AdminMetadata(1, lambda: connect("127.0.0.1:1", "PLAINTEXT", {"bootstrap_timeout_ms": 300}))
+    with pytest.raises(BrokerUnavailable, match="cannot be asked"):
+        nobody.led()
+
+
+def test_status_and_config_check(
+    kafka: KafkaCluster,
+    tmp_path: Path,
+    raw: Store,
+    s3_server: S3Server,
+    env: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = "status"
+    kafka.create_topic(topic, config=SMALL["4.3.1"])
+    Load(kafka, topic).send(100)
+    deployment = deploy(tmp_path, kafka, raw, s3_server, topic)
+    for command in (["status"], ["config", "check"]):
+        monkeypatch.setattr("sys.argv", ["tidemark-agent", *command, "-c", str(deployment.config), "-o", "json"])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 0
+    status, check = capsys.readouterr().out.splitlines()
+    assert '"partition": "status-0"' in status
+    assert '"next_offset": null' in status
+    assert f'"cluster": "{kafka.cluster_id}"' in check
+    assert not list(raw.list(f"{topic}/")), "it only looks"

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tidemark.errors import ConfigError
+from uploader_agent import __version__, cli
+from uploader_agent.settings import AgentSettings, load_settings
+
+GOOD = """
+broker: {properties: /etc/kafka/server.properties}
+endpoints: {url: "s3://raw/prod"}
+state_dir: /var/lib/tidemark
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "agent.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, GOOD))
+    assert settings.tail_after == timedelta(minutes=10)
+    assert (settings.scan_interval, settings.metadata_interval) == (timedelta(seconds=30), timedelta(seconds=10))
+    assert (settings.index.min_interval, settings.index.idle_interval) == (timedelta(seconds=10), timedelta(seconds=60))
+    assert (settings.upload.concurrency, settings.http.host, settings.http.port) == (8, "127.0.0.1", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "rule"),
+    [
+        ("tail_afer: 5m", "tail_afer", "is no known key"),
+        ("tail_after: 5", "tail_after", "number with a unit"),
+        ("upload: {concurrency: many}", "upload.concurrency", "valid integer"),
+        ("upload: {concurrency: 0}", "upload.concurrency", "greater than or equal to 1"),
+        ("include: ['(']", "include.0", "no regular expression"),
+        ("http: {port: 70000}", "http.port", "less than or equal to 65535"),
+        ("cluster: 'a b'", "cluster", "no cluster name"),
+        ("tail_after: 5m\ntail_after: 6m", "", "stands twice"),
+    ],
+)
+def test_a_mistake_names_file_field_and_rule(tmp_path: Path, line: str, field: str, rule: str) -> None:
+    path = write(tmp_path, f"{GOOD}{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert caught.value.source == str(path)
+    [(where, what)] = caught.value.problems
+    assert where == field
+    assert rule in what
+
+
+def test_missing_key_and_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="state_dir: is required"):
+        load_settings(write(tmp_path, GOOD.replace("state_dir: /var/lib/tidemark", "")))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(tmp_path / "none.yaml")
+
+
+def test_environment_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_AGENT__UPLOAD__CONCURRENCY", "3")
+    assert load_settings(write(tmp_path, GOOD)).upload.concurrency == 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "taken"),
+    [
+        ("orders", True),
+        ("orders.dlq", False),
+        ("payments", False),
+        ("__consumer_offsets", False),
+        ("orders-app-store-changelog", False),
+        ("orders-app-by-key-repartition", False),
+        ("orders.changelog.v2", True),
+    ],
+)
+def test_which_topics(topic: str, taken: bool) -> None:  # noqa: FBT001
+    base = {"broker": {"properties": "p"}, "endpoints": {"url": "s3://raw"}, "state_dir": "s"}
+    settings = AgentSettings.model_validate(base | {"include": ["orders.*"], "exclude": [".*dlq"]})
+    assert settings.takes(topic) is taken
+    everything = AgentSettings.model_validate(base | {"internal_topics": True})
+    assert everything.takes(topic)
+
+
+def test_cli_tells_a_configuration_error_and_exits_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, GOOD + "tail_afer: 5m\n")
+    monkeypatch.setattr("sys.argv", ["tidemark-agent", "upload-once", "-c", str(path)])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    assert f"{path}: tail_afer: is no known key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["upload-once"], ["status"], ["config"], ["config", "check"], ["version"]]
+)
+def test_help(command: list[str]) -> None:
+    result = CliRunner().invoke(cli.app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(cli.app, ["version"]).output == f"{__version__}\n"

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.uploader_agent.fakes import CLUSTER, ID
+from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, UnknownOutcome
+from tidemark.gaps import Gap
+from tidemark.intervals import Intervals
+from tidemark.layout import Endpoint, PartitionKeys
+from tidemark.records import Lineage
+from tidemark.store import LocalStore
+from tidemark.watermark import Watermark
+from uploader_agent import watermark
+from uploader_agent.gaps import find_gaps, split
+from uploader_agent.watermark import Fenced, View
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def gap(start: int, end: int, reason: str = "unknown") -> Gap:
+    return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": NOW})
+
+
+def view(*present: tuple[int, int], start: int = 0, epoch: int = 3, acknowledged: tuple[Gap, ...] = ()) -> View:
+    return View(ID, epoch, 1, start, Intervals(present), Lineage(((3, 0),)), (), acknowledged)
+
+
+def made(*present: tuple[int, int], **options: object) -> Watermark:
+    found = watermark.compute(view(*present, **options), None)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("present", "start", "end", "above"),
+    [
+        ([(0, 100)], 0, 100, ()),
+        ([(0, 100), (100, 200)], 0, 200, ()),
+        ([(0, 100), (150, 200), (300, 400)], 0, 100, ((150, 200), (300, 400))),
+        ([(0, 150), (90, 250)], 0, 250, ()),
+        ([(500, 600)], 500, 600, ()),
+    ],
+)
+def test_contiguous_end(
+    present: list[tuple[int, int]], start: int, end: int, above: tuple[tuple[int, int], ...]
+) -> None:
+    found = made(*present, start=start)
+    assert (found.start_offset, found.next_offset, found.ranges_above) == (start, end, above)
+
+
+def test_nothing_contiguous_yet() -> None:
+    assert watermark.compute(view((10, 20)), None) is None
+    assert watermark.compute(view(), None) is None
+
+
+def test_acknowledged_gaps_are_passed() -> None:
+    found = made((0, 100), (150, 200), acknowledged=(gap(100, 150),))
+    assert (found.next_offset, found.ranges_above, found.acknowledged_gaps) == (200, (), (gap(100, 150),))
+
+
+def test_line_1_is_the_last_segment_below_the_hole() -> None:
+    assert watermark.last_base([0, 100, 300], 200, 7) == 100
+    assert watermark.last_base([300], 200, 7) == 7
+
+
+def test_divergence_is_a_truncation() -> None:
+    before = made((0, 6000)).model_copy(update={"lineage": ((0, 0),), "ranges_above": ((7000, 8000),)})
+    after = watermark.truncate(before, Lineage(((0, 0), (4, 3000))), 4)
+    assert (after.next_offset, after.leader_epoch, after.ranges_above) == (3000, 4, ())
+    [cut] = after.truncations
+    assert (cut.at, cut.old_next, cut.old_epoch, cut.new_epoch) == (3000, 6000, 3, 4)
+    assert watermark.truncate(before, Lineage(((0, 0), (4, 6000))), 4) == before
+    assert watermark.truncate(before, Lineage(((0, 4000), (4, 6000))), 4) == before, "retention cuts lineages in front"
+    with pytest.raises(ContinuityError, match="same leader epoch"):
+        watermark.truncate(before, Lineage(((0, 0), (1, 3000))), 3)
+
+
+def test_gaps() -> None:
+    present = Intervals([(0, 100), (300, 400)])
+    assert find_gaps(present, Intervals(), 0, 100, 0, (), NOW) == (), "what is above is still on the disk"
+    assert find_gaps(present, Intervals(), 0, 300, 300, (), NOW) == (gap(100, 300, "deleted_before_upload"),)
+    assert find_gaps(present, Intervals(), 0, 300, 0, (), NOW) == (gap(100, 300),)
+    assert find_gaps(present, Intervals([(400, 450)]), 0, 0, 0, (), NOW) == (gap(400, 450, "corrupt"),)
+    later = datetime(2026, 2, 2, tzinfo=UTC)
+    known = (gap(100, 200, "failed_disk"),)
+    assert find_gaps(present, Intervals(), 0, 300, 300, known, later) == (gap(100, 300, "failed_disk"),)
+
+
+def test_gaps_are_split_by_what_people_said() -> None:
+    assert split([gap(0, 100)], Intervals([(20, 50)])) == ((gap(0, 20), gap(50, 100)), (gap(20, 50),))
+
+
+class Flaky(LocalStore):
+    """Takes a PUT and says that it does not know."""
+
+    def put(self, key: str, body: object, **options: object) -> str:  # type: ignore[override]
+        super().put(key, body, **options)  # type: ignore[arg-type]
+        raise UnknownOutcome(key, "told so")
+
+
+def test_conditional_writes(tmp_path: Path) -> None:
+    store, keys = LocalStore(tmp_path), PartitionKeys(Endpoint("file:///x"), CLUSTER, "orders", 0)
+    first = watermark.write(store, keys, 0, made((0, 100)), None)
+    assert watermark.read(store, keys) == first
+    with pytest.raises(PreconditionFailed):
+        watermark.write(store, keys, 0, made((0, 200)), None)
+    with pytest.raises(ContinuityError, match="must not follow"):
+        watermark.write(store, keys, 0, made((0, 50)), first)
+    with pytest.raises(ContinuityError, match="must not follow"):
+        watermark.write(store, keys, 0, made((0, 500), epoch=2), first)
+    back = watermark.write(store, keys, 0, made((0, 50), epoch=4), first)
+    assert back.watermark.next_offset == 50
+    with pytest.raises(PreconditionFailed):
+        watermark.write(store, keys, 0, made((0, 300)), first)
+    with pytest.raises(Fenced, match="epoch 4"):
+        watermark.fence(store, keys, ID, 3)
+    assert watermark.fence(store, keys, ID, 4) == back
+    known = watermark.write(Flaky(tmp_path), keys, 0, made((0, 60), epoch=4), back)
+    assert watermark.read(store, keys) == known
+
+
+def test_another_uploaders_watermark_is_refused(tmp_path: Path) -> None:
+    store, keys = LocalStore(tmp_path), PartitionKeys(Endpoint("file:///x"), CLUSTER, "orders", 0)
+    store.put(keys.watermark, b"%020d" % 100)
+    with pytest.raises(FormatError, match="another uploader"):
+        watermark.read(store, keys)
