@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Producer
 
@@ -49,8 +50,15 @@ def _value(rng: random.Random, words: list[str], number: int) -> bytes:
     return json.dumps(event, separators=(",", ":")).encode()
 
 
-def produce(cluster: KafkaCluster, topic: str, codec: str, total_bytes: int, *, seed: int = 1) -> int:
-    """Fill ``topic`` with at least ``total_bytes`` of values over two dates; returns the bytes of values."""
+class Produced(NamedTuple):
+    """What a topic holds: records, and bytes of their values."""
+
+    records: int
+    value_bytes: int
+
+
+def produce(cluster: KafkaCluster, topic: str, codec: str, total_bytes: int, *, seed: int = 1) -> Produced:
+    """Fill ``topic`` with at least ``total_bytes`` of values over two dates."""
     cluster.create_topic(topic, partitions=PARTITIONS)
     pool = values(seed, 20_000)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": codec, **BATCH})
@@ -65,7 +73,7 @@ def produce(cluster: KafkaCluster, topic: str, codec: str, total_bytes: int, *, 
     left = producer.flush(120)
     if left:
         raise TimeoutError(f"{left} records of {topic} were not acknowledged")
-    return sent
+    return Produced(number, sent)
 
 
 def _send(producer: Producer, topic: str, number: int, value: bytes, timestamp: int) -> None:
@@ -86,11 +94,12 @@ def _send(producer: Producer, topic: str, number: int, value: bytes, timestamp: 
             return
 
 
-def rotated(cluster: KafkaCluster, topic: str) -> list[Path]:
-    """The closed segments of a topic, by partition and base offset."""
+def files(cluster: KafkaCluster, topics: Sequence[str]) -> list[Path]:
+    """All log segments of the topics, and the indexes of the closed ones (an active one's are preallocated)."""
     [log_dir] = cluster.brokers[0].log_dirs
     found: list[Path] = []
-    for partition in range(PARTITIONS):
-        found += sorted((log_dir / f"{topic}-{partition}").glob("*.log"))[:-1]
+    for folder in (log_dir / f"{topic}-{partition}" for topic in topics for partition in range(PARTITIONS)):
+        *closed, active = sorted(folder.glob("*.log"))
+        found += [file for log in closed for file in (log, log.with_suffix(".index"), log.with_suffix(".timeindex"))]
+        found.append(active)
     return found
-

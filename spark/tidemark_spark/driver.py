@@ -46,10 +46,11 @@ def _report(lake: Lake, result: RunResult) -> None:
     for left in reversed(range(_REPORT_TRIES)):
         try:
             lake.store.put(lake.keys.result(result.attempt), result.to_bytes())
-            return
         except UnknownOutcome:
             if not left:
                 raise
+        else:
+            return
 
 
 def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:

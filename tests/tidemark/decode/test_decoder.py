@@ -230,6 +230,10 @@ BAD_RECORDS = {
     "its headers run out of the record": record(headers=varint(2**30)),
     "its headers run out of the record ": record(headers=varint(-1)),
     "its headers run out of the record  ": record(headers=varint(1) + varint(-1) + varint(-1)),
+    "its key runs out of the record  ": record(key=varint(9)) + bytes(40),
+    "its value runs out of the record  ": record(value=varint(9)) + bytes(40),
+    "its headers run out of the record   ": record(headers=varint(1) + varint(9)) + bytes(40),
+    "its headers run out of the record    ": record(headers=header(b"k", varint(9))) + bytes(40),
     "a header key is not UTF-8": record(headers=header(b"\xff\xfe")),
     "there are more bytes in the batch than the record count says": record() + b"\x00",
 }

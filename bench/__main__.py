@@ -1,0 +1,46 @@
+"""``python -m bench [agent] [convert]``: measure, print one table, write it to ``.tidemark/bench/results.md``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from bench import agent, convert
+from bench.data import CODECS, HOME, broker, produce
+from bench.measure import Row, table
+from demo.steps import Steps
+from tests.support.s3 import S3Server
+
+PARTS = ("agent", "convert")
+
+
+def main() -> int:
+    """Run the parts that are named; all of them by default."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help="what to measure (default: all)")
+    parser.add_argument("--gib", type=float, default=1.1, help="of record values by codec (default: %(default)s)")
+    options = parser.parse_args()
+    parts = options.parts or PARTS
+    steps = Steps()
+    HOME.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    with S3Server(HOME / "s3") as s3, broker(256 << 20) as cluster:
+        os.environ.update(s3.env())
+        with steps.step(f"{options.gib:g} GiB of values produced for each of {', '.join(CODECS)}"):
+            total = int(options.gib * (1 << 30))
+            made = {codec: produce(cluster, f"bench-{codec}", codec, total) for codec in CODECS}
+        if "agent" in parts:
+            with steps.step("agent measured"):
+                rows += agent.backlog(cluster, s3) + agent.latency(cluster, s3)
+        if "convert" in parts:
+            with steps.step("convert measured"):
+                rows += convert.measure(cluster, s3, made)
+    text = table(rows)
+    (HOME / "results.md").write_text(text)
+    sys.stdout.write(f"\n{text}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The agent: a backlog beside a bare boto3 loop on the same files, and the time from rotation to watermark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from confluent_kafka import Producer
+from inotify_simple import INotify, flags
+
+from bench.data import CODECS, HOME, files, values
+from bench.measure import MB, Row, Usage, run
+from tests.support.kafka import KafkaCluster
+from tests.support.paths import env_bin, env_python
+from tests.support.process import ManagedProcess
+from tests.support.s3 import S3Server
+from tidemark import watermark
+from tidemark.errors import NotFound
+from tidemark.layout import Endpoint, PartitionKeys
+from tidemark.store import Store, open_store
+
+THREADS = 8
+REPETITIONS = 3
+AGENT = env_bin("agent", "tidemark-agent")
+BARE = Path(__file__).with_name("bare_boto3.py")
+
+
+def agent_file(cluster: KafkaCluster, name: str, url: str, topics: Sequence[str], **more: object) -> Path:
+    """An agent's file for the first broker of ``cluster``."""
+    path = HOME / f"{name}.yaml"
+    settings = {
+        "cluster": "bench",
+        "broker": {"properties": str(cluster.brokers[0].properties_path)},
+        "endpoints": {"url": url},
+        "store": {"path_style": True},
+        "include": list(topics),
+        "state_dir": str(HOME / name),
+        "upload": {"concurrency": THREADS},
+        "tail_after": "0s",
+        **more,
+    }
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def backlog(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
+    """Throughput, CPU and memory for all segments, the active ones as they are, alternating with the peer."""
+    topics = [f"bench-{codec}" for codec in CODECS]
+    names = files(cluster, topics)
+    size = sum(name.stat().st_size for name in names)
+    ours: list[Usage] = []
+    bare: list[Usage] = []
+    for number in range(REPETITIONS):
+        arguments = ["raw", f"bare-{number}", str(THREADS), *map(str, names)]
+        bare.append(run([env_python("agent"), BARE, *arguments], env=s3.env(), log=HOME / "bare.log"))
+        config = agent_file(cluster, f"agent-{number}", f"s3://raw/agent-{number}", topics)
+        ours.append(run([AGENT, "upload-once", "-c", config], env=s3.env(), log=HOME / "agent.log"))
+    gib = size / (1 << 30)
+    note = f"{gib:.2f} GiB in segments of up to 256 MiB, {THREADS} threads, plain HTTP, server on the same 2 cores"
+    rows: list[Row] = []
+    for name, found in (("tidemark-agent upload-once", ours), ("bare boto3 put_object", bare)):
+        rows += [
+            Row("agent", f"{name}: throughput", "MB/s", tuple(size / MB / one.wall for one in found), note),
+            Row("agent", f"{name}: CPU", "s/GiB", tuple(one.cpu / gib for one in found), "start-up included"),
+            Row("agent", f"{name}: peak memory", "MiB", tuple(one.peak / (1 << 20) for one in found)),
+        ]
+    ratios = tuple(theirs.wall / mine.wall for mine, theirs in zip(ours, bare, strict=True))
+    rows.append(Row("agent", "throughput beside bare boto3 (aim 0.9)", "ratio", ratios, "of the same round"))
+    return rows
+
+
+def latency(cluster: KafkaCluster, s3: S3Server, *, rotations: int = 60) -> list[Row]:
+    """Rotation to watermark, as an observer of both sees it: the next segment's file appears, `offset.wm` covers it."""
+    topic = "bench-latency"
+    cluster.create_topic(topic, config={"segment.bytes": str(1 << 20)})
+    config = agent_file(cluster, "latency", "s3://raw/latency", [topic], tail_after="10m")
+    store = open_store("s3://raw")
+    key = PartitionKeys(Endpoint("s3://raw", "latency"), "bench", topic, 0).watermark
+    folder = cluster.brokers[0].log_dirs[0] / f"{topic}-0"
+    found: list[float] = []
+    with _running_agent(config, s3), INotify() as watch:
+        watch.add_watch(folder, flags.CREATE)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+        pool, number, sent, started = values(2, 2000), 0, 0, time.monotonic()
+        rotated_at: dict[int, float] = {}
+        while len(found) < rotations:
+            value = pool[number % len(pool)]
+            producer.produce(topic, value=value)
+            producer.poll(0)
+            number, sent = number + 1, sent + len(value)
+            if sent / (2 * MB) <= time.monotonic() - started:
+                continue  # behind 2 MB/s: send on
+            rotated_at |= dict.fromkeys(_created(watch), time.monotonic())
+            found += _covered(store, key, rotated_at)
+        producer.flush(30)
+    ordered = sorted(1000 * one for one in found)
+    note = f"{len(ordered)} rotations of 1 MiB segments at 2 MB/s; observer on the same 2 cores, resolution about 3 ms"
+    return [
+        Row("agent", "rotation to watermark, p50 (aim 150)", "ms", (ordered[len(ordered) // 2],), note),
+        Row("agent", "rotation to watermark, p99", "ms", (ordered[int(len(ordered) * 0.99)],), note),
+    ]
+
+
+@contextmanager
+def _running_agent(config: Path, s3: S3Server) -> Iterator[None]:
+    with ManagedProcess(
+        "agent", [AGENT, "run", "-c", config], log=HOME / "latency.log", env={**s3.env(), "PATH": "/usr/bin:/bin"}
+    ):
+        yield
+
+
+def _created(watch: INotify) -> list[int]:
+    """Base offsets of the segments that were begun since the last call: the ends of those that were closed."""
+    names = [event.name for event in watch.read(timeout=0)]
+    return [int(name.removesuffix(".log")) for name in names if name.endswith(".log")]
+
+
+def _covered(store: Store, key: str, rotated_at: dict[int, float]) -> list[float]:
+    """Seconds from rotation for each segment that the watermark covers by now; takes them out of ``rotated_at``."""
+    if not rotated_at:
+        return []
+    try:
+        _, line = watermark.parse(store.get(key).body, key)
+    except NotFound:
+        return []
+    now = time.monotonic()
+    done = [end for end in rotated_at if line is not None and end <= line.next_offset]
+    return [now - rotated_at.pop(end) for end in done]

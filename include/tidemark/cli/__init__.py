@@ -1,0 +1,27 @@
+"""The operator's command line: ``tidemark``.
+
+Every command reads only. ``--output json`` gives one JSON document for programs. Exit codes: 0 done, 1 an error of the
+store or of an object in it, 2 a wrong configuration or command line.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidemark.cli.app import app
+from tidemark.errors import ConfigError, TidemarkError
+
+
+def main() -> None:
+    """The entry point of the ``tidemark`` program."""
+    try:
+        app()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    except TidemarkError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
+
+
+__all__ = ["main"]

@@ -1,0 +1,75 @@
+"""The commands: what they take, and how their answers look."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.answers import files_of, opened, status_of, summary_of
+from tidemark.topics import load_topics
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
+app.add_typer(config_app, name="config")
+
+
+class Output(StrEnum):
+    """How an answer is printed."""
+
+    text = "text"
+    json = "json"
+
+
+TopicName = Annotated[str, typer.Argument(help="A topic of the topics file.")]
+Topics = Annotated[Path, typer.Option(envvar="TIDEMARK_TOPICS", metavar="FILE", help="The topics file.")]
+Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters have the topic's name.")]
+As = Annotated[Output, typer.Option(help="For people, or for programs.")]
+
+DEFAULT_TOPICS = Path("topics.yaml")
+
+
+@app.command()
+def files(
+    topic: TopicName,
+    dt: Annotated[list[str] | None, typer.Option(help="Only this date; may be repeated.")] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """List the live data files of a topic's table, for engines that do not read Delta."""
+    found = files_of(opened(topics, topic, cluster), dt)
+    _print(found, [one["url"] for one in found], output)
+
+
+@app.command()
+def status(
+    topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text
+) -> None:
+    """Show how far a topic has landed: each partition's next offset and gaps, each date's rows."""
+    found = status_of(opened(topics, topic, cluster))
+    _print(found, _status_lines(found), output)
+
+
+@config_app.command()
+def check(topics: Topics = DEFAULT_TOPICS, output: As = Output.text) -> None:
+    """Check the topics file; exits with code 2 and names each problem if it is wrong."""
+    found = summary_of(load_topics(topics))
+    _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
+
+
+def _status_lines(status: dict[str, Any]) -> list[str]:
+    lines = [f"{status['topic']}: ledger {status['n']}, {status['rows']} rows in {status['table']}"]
+    for one in status["partitions"]:
+        lines.append(f"  {one['incarnation']}/{one['partition']}: next offset {one['next_offset']}")
+        lines += [f"    gap {gap['from']} to {gap['to']}: {gap['reason']}" for gap in one["gaps"]]
+        lines += [f"    held by producer {held['producer_id']} from {held['first_offset']}" for held in one["held_by"]]
+    lines += [f"  {dt}: {one['rows']} rows, {one['state']}" for dt, one in status["dates"].items()]
+    return lines
+
+
+def _print(answer: Any, lines: list[str], output: Output) -> None:
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))

@@ -1,0 +1,221 @@
+"""The job on real Spark: killed at any point, on one machine and on a cluster; and its table in every engine."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import duckdb_extension_httpfs
+import pyarrow.dataset as ds
+import pyarrow.fs
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.test_runs import spread
+from tests.spark.world import World, in_process
+from tests.support.jars import class_path
+from tests.support.paths import ROOT
+from tests.support.s3 import S3Server
+from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env, spark_submit
+from tests.tidemark.records.build import Record, batch, simple
+from tidemark.cli.answers import files_of
+from tidemark.planning import read_plan
+from tidemark.runs import RunPlan, RunResult
+from tidemark_spark.driver import run
+
+JOB = ROOT / "spark" / "jobs" / "convert.py"
+
+
+@pytest.mark.parametrize("point", ["plan", "file", "evidence", "ledger", "commit"])
+def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point: str) -> None:
+    spread(world)
+    world.raw.publish()
+    environment = spark_env({"KILL_AT": point, "LAKE": str(world.topics_file.parent / "lake")}, env="dev")
+    command = [sys.executable, "-m", "tests.spark.killed_driver", "--topics", str(world.topics_file)]
+    killed = subprocess.run(
+        [*command, "--topic", "orders", "--master", "local[2]"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    [plan] = _plans(world)
+    assert world.ledger.n == (1 if point == "commit" else 0)
+    assert run(world.lake, plan, in_process).status == "landed"
+    world.check()
+    assert (world.ledger.n, world.ledger.rows) == (1, 34)
+    assert world.ledger.landed == (plan.attempt,)
+    world.raw.segment([simple(22)])
+    assert world.land().rows == 3
+
+
+def test_after_a_kill_a_new_attempt_lands_the_same(world: World) -> None:
+    spread(world)
+    world.raw.publish()
+    dead = world.plan()
+
+    def convert_and_die(*arguments: Any) -> Any:
+        in_process(*arguments)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(world.lake, dead, convert_and_die)
+    assert world.land().rows == 34
+    assert run(world.lake, dead, in_process).status == "stale"
+    world.check()
+
+
+def _plans(world: World) -> list[RunPlan]:
+    return [read_plan(world.lake, one.key) for one in world.lake.store.list(world.lake.keys.attempts)]
+
+
+class Deployed:
+    """A raw store on a server, and the job that converts it into one of several lakes."""
+
+    def __init__(self, root: Path, server: S3Server) -> None:
+        self.root, self.server = root, server
+        self._name = root.name
+        self.worlds: dict[str, World] = {}
+
+    def world(self, name: str) -> World:
+        """The deployment with the lake ``name``."""
+        if name not in self.worlds:
+            raw, lake = f"s3://raw/{self._name}", f"s3://lake/{self._name}-{name}"
+            self.worlds[name] = World(self.root / name, raw=raw, lake=lake)
+        return self.worlds[name]
+
+    def convert(self, name: str, master: str, *more: str) -> RunResult:
+        """The last line that the job prints."""
+        arguments = ("--topics", str(self.world(name).topics_file), "--topic", "orders", *more)
+        output = spark_submit(JOB, *arguments, master=master, env=self.server.env())
+        return RunResult.from_bytes(output.strip().splitlines()[-1].encode(), "output")
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Any:
+    """A raw store with three dates, landed once by Spark on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.env().items():
+            patch.setenv(name, value)
+        found = Deployed(tmp_path_factory.mktemp("deployed"), s3_server)
+        raw = found.world("local").raw
+        spread(found.world("local"))
+        raw.segment([batch(0, [Record(0, headers=[("a", b"1"), ("a", None)]), Record(1, key=None, value=b"")])], 2)
+        raw.publish()
+        result = found.convert("local", "local[2]")
+        assert (result.status, result.rows, result.quarantined) == ("landed", 36, 2)
+        yield found
+
+
+def test_a_cluster_gives_the_same_table_as_one_machine(deployed: Deployed, spark_standalone: SparkStandalone) -> None:
+    result = deployed.convert("cluster", spark_standalone.master_url)
+    assert (result.status, result.rows, result.files) == ("landed", 36, 7)
+    local, cluster = deployed.world("local"), deployed.world("cluster")
+    assert cluster.rows() == local.rows()
+    cluster.check()
+    names = [
+        sorted((one["dt"], one["rows"], one["size"]) for one in files_of(each.lake, None)) for each in (local, cluster)
+    ]
+    assert names[0] == names[1]
+
+
+def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
+    from tidemark_spark import convert
+
+    world = deployed.world("local")
+    before = world.ledger
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--rebuild"]
+    dates = ["--from", "2026-02-02", "--to", "2026-02-03"]
+    assert convert.main([*arguments, *dates, "--dry-run"]) == 0
+    assert convert.main(arguments) == 2
+    assert convert.main([*arguments[:3], "nothing"]) == 2
+    assert world.ledger == before
+    result = deployed.convert("rebuilt", "local[2]")
+    assert result.rows == 36
+    again = deployed.convert("rebuilt", "local[2]", "--rebuild", *dates)
+    assert (again.status, again.dates) == ("landed", ("2026-02-02", "2026-02-03"))
+    assert deployed.world("rebuilt").rows() == world.rows()
+
+
+def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
+    lake = deployed.world("local").lake
+    files = [one["url"] for one in files_of(lake, None)]
+    expected = _plain(DeltaTable(lake.url, storage_options=lake.delta_options).to_pyarrow_table().to_pylist())
+    assert len(expected) == 36
+    pattern = f"{lake.url}/dt=*/*.parquet"
+    assert _plain(_duckdb(deployed.server, files)) == expected
+    assert _plain(_duckdb(deployed.server, [pattern])) == expected
+    store = pyarrow.fs.S3FileSystem(
+        endpoint_override=deployed.server.endpoint.removeprefix("http://"), scheme="http", region="us-east-1"
+    )
+    paths = [url.removeprefix("s3://") for url in files]
+    hive = ds.partitioning(flavor="hive")
+    assert _plain(ds.dataset(paths, filesystem=store, partitioning=hive).to_table().to_pylist()) == expected
+    jars = os.pathsep.join(class_path(name) for name in ("spark-s3a", "delta-spark"))
+    conf = {
+        **s3a_conf(deployed.server.endpoint),
+        **delta_conf(),
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+    }
+    url = lake.url.replace("s3://", "s3a://")
+    script = ROOT / "tests" / "spark" / "read_delta.py"
+    output = spark_submit(script, url, f"{url}/dt=*/*.parquet", conf=conf, env=deployed.server.env())
+    seen = json.loads(output.strip().splitlines()[-1])
+    assert seen["delta"] == seen["parquet"] == expected
+
+
+def _duckdb(server: S3Server, urls: list[str]) -> list[dict[str, Any]]:
+    environment = server.env()
+    [extension] = duckdb_extension_httpfs.__path__
+    connection = duckdb.connect(config={"TimeZone": "UTC"})
+    connection.load_extension(f"{extension}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension")
+    connection.execute(
+        f"CREATE SECRET (TYPE s3, KEY_ID '{environment['AWS_ACCESS_KEY_ID']}', "
+        f"SECRET '{environment['AWS_SECRET_ACCESS_KEY']}', REGION 'us-east-1', "
+        f"ENDPOINT '{server.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false)"
+    )
+    found = connection.execute("SELECT * FROM read_parquet(?, hive_partitioning = true)", [urls]).to_arrow_table()
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
+    """Rows as JSON has them, sorted."""
+    return sorted(
+        [
+            row["kafka_incarnation"],
+            row["kafka_partition"],
+            row["kafka_offset"],
+            round(row["kafka_timestamp"].timestamp() * 1_000_000),
+            _hex(row["kafka_key"]),
+            _hex(row["kafka_value"]),
+            [f"{one['key']}={_hex(one['value']) or 'null'}" for one in row["kafka_headers"]],
+            str(row["dt"]),
+        ]
+        for row in rows
+    )
+
+
+def _hex(value: bytes | None) -> str | None:
+    return None if value is None else value.hex().upper()
+
+
+def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    session = importlib.import_module("tidemark_spark.session")
+    monkeypatch.setattr(session, "context", lambda *_: pytest.fail("Spark was started"))
+    from tidemark_spark import convert
+
+    world.raw.publish()
+    assert convert.main(["--topics", str(world.topics_file), "--topic", "orders"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "empty"

@@ -1,0 +1,83 @@
+"""The operator's commands, as a program: output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.world import World
+from tests.tidemark.records.build import simple, transactional
+from tidemark import cli
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """(exit code, output, errors) of ``tidemark ARGUMENTS``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["tidemark", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> World:
+    """A table with rows, a gap and an open transaction."""
+    world = World(tmp_path)
+    world.raw.segment([simple(0), simple(5)])
+    world.raw.segment([simple(0), transactional(3, 7, 2)], 1)
+    world.land()
+    return world
+
+
+def test_files_names_each_live_file_by_its_url(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = call(capsys, "files", "orders", "--topics", landed.topics_file)
+    assert code == 0
+    urls = output.split()
+    assert len(urls) == 2
+    assert all(Path(url.removeprefix("file://")).exists() for url in urls)
+    assert all(url.startswith(f"{landed.lake.url}/dt=2026-02-02/") for url in urls)
+    _, output, _ = call(capsys, "files", "orders", "--topics", landed.topics_file, "--output", "json")
+    found: list[dict[str, Any]] = json.loads(output)
+    assert [(one["url"], one["rows"]) for one in found] == [(url, 3) for url in urls]
+    _, output, _ = call(capsys, "files", "orders", "--dt", "2026-02-03", "--topics", landed.topics_file)
+    assert output.strip() == ""
+
+
+def test_files_of_a_table_that_is_not_there_yet_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path)
+    assert call(capsys, "files", "orders", "--topics", world.topics_file, "--output", "json")[:2] == (0, "[]\n")
+
+
+def test_status_shows_offsets_gaps_and_dates(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = call(capsys, "status", "orders", "--topics", landed.topics_file)
+    assert code == 0
+    assert output.splitlines()[1:] == [
+        "  0/0: next offset 3",
+        "    gap 3 to 5: unknown",
+        "  0/1: next offset 3",
+        "    held by producer 7 from 3",
+        "  2026-02-02: 6 rows, open",
+    ]
+    _, output, _ = call(capsys, "status", "orders", "--topics", landed.topics_file, "--output", "json")
+    assert json.loads(output)["rows"] == 6
+
+
+def test_check_accepts_a_good_file_and_names_what_is_wrong(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = call(capsys, "config", "check", "--topics", landed.topics_file)
+    assert (code, output.splitlines()[0]) == (0, f"{landed.topics_file}: 1 topics")
+    landed.topics_file.write_text(landed.topics_file.read_text() + "    latenes: 1h\n")
+    code, output, errors = call(capsys, "config", "check", "--topics", landed.topics_file)
+    assert (code, output) == (2, "")
+    assert "topics.0.latenes" in errors
+
+
+def test_an_unknown_topic_or_file_is_a_configuration_error(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = call(capsys, "status", "nothing", "--topics", landed.topics_file)
+    assert (code, "east/orders" in errors) == (2, True)
+    assert call(capsys, "status", "orders", "--topics", "/nowhere.yaml")[0] == 2
+    assert call(capsys, "status")[0] == 2
