@@ -49,6 +49,7 @@ def test_a_job_reads_a_delta_table_from_the_s3_server(
         **s3a_conf(s3_server.endpoint),
         **delta_conf(),
         **small_jvm_conf(),
+        "spark.cores.max": "1",  # one executor is enough
         "spark.executor.memory": "600m",
     }
     output = spark_submit(job, f"s3a://{table}", master=spark_standalone.master_url, conf=conf, env=s3_server.env())
