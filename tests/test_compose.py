@@ -15,6 +15,9 @@ import yaml
 from compose_spec import PyCompose
 
 from tests.support.paths import ROOT
+from tidemark.endpoints import resolver_of
+from tidemark.topics import load_topics
+from uploader_agent.settings import load_settings
 
 Service = dict[str, Any]
 
@@ -127,3 +130,18 @@ def test_every_bind_mount_is_in_the_repository() -> None:
         for volume in service.get("volumes", []):
             if volume.startswith("./"):
                 assert (ROOT / volume.split(":")[0]).exists(), volume
+
+
+def test_the_agent_never_deletes() -> None:
+    policies = json.loads(RAW["configs"]["store-identities"]["content"])["policies"]
+    [agent] = [json.loads(policy["content"]) for policy in policies if policy["name"] == "agent"]
+    actions = {action for statement in agent["Statement"] for action in statement["Action"]}
+    assert actions == {"s3:ListBucket", "s3:GetObject", "s3:PutObject"}
+
+
+def test_agent_and_pipeline_meet_at_the_same_place() -> None:
+    agent = load_settings(ROOT / "docker" / "agent.yaml")
+    deployment = load_topics(ROOT / "include" / "topics.yaml")
+    assert {topic.cluster for topic in deployment.topics} == {agent.cluster}
+    assert resolver_of(agent.raw).default() == resolver_of(deployment.raw).default()
+    assert str(agent.broker.properties) == "/etc/kafka/server.properties"

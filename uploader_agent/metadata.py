@@ -178,8 +178,14 @@ def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | 
     """An admin client. Raises kafka-python's errors."""
     from kafka.admin import KafkaAdminClient
 
-    chosen = {"client_id": "tidemark-agent", "security_protocol": security_protocol, "request_timeout_ms": 10_000}
-    return KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=10_000, **(chosen | dict(options)))
+    chosen: dict[str, str | int | bool] = {
+        "bootstrap_servers": bootstrap,
+        "bootstrap_timeout_ms": 10_000,
+        "client_id": "tidemark-agent",
+        "request_timeout_ms": 10_000,
+        "security_protocol": security_protocol,
+    }
+    return KafkaAdminClient(**(chosen | dict(options)))
 
 
 def checkpointed_offsets(log_dirs: Iterable[Path], wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:

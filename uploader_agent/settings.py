@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from tidemark.config import Duration, Settings, load
 from tidemark.endpoints import EndpointSettings
@@ -44,6 +44,16 @@ class BrokerSettings(Settings):
     properties: Path
     bootstrap: str | None = None
     client: dict[str, str | int | bool] = Field(default_factory=dict)
+
+    @field_validator("client")
+    @classmethod
+    def _check_client(cls, options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        from kafka.admin import KafkaAdminClient
+
+        unknown = sorted(options.keys() - KafkaAdminClient.DEFAULT_CONFIG.keys())
+        if unknown:
+            raise ValueError(f"kafka-python's admin client knows no {', '.join(unknown)}")
+        return options
 
 
 class UploadSettings(Settings):

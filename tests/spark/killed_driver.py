@@ -7,9 +7,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from tidemark_spark import convert, driver, publish
 
@@ -19,14 +20,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying_after(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, after which nothing follows."""
+def die_after(module: ModuleType, name: str) -> None:
+    """Let nothing follow the function ``name`` of ``module``."""
+    function = getattr(module, name)
 
     def called(*arguments: Any, **options: Any) -> None:
         function(*arguments, **options)
         die()
 
-    return called
+    patch.object(module, name, called).start()
 
 
 def die_with_a_file(lake: Path) -> None:
@@ -40,15 +42,15 @@ def main() -> int:
     """Arm the point, and run the job."""
     point = os.environ["KILL_AT"]
     if point == "plan":
-        convert.write_plan = dying_after(convert.write_plan)
+        die_after(convert, "write_plan")
     elif point == "file":
         threading.Thread(target=die_with_a_file, args=(Path(os.environ["LAKE"]),), daemon=True).start()
     elif point == "evidence":
-        driver._write_evidence = dying_after(driver._write_evidence)
+        die_after(driver, "_write_evidence")
     elif point == "ledger":
-        publish._written = dying_after(publish._written)
+        die_after(publish, "_written")
     elif point == "commit":
-        publish.commit = dying_after(publish.commit)
+        die_after(publish, "commit")
     return convert.main()
 
 

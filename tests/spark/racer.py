@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+from unittest.mock import patch
 
 import boto3  # noqa: F401 - loaded once, before the processes are forked
 import pyarrow as pa
@@ -25,7 +26,7 @@ from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
 from tidemark.store import Store
 from tidemark.stored import utc_now
 from tidemark.table import Lake, ledger_of, live_files, open_table
-from tidemark_spark import publish
+from tidemark_spark import delta, publish
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.sink import Sink
@@ -56,7 +57,7 @@ class Faulty:
 
 def make_rows(partition: int, offsets: Sequence[int]) -> pa.RecordBatch:
     """Rows of an incarnation 0 at ``offsets``, a millisecond apart, on 2026-02-02."""
-    columns = {
+    columns: dict[str, list[Any]] = {
         "kafka_incarnation": [0] * len(offsets),
         "kafka_partition": [partition] * len(offsets),
         "kafka_offset": list(offsets),
@@ -168,7 +169,7 @@ def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dic
     rng = random.Random(seed)
     world = World(root / str(os.getpid()), raw=raw, lake=lake)
     faulty = world.lake._replace(store=Faulty(world.lake.store, rng))
-    publish.commit = _losing(rng)
+    patch.object(publish, "commit", _losing(rng)).start()
     while True:
         try:
             (ingest if kind == "ingest" else rebuild)(faulty, rng)
@@ -178,7 +179,7 @@ def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dic
 
 def _losing(rng: random.Random) -> Any:
     """The real commit, of which the caller sometimes hears nothing."""
-    real = publish.commit
+    real = delta.commit
 
     def commit(*arguments: Any) -> None:
         real(*arguments)

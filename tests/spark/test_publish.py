@@ -19,7 +19,7 @@ from tests.support.s3 import S3Server
 from tests.tidemark.records.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
 from tidemark.table import live_files
-from tidemark_spark import driver, publish
+from tidemark_spark import delta, driver, publish
 
 KINDS = ("ingest", "ingest", "ingest", "rebuild")
 
@@ -156,7 +156,7 @@ def test_a_plan_for_offsets_that_have_landed_is_stale(world: World) -> None:
 
 def _lose(monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int) -> None:
     """The first ``times`` commits answer nothing, after or before they took effect."""
-    real: Callable[..., None] = publish.commit
+    real: Callable[..., None] = delta.commit
     left = [times]
 
     def commit(*arguments: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from tests.tidemark.records.build import T0, Record, batch, marker, simple, tran
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
 from tidemark.evidence import evidence_key
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark.runs import RunPlan, RunResult
+from tidemark.runs import RunResult, Task
 from tidemark.stored import utc_now
 from tidemark.table import live_files, open_table
 from tidemark_spark.driver import run
+from tidemark_spark.job import Job, Outcome
+from tidemark_spark.publish import rebased
+from tidemark_spark.settle import Change
 
 DAY = 86_400_000
 
@@ -47,12 +51,12 @@ def test_a_run_that_landed_is_not_done_again(world: World) -> None:
     first = run(world.lake, plan, in_process)
     before = world.ledger
 
-    def never(*_: object) -> list[object]:
+    def never(*_: object) -> list[Outcome]:
         raise AssertionError("nothing may be converted")
 
     assert run(world.lake, plan, never) == first  # type: ignore[arg-type]
     world.lake.store.delete(world.lake.keys.result(plan.attempt))
-    again = run(world.lake, plan, never)  # type: ignore[arg-type]
+    again = run(world.lake, plan, never)
     assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}})
     assert world.ledger == before
 
@@ -198,18 +202,18 @@ def test_a_restored_table_is_left_alone(world: World) -> None:
         run(world.lake, world.plan(), in_process)
 
 
-def test_a_run_whose_files_are_gone_does_not_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_files_are_gone_does_not_commit(world: World) -> None:
     spread(world)
     world.raw.publish()
     plan = world.plan()
 
-    def write_and_lose(*arguments: object) -> list[object]:
-        outcomes = in_process(*arguments)  # type: ignore[arg-type]
+    def write_and_lose(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        outcomes = in_process(job, tasks)
         world.lake.store.delete(f"{world.lake.keys.root}/{outcomes[0].files[0].path}")
-        return list(outcomes)
+        return outcomes
 
     with pytest.raises(PublishError, match="is gone"):
-        run(world.lake, plan, write_and_lose)  # type: ignore[arg-type]
+        run(world.lake, plan, write_and_lose)
     assert world.ledger.n == 0
 
 
@@ -218,18 +222,15 @@ def test_offsets_without_a_class_are_never_committed(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
 
-    def drop_one(*arguments: object) -> list[object]:
-        return list(in_process(*arguments))[1:]  # type: ignore[arg-type]
+    def drop_one(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        return in_process(job, tasks)[1:]
 
     with pytest.raises(ContinuityError, match="tasks end at offset 0"):
-        run(world.lake, plan, drop_one)  # type: ignore[arg-type]
+        run(world.lake, plan, drop_one)
     assert world.ledger.n == 0
 
 
 def test_a_late_row_reopens_a_final_date(world: World) -> None:
-    from tidemark_spark.publish import rebased
-    from tidemark_spark.settle import Change
-
     spread(world)
     world.land()
     ledger = world.ledger
@@ -238,15 +239,8 @@ def test_a_late_row_reopens_a_final_date(world: World) -> None:
     world.raw.segment([simple(22)])
     world.raw.publish()
     plan = world.plan()
-    outcomes = in_process_outcomes(world, plan)
-    fresh = rebased(ledger, plan, Change(outcomes, (), ()), [])
+    files = tuple(file for one in in_process(Job.of(world.lake, plan), plan.tasks) for file in one.files)
+    fresh = rebased(ledger, plan, Change(files, (), ()), [])
     assert (fresh.dates["2026-02-02"].state, fresh.dates["2026-02-02"].late_rows) == ("reopened", 3)
     assert fresh.dates["2026-02-03"] == ledger.dates["2026-02-03"]
     assert fresh.committed_at - ledger.committed_at < timedelta(minutes=1)
-
-
-def in_process_outcomes(world: World, plan: RunPlan) -> tuple[object, ...]:
-    """The files that the tasks of ``plan`` write."""
-    from tidemark_spark.job import Job
-
-    return tuple(file for one in in_process(Job.of(world.lake, plan), plan.tasks) for file in one.files)

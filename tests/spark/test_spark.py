@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,10 @@ def test_a_cluster_gives_the_same_table_as_one_machine(deployed: Deployed, spark
     local, cluster = deployed.world("local"), deployed.world("cluster")
     assert cluster.rows() == local.rows()
     cluster.check()
-    names = [
+    here, there = (
         sorted((one["dt"], one["rows"], one["size"]) for one in files_of(each.lake, None)) for each in (local, cluster)
-    ]
-    assert names[0] == names[1]
+    )
+    assert here == there
 
 
 def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
@@ -140,11 +141,11 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
     assert convert.main(arguments) == 2
     assert convert.main([*arguments[:3], "nothing"]) == 2
     assert world.ledger == before
-    result = deployed.convert("rebuilt", "local[2]")
-    assert result.rows == 36
-    again = deployed.convert("rebuilt", "local[2]", "--rebuild", *dates)
-    assert (again.status, again.dates) == ("landed", ("2026-02-02", "2026-02-03"))
-    assert deployed.world("rebuilt").rows() == world.rows()
+    rows = world.rows()
+    result = deployed.convert("local", "local[2]", "--rebuild", *dates)
+    assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
+    assert world.rows() == rows
+    world.check()
 
 
 def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
@@ -178,16 +179,19 @@ def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
 def _duckdb(server: S3Server, urls: list[str]) -> list[dict[str, Any]]:
     environment = server.env()
     [extension] = duckdb_extension_httpfs.__path__
-    connection = duckdb.connect(config={"TimeZone": "UTC"})
+    connection = duckdb.connect()
     connection.load_extension(f"{extension}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension")
     connection.execute(
         f"CREATE SECRET (TYPE s3, KEY_ID '{environment['AWS_ACCESS_KEY_ID']}', "
         f"SECRET '{environment['AWS_SECRET_ACCESS_KEY']}', REGION 'us-east-1', "
         f"ENDPOINT '{server.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false)"
     )
-    found = connection.execute("SELECT * FROM read_parquet(?, hive_partitioning = true)", [urls]).to_arrow_table()
-    rows: list[dict[str, Any]] = found.to_pylist()
-    return rows
+    # To show a time in a zone, DuckDB wants one more extension; a number needs none.
+    columns = "* REPLACE (epoch_us(kafka_timestamp) AS kafka_timestamp)"
+    query = f"SELECT {columns} FROM read_parquet(?, hive_partitioning = true)"
+    found = connection.execute(query, [urls])
+    names = [column[0] for column in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
@@ -197,7 +201,7 @@ def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
             row["kafka_incarnation"],
             row["kafka_partition"],
             row["kafka_offset"],
-            round(row["kafka_timestamp"].timestamp() * 1_000_000),
+            _microseconds(row["kafka_timestamp"]),
             _hex(row["kafka_key"]),
             _hex(row["kafka_value"]),
             [f"{one['key']}={_hex(one['value']) or 'null'}" for one in row["kafka_headers"]],
@@ -205,6 +209,10 @@ def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
         ]
         for row in rows
     )
+
+
+def _microseconds(value: datetime | int) -> int:
+    return value if isinstance(value, int) else round(value.timestamp() * 1_000_000)
 
 
 def _hex(value: bytes | None) -> str | None:

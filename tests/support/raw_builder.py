@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from crc32c import crc32c
 
+from tidemark import records
 from tidemark.gaps import Gap, GapReason
 from tidemark.incarnations import TopicIncarnations
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
@@ -53,14 +54,14 @@ class RawBuilder:
         self.cluster, self.topic = cluster, topic
         self._endpoint = Endpoint(store.url, prefix)
         self._control = ControlKeys(prefix, cluster)
-        self._now = UPLOADED_AT
+        self.now = UPLOADED_AT
         self.partitions: dict[tuple[int, int], PartitionRaw] = {}
         self.lives = TopicIncarnations(topic=topic)
         self.recreate("A" * 22)
 
     def recreate(self, topic_id: str) -> int:
         """The topic is deleted and made again; returns the number of the new incarnation."""
-        self.lives = self.lives.with_topic_id(topic_id, self._now)
+        self.lives = self.lives.with_topic_id(topic_id, self.now)
         return len(self.lives.incarnations) - 1
 
     def partition(self, partition: int = 0, incarnation: int | None = None) -> PartitionRaw:
@@ -94,8 +95,8 @@ class RawBuilder:
         known = self.partition(partition, incarnation)
         keys = self.keys(partition, incarnation)
         base = known.end if base is None else base
-        self._now += timedelta(minutes=1)
-        scanner = SegmentScanner("segment", base, open_before=known.open_transactions)
+        self.now += timedelta(minutes=1)
+        scanner = SegmentScanner("segment", base, open_before=_opened(known))
         headers = list(scanner.batches(log[: damage.position] if damage else log))
         summary = scanner.finish()
         end = summary.next_offset if next_offset is None else next_offset
@@ -134,8 +135,8 @@ class RawBuilder:
                 "last_stable_offset": None,
                 "offsets_from": "checkpoint",
                 "cleanup_policy": "compact" if compacted else "delete",
-                "rotated_at": self._now,
-                "uploaded_at": self._now,
+                "rotated_at": self.now,
+                "uploaded_at": self.now,
                 "broker": 1,
                 "agent_version": "test",
                 "state": "corrupt" if damage else state,
@@ -149,18 +150,27 @@ class RawBuilder:
             known.open_transactions = opened
         return keys.segment(base, extension)
 
+    def replace_log(self, key: str, body: bytes) -> None:
+        """Replace the bytes of a log behind the agent's back: the manifest names them, and tells of the old ones."""
+        path = f"{key.removesuffix('log')}manifest.json"
+        manifest = SegmentManifest.from_bytes(self.store.get(path).body, path)
+        name = key.rpartition("/")[2]
+        etag = self.store.put(key, body)
+        objects = {**manifest.objects, name: manifest.objects[name].model_copy(update={"etag": etag})}
+        self.store.put(path, manifest.model_copy(update={"objects": objects}).to_bytes())
+
     def publish(self) -> None:
         """Write watermarks, index and incarnations as they are now."""
         entries = [self._publish(*key, known) for key, known in sorted(self.partitions.items())]
         index = WatermarkIndex(
-            cluster=self.cluster, broker=1, agent_version="test", written_at=self._now, entries=tuple(entries)
+            cluster=self.cluster, broker=1, agent_version="test", written_at=self.now, entries=tuple(entries)
         )
         self.store.put(self._control.index(1), index.to_bytes())
         self.store.put(self._control.incarnations(self.topic), self.lives.to_bytes())
 
     def gap(self, start: int, end: int, reason: GapReason = "unknown") -> Gap:
         """A gap that was detected now."""
-        return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": self._now})
+        return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": self.now})
 
     def _publish(self, incarnation: int, partition: int, known: PartitionRaw) -> IndexEntry:
         topic_id = self.lives.incarnations[incarnation].topic_id
@@ -174,7 +184,7 @@ class RawBuilder:
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
             broker=1,
-            written_at=self._now,
+            written_at=self.now,
         )
         self.store.put(self.keys(partition, incarnation).watermark, render(known.line1, watermark))
         return IndexEntry(
@@ -187,12 +197,19 @@ class RawBuilder:
             uploaded_end=known.end,
             log_end_offset=known.end,
             high_watermark=known.end,
-            observed_at=self._now,
+            observed_at=self.now,
             gaps=tuple(known.gaps),
         )
 
     def _number(self, incarnation: int | None) -> int:
         return len(self.lives.incarnations) - 1 if incarnation is None else incarnation
+
+
+def _opened(known: PartitionRaw) -> list[records.OpenTransaction]:
+    return [
+        records.OpenTransaction(one.producer_id, one.producer_epoch, one.first_offset)
+        for one in known.open_transactions
+    ]
 
 
 def _index(base: int, batches: Sequence[tuple[int, int]], every: int = 4096) -> bytes:

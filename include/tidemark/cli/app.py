@@ -12,7 +12,9 @@ import typer
 from tidemark.cli.answers import files_of, opened, status_of, summary_of
 from tidemark.topics import load_topics
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+_HELP = "What Tidemark's tables hold, and whether its configuration is right. Nothing is changed."
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 app.add_typer(config_app, name="config")
 
