@@ -58,7 +58,7 @@ class Auditor:
     def __init__(self, deployment: Deployment, s3: S3Server) -> None:
         self._deployment = deployment
         self._raw = open_store(resolver_of(deployment.raw).default().store, deployment.store)
-        self.duckdb = duckdb_for(s3)
+        self.duckdb = prepare_duckdb(duckdb.connect(), s3)
 
     def stored_up_to(self, stream: Stream) -> dict[int, int]:
         """The contiguous end in the store by partition."""
@@ -157,16 +157,15 @@ def _history(lake: Lake) -> list[Ledger]:
     return found
 
 
-def duckdb_for(s3: S3Server) -> duckdb.DuckDBPyConnection:
-    """DuckDB with its S3 reader, which comes as a wheel, pointed at our server."""
-    connection = duckdb.connect()
+def prepare_duckdb(connection: duckdb.DuckDBPyConnection, s3: S3Server) -> duckdb.DuckDBPyConnection:
+    """Load DuckDB's S3 reader, which comes as a wheel, and point it at our server."""
     [extension] = duckdb_extension_httpfs.__path__
     path = f"{extension}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension"
     connection.execute(f"LOAD '{path}'")
-    user = s3.credentials["admin"]
+    user, endpoint = s3.credentials["admin"], s3.endpoint.removeprefix("http://")
     connection.execute(
-        f"CREATE SECRET (TYPE s3, KEY_ID '{user.access_key}', SECRET '{user.secret_key}', REGION 'us-east-1', "
-        f"ENDPOINT '{s3.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false)"
+        f"CREATE OR REPLACE SECRET (TYPE s3, KEY_ID '{user.access_key}', SECRET '{user.secret_key}', "
+        f"REGION 'us-east-1', ENDPOINT '{endpoint}', URL_STYLE 'path', USE_SSL false)"
     )
     return connection
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from inotify_simple import INotify, flags  # type: ignore[import-untyped]
+from inotify_simple import INotify, flags
 
 logger = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class InotifyDoorbell(SilentDoorbell):
         self._complained = False
 
     def watch(self, folders: Iterable[Path]) -> None:
-        """See :class:`Doorbell`. A directory that is made anew under a watched path must be watched anew."""
+        """See :class:`Doorbell`."""
         wanted = set(folders)
         for folder in [folder for folder in self._watched if folder not in wanted]:
             self._forget(folder)

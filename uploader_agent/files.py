@@ -125,14 +125,12 @@ class OpenFile:
         """All of it; for small files."""
         return b"".join(bytes(chunk) for chunk in self.chunks())
 
-    @property
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether it was written to since it was opened."""
         now = os.fstat(self.descriptor)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
-    @property
-    def shrunk(self) -> bool:
+    def has_shrunk(self) -> bool:
         """Whether some of its bytes are gone."""
         return os.fstat(self.descriptor).st_size < self.size
 

@@ -134,7 +134,11 @@ class Agent:
         changed = self.leadership.refresh()
         for at in changed:
             self._queue.drop(at)
-        self._doorbell.watch([*self._broker.log_dirs, *(one.folder for one in self.leadership.partitions.values())])
+        # A watch follows a directory that is renamed: what is new under an old path must be watched anew.
+        folders = {at: one.folder for at, one in self.leadership.partitions.items()}
+        kept = [folder for at, folder in folders.items() if at not in changed]
+        self._doorbell.watch([*self._broker.log_dirs, *kept])
+        self._doorbell.watch([*self._broker.log_dirs, *folders.values()])
         self._next_metadata = time.monotonic() + self._settings.metadata_interval.total_seconds()
         return changed
 

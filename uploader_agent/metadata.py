@@ -185,7 +185,14 @@ def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | 
         "request_timeout_ms": 10_000,
         "security_protocol": security_protocol,
     }
-    return KafkaAdminClient(**(chosen | dict(options)))
+    client = KafkaAdminClient.__new__(KafkaAdminClient)
+    try:
+        client.__init__(**(chosen | dict(options)))
+    except BaseException:
+        client._closed = False
+        client.close()
+        raise
+    return client
 
 
 def checkpointed_offsets(log_dirs: Iterable[Path], wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:

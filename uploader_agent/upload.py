@@ -151,7 +151,7 @@ class _Upload:
 
     def _check_unchanged(self, log: OpenFile) -> None:
         """Appends may go on behind a provisional tail; nothing else may happen to what was read."""
-        if log.shrunk if self._work.provisional else log.changed:
+        if log.has_shrunk() if self._work.provisional else log.has_changed():
             raise SegmentChanged(f"{self._path}: changed while it was read")
 
     def _send_log(self, log: OpenFile, scanned: Scanned, *, known: bool) -> dict[str, ObjectSum] | StoredManifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
+from tidemark.errors import ConfigError
 from tidemark.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.table import Lake, LiveFile, open_table
 from tidemark_spark.job import DataFile
@@ -21,11 +22,12 @@ _CONFIGURATION: Final = {"delta.checkpointInterval": "100", "delta.logRetentionD
 
 
 def open_or_create(lake: Lake) -> DeltaTable:
-    """The table, created if there is none; safe when several create it at once."""
-    table = open_table(lake)
-    if table is not None:
-        return table
-    return DeltaTable.create(
+    """The table, created if there is none; safe when several create it at once.
+
+    Raises:
+        ConfigError: the topic keeps a column that the table was made without.
+    """
+    table = open_table(lake) or DeltaTable.create(
         lake.url,
         schema=delta_schema(lake),
         mode="ignore",
@@ -34,6 +36,11 @@ def open_or_create(lake: Lake) -> DeltaTable:
         configuration=_CONFIGURATION,
         storage_options=lake.delta_options,
     )
+    missing = {*delta_schema(lake).names} - {field.name for field in table.schema().fields}
+    if missing:
+        rule = f"the table was made without {', '.join(sorted(missing))}; leave it out, or name another table"
+        raise ConfigError(f"topic {lake.topic.cluster}/{lake.topic.topic}", [("keep", rule)])
+    return table
 
 
 def delta_schema(lake: Lake) -> pa.Schema:
@@ -48,25 +55,26 @@ def commit(table: DeltaTable, ledger: Ledger, files: Iterable[DataFile], removed
     It conflicts with every other commit since ``table`` was opened, as all of them set the ledger's transaction. Any
     error leaves the outcome unknown.
     """
-    actions: list[AddAction | RemoveAction] = [_add(one, ledger) for one in files]
+    columns = {field.name for field in table.schema().fields}
+    actions: list[AddAction | RemoveAction] = [_add(one, ledger, columns) for one in files]
     actions += [_remove(one, ledger) for one in removed]
     transactions = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
     properties = CommitProperties(app_transactions=transactions)
     table.create_write_transaction(actions, "append", table.schema(), ["dt"], commit_properties=properties)
 
 
-def _add(file: DataFile, ledger: Ledger) -> AddAction:
-    limits = {
-        "minValues": (file.first_offset, file.min_timestamp),
-        "maxValues": (file.last_offset, file.max_timestamp),
+def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
+    known = {
+        "kafka_partition": (file.partition, file.partition),
+        "kafka_offset": (file.first_offset, file.last_offset),
+        "kafka_timestamp": (_iso(file.min_timestamp), _iso(file.max_timestamp)),
     }
+    limits = {name: limit for name, limit in known.items() if name in columns}
     stats = {
         "numRecords": file.rows,
-        **{
-            name: {"kafka_partition": file.partition, "kafka_offset": offset, "kafka_timestamp": _iso(timestamp)}
-            for name, (offset, timestamp) in limits.items()
-        },
-        "nullCount": {"kafka_partition": 0, "kafka_offset": 0, "kafka_timestamp": 0},
+        "minValues": {name: limit[0] for name, limit in limits.items()},
+        "maxValues": {name: limit[1] for name, limit in limits.items()},
+        "nullCount": dict.fromkeys(limits, 0),
     }
     return AddAction(
         path=file.path,

@@ -23,6 +23,7 @@ from tests.tidemark.records.build import (
     transactional,
     with_records,
 )
+from tidemark.errors import ConfigError
 from tidemark.manifest import Damage
 from tidemark.planning import plan_ingest, ranges, raw
 from tidemark_spark import reading
@@ -302,6 +303,12 @@ def test_a_topic_keeps_only_the_columns_it_wants(tmp_path: Path) -> None:
     [row, *_] = world.rows()
     names = ["kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_value", "dt"]
     assert list(row) == names
+    more = World(tmp_path)  # the same table, with all columns
+    more.raw.segment([simple(3)], base=3)
+    more.raw.partition().lineage = ((EPOCH, 0),)
+    more.raw.publish()
+    with pytest.raises(ConfigError, match="made without kafka_headers, kafka_key"):
+        run(more.lake, more.plan(), in_process)
 
 
 def test_batches_with_append_time_have_the_brokers_time(world: World) -> None:

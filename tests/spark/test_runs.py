@@ -54,7 +54,7 @@ def test_a_run_that_landed_is_not_done_again(world: World) -> None:
     def never(*_: object) -> list[Outcome]:
         raise AssertionError("nothing may be converted")
 
-    assert run(world.lake, plan, never) == first  # type: ignore[arg-type]
+    assert run(world.lake, plan, never) == first
     world.lake.store.delete(world.lake.keys.result(plan.attempt))
     again = run(world.lake, plan, never)
     assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}})

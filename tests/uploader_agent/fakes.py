@@ -33,8 +33,10 @@ T = TopicPartition("orders", 0)
 
 def records(base: int, end: int, *, epoch: int = 3, value: str = "") -> bytes:
     """Batches of ten records from ``base`` to ``end``; another ``value`` gives other bytes of the same size."""
-    producer = {"producer_id": sum(value.encode())} if value else {}
-    return b"".join(simple(at, min(10, end - at), leader_epoch=epoch, **producer) for at in range(base, end, 10))
+    producer = sum(value.encode()) if value else -1
+    return b"".join(
+        simple(at, min(10, end - at), leader_epoch=epoch, producer_id=producer) for at in range(base, end, 10)
+    )
 
 
 class Disk:

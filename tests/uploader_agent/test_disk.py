@@ -94,16 +94,16 @@ def test_changes_are_noticed(world: World) -> None:
     with PartitionFiles(path.parent, ID) as files:
         opened = files.open(path.name)
         assert opened is not None
-        assert not opened.changed
+        assert not opened.has_changed()
         with path.open("ab") as log:
             log.write(b"more")
-        assert opened.changed
-        assert not opened.shrunk
+        assert opened.has_changed()
+        assert not opened.has_shrunk()
         assert opened.body().read() == b"0123456789", "a window does not grow"
         assert opened.cut(4).body().read() == b"0123"
         with path.open("r+b") as log:
             log.truncate(3)
-        assert opened.shrunk
+        assert opened.has_shrunk()
 
 
 def test_checksum_of_a_part() -> None:

@@ -10,6 +10,8 @@ from uploader_agent.workers import Backoff
 
 
 class Clock:
+    """Stands still until told."""
+
     def __init__(self) -> None:
         self.now = 0.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,13 +15,13 @@ from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.uploader_agent.real import SMALL, Deployment, Load
+from tidemark.layout import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.watermark_index import WatermarkIndex
 from uploader_agent.broker import read_broker
 from uploader_agent.cli import main
 from uploader_agent.log_dirs import topic_id_of
-from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, Led, connect
-from tidemark.layout import TopicPartition
+from uploader_agent.metadata import AdminMetadata, Led, connect
 
 
 @pytest.fixture
@@ -186,9 +188,26 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
     assert list(metadata.offsets(asked)) == [TopicPartition(topic, 0)], "one that is gone and one of another epoch"
     assert metadata.cleanup_policy([topic]) == {topic: "compact"}
     metadata.close()
-    nobody = AdminMetadata(1, lambda: connect("127.0.0.1:1", "PLAINTEXT", {"bootstrap_timeout_ms": 300}))
-    with pytest.raises(BrokerUnavailable, match="cannot be asked"):
-        nobody.led()
+
+
+UNREACHABLE = """
+import threading
+from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, connect
+metadata = AdminMetadata(1, lambda: connect("127.0.0.1:1", "PLAINTEXT", {"bootstrap_timeout_ms": 100}))
+for _ in range(3):
+    try:
+        metadata.led()
+    except BrokerUnavailable as error:
+        print(error)
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+def test_broker_that_does_not_answer_leaves_no_threads() -> None:
+    """In a process of its own: kafka-python leaves sockets of refused connections to the garbage collector."""
+    found = subprocess.run([sys.executable, "-c", UNREACHABLE], capture_output=True, text=True, check=False, timeout=60)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("cannot be asked") == 3
 
 
 def test_status_and_config_check(

@@ -15,7 +15,7 @@ import pytest
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
-from tests.uploader_agent.fakes import ID, T, World, records
+from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.layout import TopicPartition
 from tidemark.store import StoreOptions, open_store
@@ -100,6 +100,23 @@ def test_new_and_lost_partitions(world: World) -> None:
         assert list(agent.leadership.partitions) == [other]
 
 
+def test_topic_made_again_under_a_watched_path_rings_again(world: World) -> None:
+    """A watch goes along with the directory that is renamed away."""
+    former = world.disk.partition()
+    former.fill(0, end=100)
+    place, incarnations = f"orders@{OTHER_ID}", world.control.incarnations("orders")
+    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval=NEVER):
+        world.store.await_put(lambda: watermark_is(world, 100))
+        world.metadata.leads = {T: Led(4, OTHER_ID)}
+        former.folder.rename(former.folder.with_name("orders-0.f00-delete"))
+        again = world.disk.partition(topic_id=OTHER_ID)
+        again.segment(0, records(0, 50))
+        world.store.await_put(lambda: world.store.puts.count(incarnations) == 2)
+        again.roll(50)
+        world.store.await_put(lambda: world.keys(place=place).watermark in world.store.puts)
+    assert world.watermark(place=place)[1].next_offset == 50
+
+
 def test_several_that_finish_together_are_written_together(world: World) -> None:
     """While offset.wm is being written, the ends of other segments wait for the next write."""
     partition, key = world.disk.partition(), world.keys().watermark
@@ -147,7 +164,7 @@ def test_a_loop_that_stands_still_is_not_healthy(world: World) -> None:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:  # noqa: S310
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -203,7 +220,7 @@ POINTS = [
 def test_killed_at_any_point_under_load(
     deployment: Deployment, kafka: KafkaCluster, when: str, suffix: str, n: str
 ) -> None:
-    """kill -9 while a producer goes on; the next agent makes the store exact."""
+    """SIGKILL while a producer goes on; the next agent makes the store exact."""
     load = Load(kafka, deployment.topic)
     load.send(200)
     agent = deployment.start("run", {}, "SIGKILL", when, suffix, n)

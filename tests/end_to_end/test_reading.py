@@ -1,0 +1,124 @@
+"""docs/reading.md: each of its ways to read a table gives the same rows, and they are the consumer's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import uuid
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from pyarrow import dataset
+from pyarrow.fs import S3FileSystem
+
+from demo.accounts import prepare_duckdb
+from tests.end_to_end.deployment import SmallDeployment
+from tests.support.kafka import KafkaCluster
+from tests.support.paths import ROOT, env_bin
+from tests.support.s3 import S3Server
+from tests.support.spark import delta_conf, jars_conf, s3a_conf, spark_submit
+from tidemark.store.s3 import clients
+
+DAY = 86_400_000
+NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
+Rows = list[tuple[int, int, str, str]]
+SECTIONS: dict[str, str] = dict(
+    re.findall(
+        r"^## (.+?)\n\n```python\n(.*?)```", (ROOT / "docs" / "reading.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+)
+SPARK = [name for name in SECTIONS if name.startswith("Spark")]
+
+
+@pytest.fixture(scope="module")
+def landed(
+    kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[SmallDeployment, str, Rows]]:
+    """A table with 300 records a day on three days, and the rows of the last one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.env().items():
+            patch.setenv(name, value)
+        clients.cache_clear()
+        topic = f"read-{uuid.uuid4().hex[:8]}"
+        small = SmallDeployment(tmp_path_factory.mktemp("reading"), kafka, s3_server, topic, (topic,))
+        kafka.create_topic(topic, partitions=2)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd"})
+        expected: Rows = []
+
+        def delivered(error: object, message: Any) -> None:
+            assert error is None
+            if message.timestamp()[1] >= NOON + 2 * DAY:
+                texts = message.key().hex().upper(), message.value().hex().upper()
+                expected.append((message.partition(), message.offset(), *texts))
+
+        for number in range(900):
+            at = NOON + number // 300 * DAY
+            producer.produce(topic, b"value %d" % number, b"%d" % number, timestamp=at, on_delivery=delivered)
+        assert producer.flush(60) == 0
+        small.upload()
+        assert small.convert(topic)["rows"] == 900
+        yield small, topic, sorted(expected)
+        clients.cache_clear()
+
+
+def block(name: str, small: SmallDeployment, topic: str) -> str:
+    """The section's code for our table instead of the example's."""
+    code = SECTIONS[name]
+    assert len(code.strip().splitlines()) == 3
+    assert "2026-11-20" in code
+    return code.replace("lake/tables/orders", f"lake/{small.prefix}/{topic}")
+
+
+def files_command(small: SmallDeployment, topic: str) -> list[str]:
+    return [str(env_bin("spark", "tidemark")), "files", topic, "--topics", str(small.topics_file)]
+
+
+def rows_of(table: pa.Table) -> Rows:
+    assert set(table.column("dt").to_pylist()) <= {"2026-11-20", date(2026, 11, 20)}
+    names = ("kafka_partition", "kafka_offset", "kafka_key", "kafka_value")
+    return sorted(
+        (partition, offset, key.hex().upper(), value.hex().upper())
+        for partition, offset, key, value in zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name not in SPARK])
+def test_each_engine_reads_the_same_rows(name: str, landed: tuple[SmallDeployment, str, Rows]) -> None:
+    small, topic, expected = landed
+    prepare_duckdb(duckdb.default_connection(), small.s3)
+    scope: dict[str, Any] = {
+        "subprocess": subprocess,
+        "command": files_command(small, topic),
+        "duckdb": duckdb,
+        "dataset": dataset,
+        "s3": S3FileSystem(endpoint_override=small.s3.endpoint),
+        "DeltaTable": lambda url: DeltaTable(url, storage_options=small.lake(topic).delta_options),
+    }
+    exec(block(name, small, topic), scope)  # noqa: S102 - the documentation's own code
+    found = scope["found"]
+    assert rows_of(found.to_arrow_table() if isinstance(found, duckdb.DuckDBPyRelation) else found) == expected
+    assert len(expected) == 300
+
+
+def test_spark_reads_the_same_rows(landed: tuple[SmallDeployment, str, Rows]) -> None:
+    small, topic, expected = landed
+    blocks = [block(name, small, topic) for name in SPARK]
+    printed = spark_submit(
+        Path(__file__).with_name("read_with_spark.py"),
+        json.dumps(blocks),
+        json.dumps(files_command(small, topic)),
+        conf=jars_conf("spark-s3a", "delta-spark") | s3a_conf(small.s3.endpoint) | delta_conf(),
+        env={**small.s3.env(), "PATH": os.environ["PATH"]},
+    )
+    found = [json.loads(line.removeprefix("ROWS ")) for line in printed.splitlines() if line.startswith("ROWS ")]
+    assert found == [[list(row) for row in expected]] * len(SPARK)
+    assert len(SPARK) == 2

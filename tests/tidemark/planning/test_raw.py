@@ -1,0 +1,120 @@
+"""Planning over a raw store: what is listed and read, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.world import World
+from tests.tidemark.records.build import simple, transactional
+from tidemark.errors import ConfigError, FormatError, PreconditionFailed
+from tidemark.planning import code_digest, find_plan, plan_ingest, raw, read_plan, write_plan
+from tidemark.planning.raw import RawPartition, RawTopic
+from tidemark.records import Lineage
+from tidemark.table import open_lake
+from tidemark.topics import load_topics
+from tidemark.watermark import Watermark
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """An empty deployment."""
+    return World(tmp_path)
+
+
+def test_a_topic_that_no_agent_has_seen_has_an_empty_plan(world: World) -> None:
+    plan = plan_ingest(world.lake)
+    assert (plan.empty, plan.ledger_n, plan.code) == (True, 0, code_digest())
+
+
+def test_a_plan_is_written_once_and_read_back(world: World) -> None:
+    world.raw.segment([simple(0)])
+    world.raw.publish()
+    plan = plan_ingest(world.lake, attempt=12)
+    key = write_plan(world.lake, plan)
+    assert write_plan(world.lake, plan) == key
+    assert read_plan(world.lake, key) == find_plan(world.lake, 12) == plan
+    assert find_plan(world.lake, 13) is None
+    with pytest.raises(PreconditionFailed):
+        write_plan(world.lake, plan.model_copy(update={"generation": 7}))
+
+
+@pytest.mark.parametrize("start", [0, 8_000, 300_000, 301_000])
+def test_the_segment_that_holds_an_offset_is_found_from_far_below(world: World, start: int) -> None:
+    world.raw.segment([simple(0), simple(299_990)], base=0, compacted=True)
+    world.raw.segment([simple(299_993), simple(300_998, 10)], base=299_993, compacted=True)
+    world.raw.publish()
+    topic = RawTopic(world.lake)
+    part = topic.partition("A" * 22, "orders", 0, 0)
+    window = topic.segments(part, start, 301_008, Lineage(((3, 0),)), 1 << 40)
+    assert [one.base for one in window.segments] == [base for base in (0, 299_993) if start < 299_993 or base]
+    assert window.complete
+
+
+def test_a_window_ends_at_its_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "_THREADS", 1)  # manifests are read four at a time then
+    for number in range(12):
+        world.raw.segment([simple(3 * number)])
+    topic = RawTopic(world.lake)
+    part = topic.partition("A" * 22, "orders", 0, 0)
+    window = topic.segments(part, 0, 36, Lineage(((3, 0),)), 1)
+    assert (len(window.segments), window.complete) == (4, False)
+
+
+def test_a_transaction_longer_than_the_limit_is_looked_through(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "_THREADS", 1)
+    monkeypatch.setattr("tidemark.planning.ingest.TARGET_BYTES", 1)
+    for number in range(12):
+        world.raw.segment([transactional(3 * number, 7, 3)])
+    world.raw.segment([simple(36)])
+    world.raw.publish()
+    plan = plan_ingest(world.lake, limit_bytes=1)
+    assert (plan.partitions[0].end, plan.partitions[0].held_by[0].first_offset) == (0, 0)
+
+
+def test_partitions_without_news_are_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.raw.segment([simple(0)])
+    world.raw.segment([simple(0)], 1)
+    world.land()
+    world.raw.segment([simple(3)], 1)
+    world.raw.publish()
+    read: list[int] = []
+    real = RawTopic.watermark
+
+    def watermark(self: RawTopic, part: RawPartition) -> Watermark | None:
+        read.append(part.keys.partition)
+        return real(self, part)
+
+    monkeypatch.setattr(RawTopic, "watermark", watermark)
+    assert [one.partition for one in plan_ingest(world.lake).partitions] == [1]
+    assert read == [1]
+
+
+def test_pinterests_segments_are_refused_clearly(world: World) -> None:
+    text = world.topics_file.read_text()
+    world.topics_file.write_text(text.replace("raw'}", "raw', writer: pinterest}"))
+    deployment = load_topics(world.topics_file)
+    with pytest.raises(ConfigError, match="pinterest"):
+        plan_ingest(open_lake(deployment, deployment.topic("orders")))
+
+
+def test_a_damaged_object_is_named(world: World) -> None:
+    world.raw.segment([simple(0)])
+    world.raw.publish()
+    key = world.raw.keys().segment(0, "manifest.json")
+    world.raw.store.put(key, b"{}")
+    with pytest.raises(FormatError, match=r"0\.manifest\.json"):
+        plan_ingest(world.lake)
+    world.raw.store.put(world.raw.keys().watermark, b"00000000000000000000\n")
+    with pytest.raises(FormatError, match="Pinterest"):
+        plan_ingest(world.lake)
+
+
+def test_nothing_heavy_is_imported_to_plan() -> None:
+    heavy = {"pyarrow", "numpy", "numba", "pyspark", "deltalake"}
+    code = f"import sys, tidemark.planning; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
