@@ -34,7 +34,7 @@ def agent_file(cluster: KafkaCluster, name: str, url: str, topics: Sequence[str]
     settings = {
         "cluster": "bench",
         "broker": {"properties": str(cluster.brokers[0].properties_path)},
-        "endpoints": {"url": url},
+        "raw": {"url": url},
         "store": {"path_style": True},
         "include": list(topics),
         "state_dir": str(HOME / name),

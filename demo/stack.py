@@ -117,7 +117,7 @@ class Stack:
         settings = {
             "cluster": "demo",
             "broker": {"properties": str(self.kafka.brokers[0].properties_path)},
-            "endpoints": self.deployment.raw.model_dump(mode="json", include={"url", "entropy_bits"}),
+            "raw": self.deployment.raw.model_dump(mode="json", include={"url", "entropy_bits"}),
             "store": {"region": "us-east-1"},
             "state_dir": str(HOME / "agent"),
             "tail_after": "15s",

@@ -104,7 +104,7 @@ def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.T
     """Read the file and the broker's own files, and show what follows from them. Contacts nobody."""
     settings = load_settings(config)
     broker = _broker(settings)
-    endpoint = resolver_of(settings.endpoints).default()
+    endpoint = resolver_of(settings.raw).default()
     found = {
         "broker": broker.node_id,
         "cluster": settings.cluster or broker.cluster_id,

@@ -58,7 +58,7 @@ class Agent:
         self._stopping = threading.Event()
         self._drained = threading.Event()
         places = Places(
-            settings.cluster or broker.cluster_id, resolver_of(settings.endpoints), opener, record=not read_only
+            settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only
         )
         context = Context(broker.node_id, places.settle, places.control_store, places.control, self._drained.wait)
         self.leadership = Leadership(metadata, broker.log_dirs, settings.takes, context, self.metrics)

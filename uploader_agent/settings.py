@@ -89,7 +89,7 @@ class AgentSettings(Settings):
     """The whole file. ``cluster`` is the name in the store's keys; without it the broker's ``cluster.id``."""
 
     broker: BrokerSettings
-    endpoints: EndpointSettings
+    raw: EndpointSettings
     state_dir: Path
     store: StoreOptions = StoreOptions()
     cluster: Annotated[str, AfterValidator(check_cluster)] | None = None

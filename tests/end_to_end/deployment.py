@@ -46,7 +46,7 @@ class SmallDeployment:
             {
                 "cluster": "test",
                 "broker": {"properties": str(self.kafka.brokers[0].properties_path)},
-                "endpoints": raw,
+                "raw": raw,
                 "store": store,
                 "state_dir": str(self.folder / "agent"),
                 "include": list(self.topics),

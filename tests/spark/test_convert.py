@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -159,6 +160,33 @@ def test_damage_in_raw_holds_its_partition_until_a_good_copy_comes(world: World)
     assert world.offsets() == list(range(9))
 
 
+def test_offsets_past_acknowledged_damage_land(world: World) -> None:
+    good = simple(0) + simple(3) + simple(6)
+    damaged = bytearray(good)
+    damaged[len(simple(0)) + 70] ^= 1
+    world.raw.replace_log(world.raw.segment(good), bytes(damaged))
+    assert world.land().gaps == ((0, 0, 3, 6),)
+    world.raw.acknowledge(3, 6)
+    assert world.land().gaps == ()
+    assert world.offsets() == [0, 1, 2, 6, 7, 8]
+    assert world.classes() == {"landed": 6, "acknowledged": 3}
+
+
+def test_what_later_tasks_of_a_held_partition_wrote_does_not_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "TARGET_BYTES", 100)
+    world.raw.segment([simple(0), simple(5)])
+    world.raw.segment([simple(8)])
+    world.raw.segment([simple(11)])
+    world.raw.publish()
+    plan = world.plan()
+    assert len(plan.tasks) == 3
+    assert run(world.lake, plan, in_process).gaps == ((0, 0, 3, 5),)
+    world.check()
+    assert world.offsets() == [0, 1, 2]
+
+
 def test_the_sound_part_of_a_corrupt_segment_lands(world: World) -> None:
     good = simple(0) + simple(3)
     damage = Damage(position=len(good), offset=6, rule="checksum")
@@ -233,6 +261,15 @@ def test_a_segment_replaced_after_the_plan_is_left_to_the_next_run(world: World)
     assert world.offsets() == list(range(6))
 
 
+def test_a_run_that_finds_all_its_segments_replaced_is_stale(world: World) -> None:
+    world.raw.segment([simple(0)], state="provisional")
+    world.raw.publish()
+    plan = world.plan()
+    world.raw.segment([simple(0), simple(3)], base=0)
+    assert run(world.lake, plan, in_process).status == "stale"
+    assert world.ledger.n == 0
+
+
 def test_a_recreated_topic_is_another_incarnation(world: World) -> None:
     world.raw.segment([simple(0, 4)])
     world.raw.segment([simple(0, 2)], 1)
@@ -260,6 +297,14 @@ def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.M
     assert all(task.size < 2 * 8192 for task in plan.tasks)
     assert run(world.lake, plan, in_process).rows == 403
     world.check()
+
+
+def test_an_index_that_lies_cuts_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "TARGET_BYTES", 4096)
+    world.raw.segment([simple(3 * i) for i in range(100)])
+    lies = b"".join(struct.pack(">ii", 3 * i, 1500 * i + 7) for i in range(1, 8))
+    world.raw.store.put(world.raw.keys().segment(0, "index"), lies)
+    assert world.land().rows == 300
 
 
 def test_small_segments_share_a_task_and_a_run_has_limits(world: World) -> None:
@@ -322,6 +367,7 @@ def test_more_dates_than_files_may_be_open(world: World) -> None:
     days = list(range(12)) + list(range(12))
     world.raw.segment([batch(0, [Record(i, T0 + day * DAY) for i, day in enumerate(days)])])
     world.raw.segment([batch(24, [Record(i, T0 + day * DAY) for i, day in enumerate(days)])])
-    assert world.land().rows == 48
+    result = world.land()
+    assert (result.rows, result.files) == (48, 24)  # those that waited longest were completed
     assert len({row["dt"] for row in world.rows()}) == 12
     assert world.ledger.dates_changed[0] == date(2026, 2, 2).isoformat()

@@ -71,6 +71,35 @@ def test_of_two_runs_over_the_same_offsets_one_lands(world: World) -> None:
     assert world.ledger.landed == (plans[0].attempt,)
 
 
+def test_a_run_that_another_overtakes_while_it_converts_is_stale(world: World) -> None:
+    spread(world)
+    world.raw.publish()
+    first, second = world.plan(), world.plan()
+
+    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        assert run(world.lake, first, in_process).status == "landed"
+        return in_process(job, tasks)
+
+    assert run(world.lake, second, overtaken).status == "stale"
+    world.check()
+    assert world.ledger.n == 1
+
+
+def test_a_table_changed_while_a_run_converts_is_left_alone(world: World) -> None:
+    spread(world)
+    world.land()
+    world.raw.segment([simple(22)])
+    world.raw.publish()
+
+    def tampered(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        DeltaTable(world.lake.url).delete("kafka_offset = 3")
+        return in_process(job, tasks)
+
+    with pytest.raises(TableTampered):
+        run(world.lake, world.plan(), tampered)
+    assert world.ledger.n == 1
+
+
 def test_runs_over_other_partitions_both_land(world: World) -> None:
     world.raw.segment([simple(0)], 0)
     world.raw.publish()
@@ -117,6 +146,16 @@ def test_a_rebuild_gives_the_rows_of_the_first_landing(world: World) -> None:
     assert world.rows() == before
     world.raw.segment([simple(22)])
     assert world.land().rows == 3
+
+
+def test_a_rebuild_finds_an_abort_that_a_later_segment_records(world: World) -> None:
+    world.raw.segment([simple(0), transactional(3, 7, 3), simple(6)])
+    world.raw.segment([simple(9)])
+    world.raw.segment([marker(12, 7, commit=False), batch(13, [Record(0, T0 + DAY)])], aborted=[(7, 3, 12)])
+    world.land()
+    before = world.rows()
+    assert rebuild(world, "2026-02-02").rows == 9
+    assert world.rows() == before
 
 
 def test_a_rebuild_that_ingests_overtake_still_lands(world: World) -> None:

@@ -102,8 +102,10 @@ class AirflowStack:
         return self
 
     def stop(self) -> None:
-        """Stop all four side by side."""
-        stop_all(self.processes, timeout=60)
+        """Stop the api-server last: tasks that are ended report to it, and would try for a minute if it were gone."""
+        api_server, *others = self.processes
+        stop_all(others, timeout=60)
+        stop_all([api_server], timeout=60)
 
     def healthy(self) -> bool:
         """Whether every component reports that it is."""

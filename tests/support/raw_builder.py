@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from crc32c import crc32c
 
 from tidemark import records
-from tidemark.gaps import Gap, GapReason
+from tidemark.gaps import Acknowledgement, Gap, GapReason
 from tidemark.incarnations import TopicIncarnations
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
 from tidemark.manifest import Damage, LineagePairs, ObjectSum, OpenTransaction, SegmentManifest
@@ -167,6 +167,13 @@ class RawBuilder:
         )
         self.store.put(self._control.index(1), index.to_bytes())
         self.store.put(self._control.incarnations(self.topic), self.lives.to_bytes())
+
+    def acknowledge(self, start: int, end: int, partition: int = 0) -> None:
+        """A person gives up ``[start, end)`` of a partition of the newest incarnation."""
+        place = self.lives.incarnations[-1].place
+        said = {"from": start, "to": end, "by": "operator", "at": self.now, "reason": "lost"}
+        key = self._control.acknowledgement(place, partition, start, end)
+        self.store.put(key, Acknowledgement.model_validate(said).to_bytes())
 
     def gap(self, start: int, end: int, reason: GapReason = "unknown") -> Gap:
         """A gap that was detected now."""

@@ -199,7 +199,7 @@ class World:
     def settings(self, **changes: Any) -> AgentSettings:
         base: dict[str, Any] = {
             "broker": {"properties": "unused"},
-            "endpoints": {"url": self.store.url},
+            "raw": {"url": self.store.url},
             "state_dir": str(self.root / "state"),
             "upload": {"concurrency": 3, "retry_initial": "1ms", "retry_cap": "5ms"},
         }

@@ -69,7 +69,7 @@ class Deployment:
         self.log = root / "agent.log"
         self.settings: dict[str, Any] = {
             "broker": {"properties": str(cluster.brokers[0].properties_path)},
-            "endpoints": {"url": f"{raw.url}/{prefix}" if raw.url.startswith("s3:") else raw.url},
+            "raw": {"url": f"{raw.url}/{prefix}" if raw.url.startswith("s3:") else raw.url},
             "state_dir": str(root / "state"),
             "include": [topic],
             "tail_after": "1h",

@@ -12,7 +12,7 @@ from uploader_agent.settings import AgentSettings, load_settings
 
 GOOD = """
 broker: {properties: /etc/kafka/server.properties}
-endpoints: {url: "s3://raw/prod"}
+raw: {url: "s3://raw/prod"}
 state_dir: /var/lib/tidemark
 """
 
@@ -81,7 +81,7 @@ def test_environment_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_which_topics(topic: str, taken: bool) -> None:
-    base = {"broker": {"properties": "p"}, "endpoints": {"url": "s3://raw"}, "state_dir": "s"}
+    base = {"broker": {"properties": "p"}, "raw": {"url": "s3://raw"}, "state_dir": "s"}
     settings = AgentSettings.model_validate(base | {"include": ["orders.*"], "exclude": [".*dlq"]})
     assert settings.takes(topic) is taken
     everything = AgentSettings.model_validate(base | {"internal_topics": True})

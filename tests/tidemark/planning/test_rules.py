@@ -183,6 +183,13 @@ def test_a_hole_is_named_by_the_agent_if_it_can() -> None:
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(100, 120, "unknown")]
 
 
+def test_a_gap_that_is_known_keeps_the_time_of_its_detection() -> None:
+    early = Gap.model_validate({"from": 100, "to": 120, "reason": "unknown", "detected_at": NOON - timedelta(days=1)})
+    known = Known(0, 0, watermark(150), state(100, gaps=(early,)), [segment(0, 100), segment(120, 150)])
+    assert decide(known).plan.gaps == (early,)
+    assert not changes_anything(decide(known).plan, known.state)
+
+
 def test_acknowledged_offsets_are_passed() -> None:
     gap = {"from": 100, "to": 120, "reason": "failed_disk", "detected_at": NOON}
     segments = [segment(0, 100), segment(120, 150)]
