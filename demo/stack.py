@@ -25,7 +25,7 @@ from tests.support.paths import ROOT, STATE, env_bin
 from tests.support.ports import HOST, free_port
 from tests.support.process import ManagedProcess, ProcessRecord
 from tests.support.s3 import S3Server
-from tests.support.spark import spark_env, spark_home
+from tests.support.spark import local_conf, small_jvm_conf, spark_env, spark_home
 from tidemark.topics import Deployment, load_topics
 
 HOME = STATE / "demo"
@@ -63,6 +63,7 @@ class Stack:
 
     def start(self) -> None:
         """Start everything, side by side where it can be; returns when the agent runs, while Airflow still starts."""
+        self._write_spark_file()
         self._in_turn("Kafka's jars are there", lambda: fetch("kafka-4.3.1"))
         pool = ThreadPoolExecutor(3)
         s3 = pool.submit(self._in_turn, f"S3 server ready at {self.s3.endpoint}", self.s3.start)
@@ -106,12 +107,19 @@ class Stack:
         kept = ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_LOCAL_IP")
         return {
             **{name: spark[name] for name in kept},
+            "SPARK_CONF_DIR": str(HOME / "spark"),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "TIDEMARK_SCAN_SECONDS": "2",
             "TIDEMARK_TOPICS": str(TOPICS),
             "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
         }
+
+    def _write_spark_file(self) -> None:
+        """Three drivers at a time share this machine: quick to start and small, without pages of their own."""
+        lines = [f"{name} {value}" for name, value in (local_conf() | small_jvm_conf()).items()]
+        (HOME / "spark").mkdir()
+        (HOME / "spark" / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
 
     def _write_agent_file(self) -> None:
         settings = {

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from tidemark.config import parse
 from tidemark.topics import Deployment, TopicSettings
+from uploader_agent.settings import AgentSettings, load_settings
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -32,6 +33,19 @@ def test_every_key_of_the_topics_file_is_documented() -> None:
     keys = [key for key in fields(Deployment) if key != "topics"] + [f"topics[].{key}" for key in fields(TopicSettings)]
     missing = [key for key in keys if f"`{key}`" not in text and f"`{key}.<topic>`" not in text]
     assert not missing
+
+
+def test_every_key_of_the_agents_file_is_documented() -> None:
+    text = (ROOT / "docs" / "agent.md").read_text()
+    keys = {key for key in fields(AgentSettings) if not key.startswith(("raw.", "store."))} | {"raw.url", "store"}
+    assert not [key for key in keys if f"`{key}`" not in text]
+
+
+def test_the_documented_agent_file_is_valid(tmp_path: Path) -> None:
+    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "agent.md").read_text(), re.DOTALL)
+    path = tmp_path / "agent.yaml"
+    path.write_text(example)
+    assert load_settings(path).raw.url == "s3://raw/tidemark"
 
 
 def test_the_documented_topics_file_is_valid() -> None:
