@@ -57,9 +57,7 @@ class Agent:
         self._doorbell = doorbell
         self._stopping = threading.Event()
         self._drained = threading.Event()
-        places = Places(
-            settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only
-        )
+        places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only)
         context = Context(broker.node_id, places.settle, places.control_store, places.control, self._drained.wait)
         self.leadership = Leadership(metadata, broker.log_dirs, settings.takes, context, self.metrics)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
