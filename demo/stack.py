@@ -80,17 +80,20 @@ class Stack:
         """Wait until Airflow is ready; all processes are recorded then."""
         if self._airflow is not None:
             self._airflow.result()
-        records = [*self.airflow.records(), self.agent.record(), *self.kafka.records(), self.s3.record()]
+        records = [*reversed(self.airflow.records()), self.agent.record(), *self.kafka.records(), self.s3.record()]
         _RECORDS.write_text(json.dumps([asdict(record) for record in records]))
 
     def stop(self) -> None:
         """Stop what was started, Airflow first, so that nothing fails loudly on the way."""
         wait([self._airflow] if self._airflow else [])
-        self.airflow.stop()
+        self._in_turn("Airflow stopped", self.airflow.stop)
+        self._in_turn("agent, Kafka and S3 server stopped", self._stop_servers)
+        _RECORDS.unlink(missing_ok=True)
+
+    def _stop_servers(self) -> None:
         self.agent.stop()
         self.kafka.stop()
         self.s3.stop()
-        _RECORDS.unlink(missing_ok=True)
 
     def logs(self) -> str:
         """Where to look when something fails."""
@@ -128,7 +131,8 @@ class Stack:
             "raw": self.deployment.raw.model_dump(mode="json", include={"url", "entropy_bits"}),
             "store": {"region": "us-east-1"},
             "state_dir": str(HOME / "agent"),
-            "tail_after": "15s",
+            "tail_after": "5s",
+            "scan_interval": "3s",
             "metadata_interval": "2s",
             "index": {"min_interval": "1s"},
             "http": {"port": self._agent_port},
