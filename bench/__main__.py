@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 
 from bench import agent, convert
@@ -23,7 +24,8 @@ def main() -> int:
     options = parser.parse_args()
     parts = options.parts or PARTS
     steps = Steps()
-    HOME.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
     rows: list[Row] = []
     with S3Server(HOME / "s3") as s3, broker(256 << 20) as cluster:
         os.environ.update(s3.env())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,6 @@ BATCH = {"linger.ms": 50, "batch.size": 1 << 20, "batch.num.messages": 100_000, 
 @contextmanager
 def broker(segment_bytes: int) -> Iterator[KafkaCluster]:
     """A fresh broker whose segments have this size."""
-    shutil.rmtree(HOME / "kafka", ignore_errors=True)
     common = {"log.segment.bytes": str(segment_bytes), "log.roll.ms": str(10**12)}
     with KafkaCluster(HOME / "kafka", common=common, jvm=("-Xmx1g", "-XX:+UseParallelGC")) as cluster:
         yield cluster

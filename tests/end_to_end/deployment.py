@@ -12,6 +12,7 @@ import yaml
 
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
+from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tests.support.spark import spark_submit
 from tidemark.table import Lake, open_lake
@@ -38,6 +39,7 @@ class SmallDeployment:
                 "raw": raw,
                 "lake": f"s3://lake/{self.prefix}",
                 "store": store,
+                "defaults": {"batch": {"age": "1s"}},
                 "topics": [{"topic": topic} for topic in self.topics],
             },
         )
@@ -51,6 +53,8 @@ class SmallDeployment:
                 "state_dir": str(self.folder / "agent"),
                 "include": list(self.topics),
                 "tail_after": "0s",
+                "scan_interval": "1s",
+                "index": {"min_interval": "500ms"},
             },
         )
 
@@ -78,6 +82,15 @@ class SmallDeployment:
             text=True,
             timeout=120,
             check=False,
+        )
+
+    def running_agent(self) -> ManagedProcess:
+        """The agent as it runs beside a broker; start it with ``with``."""
+        return ManagedProcess(
+            "agent",
+            [env_bin("agent", "tidemark-agent"), "run", "--config", self.agent_file],
+            log=self.folder / "agent.log",
+            env=self.s3.env() | {"PATH": "/usr/bin:/bin"},
         )
 
     def upload(self) -> None:

@@ -1,0 +1,79 @@
+"""The whole system at work: agent, watermarks, Airflow, Spark, table; and a date made again by the backfill's form."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.end_to_end.deployment import SmallDeployment
+from tests.end_to_end.rows import consumed, landed
+from tests.end_to_end.test_whole_path import SMALL, send
+from tests.support.airflow import AirflowStack
+from tests.support.paths import ROOT
+from tests.support.spark import local_conf, small_jvm_conf, spark_env, spark_home
+from tests.support.waiting import wait_until
+from tidemark.table import committed_ledger, live_files, open_table
+
+DATE = "2026-11-19"
+BACKFILL = "tidemark_backfill"
+
+
+@pytest.fixture
+def airflow(small: SmallDeployment, tmp_path: Path) -> Iterator[AirflowStack]:
+    """Airflow with Tidemark's own DAGs, and the real spark-submit."""
+    conf = tmp_path / "spark-conf"
+    conf.mkdir()
+    settings = local_conf() | small_jvm_conf()
+    (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    spark = spark_env()
+    env = {
+        **small.s3.env(),
+        **{name: spark[name] for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_LOCAL_IP")},
+        "SPARK_CONF_DIR": str(conf),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "TIDEMARK_SCAN_SECONDS": "1",
+        "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
+        "TIDEMARK_TOPICS": str(small.topics_file),
+    }
+    with AirflowStack(tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as stack:
+        yield stack
+
+
+def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
+    small: SmallDeployment, airflow: AirflowStack, rng: random.Random
+) -> None:
+    topic, bootstrap = small.topics[0], small.kafka.bootstrap
+    lake = small.lake(topic)
+    small.kafka.create_topic(topic, partitions=2, config=SMALL)
+    send(Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"}), topic, rng, 4_000, 2)
+    with small.running_agent():
+        wait_until(lambda: committed_ledger(lake).rows == 4_000, timeout=200, what="all records to land")
+    assert set(landed(lake)) == consumed(bootstrap, topic)
+
+    before = files(small, topic)
+    form = {"topic": f"test/{topic}", "from_date": DATE, "to_date": DATE, "dry_run": False}
+    airflow.client.wait_for_dag(BACKFILL)
+    run = airflow.client.trigger(BACKFILL, form)
+    assert airflow.client.wait_for_run(BACKFILL, run) == "success"
+
+    after = files(small, topic)
+    assert committed_ledger(lake).kind == "rebuild"
+    assert {path for path in before if DATE not in path} == {path for path in after if DATE not in path}
+    assert not {path for path in before & after if DATE in path}, "the date's files are other ones now"
+    rows = landed(lake)
+    assert len(rows) == len(set(rows)) == 4_000
+    assert set(rows) == consumed(bootstrap, topic)
+    events = airflow.client.get("/assets/events", source_dag_id=BACKFILL)["asset_events"]
+    assert [event["partition_key"] for event in events] == [DATE]
+
+
+def files(small: SmallDeployment, topic: str) -> set[str]:
+    table = open_table(small.lake(topic))
+    assert table is not None
+    return {file.path for file in live_files(table)}
