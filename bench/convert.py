@@ -1,7 +1,8 @@
 """Segments to Parquet by date: Tidemark on Spark, two plain processes, and Spark's own Kafka source, on the same data.
 
 All read and write local directories here, so that no server's work is counted for one and not for another; the
-first two are measured on the S3 server as well, with the first codec. CPU is that of the whole process tree, the broker's included.
+first two are measured on the S3 server as well, with the first codec. CPU is that of the whole process tree, the
+broker's included.
 """
 
 from __future__ import annotations
