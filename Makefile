@@ -107,7 +107,7 @@ test-full: test ## All tests, the long ones too
 bench: env jars ## Benchmarks against Spark's Kafka source
 	$(DEV) -m bench
 
-demo: env jars ## Run the whole pipeline on this machine (KEEP=1 leaves it running)
+demo: env java ## Run the whole pipeline on this machine (KEEP=1 leaves it running)
 	$(DEV) -m demo $(if $(KEEP),--keep)
 
 down: env-dev ## Stop what `make demo KEEP=1` left running

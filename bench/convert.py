@@ -86,9 +86,12 @@ def session() -> SparkSession:
     """One warm session for all variants on Spark, with the Kafka source's jars."""
     from pyspark.sql import SparkSession
 
+    from tidemark_spark.session import SETTINGS
+
     os.environ.update(spark_env(env="dev"))
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("bench")
     settings = {
+        **SETTINGS,
         **local_conf(),
         **jars_conf("spark-kafka"),
         "spark.driver.memory": "3g",

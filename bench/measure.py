@@ -20,7 +20,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Usage:
-    """``wall`` and ``cpu`` in seconds, ``peak`` in bytes (sum of proportional set sizes over the tree)."""
+    """``wall`` and ``cpu`` in seconds, ``peak`` in bytes (proportional set sizes over the tree; 0 if not measured)."""
 
     wall: float
     cpu: float
@@ -49,11 +49,15 @@ class Row:
 
 
 class TreeMeter:
-    """Samples a process and its descendants until stopped: CPU seconds by process at its last sight, peak memory."""
+    """Samples a process and its descendants until stopped: CPU seconds by process at its last sight, peak memory.
 
-    def __init__(self, pid: int, interval: float = 0.02) -> None:
+    To sum up memory costs as much as a small program, so it is done only where it is asked for.
+    """
+
+    def __init__(self, pid: int, *, memory: bool) -> None:
         self._root = psutil.Process(pid)
-        self._interval = interval
+        self._interval = 0.02 if memory else 0.5
+        self._memory = memory
         self._cpu: dict[int, float] = {}
         self._peak = 0
         self._stop = threading.Event()
@@ -96,13 +100,13 @@ class TreeMeter:
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     times = process.cpu_times()
                     self._cpu[process.pid] = times.user + times.system
-                    total += process.memory_full_info().pss
+                    total += process.memory_full_info().pss if self._memory else 0
         self._peak = max(self._peak, total)
 
 
-def metered(action: Callable[[], object], pid: int | None = None) -> Usage:
-    """Run ``action`` in this process; CPU and memory are those of ``pid``'s tree (default: this process's)."""
-    with TreeMeter(pid or os.getpid()) as meter:
+def metered(action: Callable[[], object]) -> Usage:
+    """Run ``action`` in this process; CPU is that of its tree."""
+    with TreeMeter(os.getpid(), memory=False) as meter:
         started = time.perf_counter()
         action()
         wall = time.perf_counter() - started
@@ -121,7 +125,7 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> 
         child = subprocess.Popen(
             [str(part) for part in command], env=dict(env), stdout=output, stderr=subprocess.STDOUT
         )
-        with TreeMeter(child.pid) as meter:
+        with TreeMeter(child.pid, memory=True) as meter:
             _, status, usage = os.wait4(child.pid, 0)
             wall = time.perf_counter() - started
     child.returncode = os.waitstatus_to_exitcode(status)

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("command", nargs="?", choices=("run", "down"), default="run")
     parser.add_argument("--keep", action="store_true", help="leave everything running; `make down` stops it")
     parser.add_argument(
-        "--seconds", type=float, default=50, help="how long records are produced (default: %(default)s)"
+        "--seconds", type=float, default=48, help="how long records are produced (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the streams (default: %(default)s)")
     options = parser.parse_args(arguments)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark import SparkConf, SparkContext
 
 from tidemark.runs import Task
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.task import convert
+
+SETTINGS: Final = {
+    # Over TCP each task waits some 20 ms for acknowledgements that the kernel delays.
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+"""What the job wants of Spark, unless the deployment says otherwise."""
 
 
 def context(name: str, master: str | None = None) -> SparkContext:
@@ -19,6 +26,8 @@ def context(name: str, master: str | None = None) -> SparkContext:
     ``master`` is for processes that spark-submit did not start; it defaults to all cores of this machine.
     """
     conf = SparkConf().setAppName(name)
+    for key, value in SETTINGS.items():
+        conf.setIfMissing(key, value)
     if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf.setMaster(master or "local[*]")
