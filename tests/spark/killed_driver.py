@@ -6,12 +6,12 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from tests.support.waiting import wait_until
 from tidemark_spark import convert, driver, publish
 
 
@@ -33,8 +33,7 @@ def die_after(module: ModuleType, name: str) -> None:
 
 def die_with_a_file(lake: Path) -> None:
     """Wait for the first data file of a worker, then die while others are at work."""
-    while not any(lake.glob("orders/dt=*/*.parquet")):
-        time.sleep(0.005)
+    wait_until(lambda: any(lake.glob("orders/dt=*/*.parquet")), timeout=60, what="a data file", interval=0.005)
     die()
 
 
