@@ -1,0 +1,39 @@
+"""The demo tells a right count from a wrong one: it must fail when a record is missing, there twice, or not its own."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from demo.accounts import Account, align
+from demo.streams import DAYS, STREAMS, Clock
+
+
+def account(**changes: int) -> Account:
+    fields = {"produced": 10, "aborted": 2, "uploaded": 8, "active": 2, "landed": 8} | changes
+    return Account("orders", **fields)
+
+
+def test_every_record_landed_or_still_active_is_exact() -> None:
+    assert account().exact
+
+
+@pytest.mark.parametrize("wrong", [{"missing": 1}, {"duplicate": 1}, {"foreign": 1}, {"landed": 7}, {"active": 3}])
+def test_any_difference_is_not_exact(wrong: dict[str, int]) -> None:
+    assert not account(**wrong).exact
+
+
+def test_the_streams_are_as_large_and_as_wide_as_promised() -> None:
+    assert sum(stream.records for stream in STREAMS) >= 200_000
+    now = datetime(2026, 11, 20, 15, tzinfo=UTC)
+    clock = Clock(random.Random(1), now)
+    times = [clock.at(number / 1000) for number in range(1000)]
+    dates = {datetime.fromtimestamp(time / 1000, UTC).date() for time in times}
+    assert len(dates) == DAYS
+    assert max(times) <= now.timestamp() * 1000
+
+
+def test_columns_are_aligned() -> None:
+    assert align([("a", "bb"), ("ccc", "d")]) == "a    bb\n---  --\nccc   d\n"
