@@ -34,7 +34,7 @@ As = Annotated[Output, typer.Option(help="For people, or for programs.")]
 DEFAULT_TOPICS = Path("topics.yaml")
 
 
-@app.command()
+@app.command(epilog="Example: tidemark files orders --dt 2026-11-20 --topics include/topics.yaml")
 def files(
     topic: TopicName,
     dt: Annotated[list[str] | None, typer.Option(help="Only this date; may be repeated.")] = None,
@@ -47,7 +47,7 @@ def files(
     _print(found, [one["url"] for one in found], output)
 
 
-@app.command()
+@app.command(epilog="Example: tidemark status orders --output json")
 def status(
     topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text
 ) -> None:
@@ -56,7 +56,7 @@ def status(
     _print(found, _status_lines(found), output)
 
 
-@config_app.command()
+@config_app.command(epilog="Example: tidemark config check --topics include/topics.yaml")
 def check(topics: Topics = DEFAULT_TOPICS, output: As = Output.text) -> None:
     """Check the topics file; exits with code 2 and names each problem if it is wrong."""
     found = summary_of(load_topics(topics))
