@@ -22,10 +22,10 @@ from tests.support.airflow import AirflowStack
 from tests.support.jars import fetch
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, STATE, env_bin
+from tests.support.pipeline import pipeline_env
 from tests.support.ports import HOST, free_port
 from tests.support.process import ManagedProcess, ProcessRecord
 from tests.support.s3 import S3Server
-from tests.support.spark import local_conf, small_jvm_conf, spark_env, spark_home
 from tidemark.topics import Deployment, load_topics
 
 HOME = STATE / "demo"
@@ -51,7 +51,11 @@ class Stack:
         os.environ.update(self.s3.env())  # for boto3, delta-rs and Spark in this process and its children
         self.kafka = KafkaCluster(HOME / "kafka")
         self.airflow = AirflowStack(
-            HOME / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", parallelism=4, env=self._airflow_env()
+            HOME / "airflow",
+            dags=ROOT / "dags",
+            plugins=ROOT / "plugins",
+            parallelism=4,
+            env=pipeline_env(TOPICS, HOME / "spark", scan_seconds=2),
         )
         self._agent_port = free_port()
         self.agent = ManagedProcess(
@@ -63,7 +67,6 @@ class Stack:
 
     def start(self) -> None:
         """Start everything, side by side where it can be; returns when the agent runs, while Airflow still starts."""
-        self._write_spark_file()
         self._in_turn("Kafka's jars are there", lambda: fetch("kafka-4.3.1"))
         pool = ThreadPoolExecutor(3)
         s3 = pool.submit(self._in_turn, f"S3 server ready at {self.s3.endpoint}", self.s3.start)
@@ -104,25 +107,6 @@ class Stack:
     def _in_turn(self, what: str, action: Callable[[], object]) -> None:
         with self._steps.step(what):
             action()
-
-    def _airflow_env(self) -> dict[str, str]:
-        spark = spark_env()
-        kept = ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_LOCAL_IP")
-        return {
-            **{name: spark[name] for name in kept},
-            "SPARK_CONF_DIR": str(HOME / "spark"),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-            "TIDEMARK_SCAN_SECONDS": "2",
-            "TIDEMARK_TOPICS": str(TOPICS),
-            "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
-        }
-
-    def _write_spark_file(self) -> None:
-        """Three drivers at a time share this machine: quick to start and small, without pages of their own."""
-        lines = [f"{name} {value}" for name, value in (local_conf() | small_jvm_conf()).items()]
-        (HOME / "spark").mkdir()
-        (HOME / "spark" / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
 
     def _write_agent_file(self) -> None:
         settings = {

@@ -8,9 +8,9 @@ own names a factory as ``module:function`` in ``endpoints.resolver``; it is call
 from __future__ import annotations
 
 import importlib
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from tidemark.config import Settings
 from tidemark.errors import FormatError
@@ -29,10 +29,22 @@ class EndpointResolver(Protocol):
         ...
 
 
+def _check_url(url: str) -> str:
+    try:
+        split_store_url(url)
+    except FormatError as error:
+        raise ValueError(error.rule) from error
+    return url
+
+
+StoreUrl = Annotated[str, AfterValidator(_check_url)]
+"""``s3://bucket[/prefix]`` or ``file:///directory``."""
+
+
 class EndpointOverride(Settings):
     """What differs from the default for one topic."""
 
-    url: str | None = None
+    url: StoreUrl | None = None
     entropy_bits: int | None = Field(default=None, ge=0, le=128)
     writer: Writer | None = None
 
@@ -40,20 +52,11 @@ class EndpointOverride(Settings):
 class EndpointSettings(Settings):
     """``url`` is ``s3://bucket[/prefix]`` or ``file:///directory``."""
 
-    url: str
+    url: StoreUrl
     entropy_bits: int = Field(default=0, ge=0, le=128)
     writer: Writer = "tidemark"
     topics: dict[str, EndpointOverride] = Field(default_factory=dict)
     resolver: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        try:
-            split_store_url(url)
-        except FormatError as error:
-            raise ValueError(error.rule) from error
-        return url
 
     @field_validator("topics")
     @classmethod

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tidemark.config import Duration, Settings, Size, load
-from tidemark.endpoints import EndpointSettings
+from tidemark.endpoints import EndpointSettings, StoreUrl
 from tidemark.errors import FormatError
 from tidemark.layout import TableKeys, check_cluster, check_topic, split_store_url
 from tidemark.store import StoreOptions
@@ -90,7 +90,7 @@ class Deployment(Settings):
     """The topics file as a whole."""
 
     raw: EndpointSettings
-    lake: str
+    lake: StoreUrl
     store: StoreOptions = StoreOptions()
     topics: tuple[TopicSettings, ...]
 
@@ -107,15 +107,6 @@ class Deployment(Settings):
         if isinstance(topics, list):
             value["topics"] = [_with_defaults(item, shared) for item in topics]
         return value
-
-    @field_validator("lake")
-    @classmethod
-    def _check_lake(cls, url: str) -> str:
-        try:
-            split_store_url(url)
-        except FormatError as error:
-            raise ValueError(error.rule) from error
-        return url
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:

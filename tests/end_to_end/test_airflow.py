@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.end_to_end.rows import consumed, landed
 from tests.end_to_end.test_whole_path import SMALL, send
 from tests.support.airflow import AirflowStack
 from tests.support.paths import ROOT
-from tests.support.spark import local_conf, small_jvm_conf, spark_env, spark_home
+from tests.support.pipeline import pipeline_env
 from tests.support.waiting import wait_until
 from tidemark.table import committed_ledger, live_files, open_table
 
@@ -26,21 +25,7 @@ BACKFILL = "tidemark_backfill"
 @pytest.fixture
 def airflow(small: SmallDeployment, tmp_path: Path) -> Iterator[AirflowStack]:
     """Airflow with Tidemark's own DAGs, and the real spark-submit."""
-    conf = tmp_path / "spark-conf"
-    conf.mkdir()
-    settings = local_conf() | small_jvm_conf()
-    (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-    spark = spark_env()
-    env = {
-        **small.s3.env(),
-        **{name: spark[name] for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_LOCAL_IP")},
-        "SPARK_CONF_DIR": str(conf),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "TIDEMARK_SCAN_SECONDS": "1",
-        "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
-        "TIDEMARK_TOPICS": str(small.topics_file),
-    }
+    env = small.s3.env() | pipeline_env(small.topics_file, tmp_path / "spark-conf", scan_seconds=1)
     with AirflowStack(tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as stack:
         yield stack
 
