@@ -1,8 +1,18 @@
-"""What the agent counts, in Prometheus' terms. Nothing is labelled by partition: brokers have thousands."""
+"""What the agent counts, in Prometheus' terms. Nothing is labelled by partition: brokers have thousands.
+
+Each metric's help says what it counts and in which unit; ``docs/metrics.md`` is generated from them.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.process_collector import ProcessCollector
+
+from uploader_agent import __version__
+
+PREFIX = "tidemark_agent"
 
 _LATENCY = (0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -12,44 +22,96 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        prefix, registry = "tidemark_agent", self.registry
-        self.segments = Counter(
-            f"{prefix}_segments",
-            "Segments brought into the store, by the manifest's state.",
-            ["state"],
-            registry=registry,
+        ProcessCollector(registry=self.registry)
+        Info(PREFIX, "The agent's version.", registry=self.registry).info({"version": __version__})
+
+        # what is led, and how far it is behind
+        self.led = self._gauge("led_partitions", "Partitions that this broker leads and the agent uploads.")
+        self.lag_offsets = self._gauge(
+            "lag_offsets", "Offsets below the high watermark of led partitions that offset.wm does not cover yet."
         )
-        self.bytes = Counter(f"{prefix}_log_bytes", "Bytes of .log files brought into the store.", registry=registry)
-        self.upload_seconds = Histogram(
-            f"{prefix}_upload_seconds",
-            "Seconds from a segment's start to its manifest.",
-            buckets=_LATENCY,
-            registry=registry,
+        self.lag_segments = self._gauge("lag_segments", "Rotated segments of led partitions that are not uploaded.")
+        self.lag_bytes = self._gauge("lag_bytes", "Bytes of the rotated segments that are not uploaded.")
+        self.lag_seconds = self._gauge(
+            "lag_seconds", "Seconds since the rotation of the oldest segment that is not uploaded; 0 if there is none."
         )
-        self.lag_seconds = Histogram(
-            f"{prefix}_rotation_to_watermark_seconds",
-            "Seconds from a segment's last append to the offset.wm that covers it.",
-            buckets=_LATENCY,
-            registry=registry,
+        self.watermark_age = self._gauge(
+            "watermark_age_seconds",
+            "Longest time since offset.wm moved, of led partitions with segments that are not uploaded, in seconds.",
         )
-        self.failures = Counter(
-            f"{prefix}_failures",
-            "Jobs that failed and will be tried again, by kind of error.",
-            ["kind"],
-            registry=registry,
+
+        # uploads
+        self.segments = self._counter(
+            "segments", "Segments brought into the store, by the manifest's state.", ["state"]
         )
-        self.led = Gauge(
-            f"{prefix}_led_partitions", "Partitions that this broker leads and the agent uploads.", registry=registry
+        self.bytes = self._counter("log_bytes", "Bytes of .log files brought into the store.")
+        self.upload_seconds = self._histogram("upload_seconds", "Seconds from a segment's start to its manifest.")
+        self.rotation_seconds = self._histogram(
+            "rotation_to_watermark_seconds", "Seconds from a segment's last append to the offset.wm that covers it."
         )
-        self.waiting = Gauge(
-            f"{prefix}_waiting_jobs", "Segments and surveys that wait for a worker.", registry=registry
+        self.waiting = self._gauge("waiting_jobs", "Segments and surveys that wait for a worker.")
+        self.running = self._gauge("running_jobs", "Segments and surveys that are being worked on.")
+        self.upload_limit = self._gauge(
+            "upload_limit",
+            "Jobs that may run at a time now: upload.concurrency, or less after the store said SlowDown.",
         )
-        self.gap_offsets = Gauge(
-            f"{prefix}_gap_offsets", "Offsets that are missing in the store and not acknowledged.", registry=registry
+
+        # failures
+        self.failures = self._counter(
+            "failures", "Jobs that failed and will be tried again, by kind of error.", ["kind"]
         )
-        self.broker_reachable = Gauge(
-            f"{prefix}_broker_reachable", "1 if the broker answered when last asked, else 0.", registry=registry
+        self.retries = self._counter("retries", "Jobs started again after a failure.")
+        self.store_requests = self._counter(
+            "store_requests", "Requests sent to the store, by operation.", ["operation"]
         )
-        self.index_written = Gauge(
-            f"{prefix}_index_written_timestamp_seconds", "When the watermark index was last written.", registry=registry
+        self.store_refused = self._gauge(
+            "store_refused", "1 while the store refuses requests (credentials, policy, missing bucket), else 0."
         )
+        self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
+        self.superseded = self._counter(
+            "superseded_segments", "Stored segments that were copied aside, because the live log holds other bytes."
+        )
+
+        # what is kept from retention
+        self.held_segments = self._gauge("held_segments", "Segments whose files are kept until they are uploaded.")
+        self.held_bytes = self._gauge(
+            "held_bytes", "Bytes on disk that only the agent keeps: the broker has deleted these files already."
+        )
+        self.unheld_segments = self._gauge(
+            "unheld_segments", "Segments that wait for their upload and could not be held: retention may take them."
+        )
+        self.yielded = self._counter(
+            "yielded_segments", "Held segments that were given up to stay within hold's bounds."
+        )
+
+        # gaps
+        self.gaps = self._gauge("gaps", "Gaps of led partitions that nobody has acknowledged.")
+        self.gap_offsets = self._gauge("gap_offsets", "Offsets in these gaps.")
+        self.filled = self._counter("filled_segments", "Segments uploaded from a replica to fill another leader's gap.")
+
+        # surroundings
+        self.scans = self._counter("scans", "Full looks at the log directories.")
+        self.scan_seconds = self._histogram("scan_seconds", "Seconds that a full look at the log directories took.")
+        self.missed_events = self._counter(
+            "missed_events", "Rotations that only a scan found, because no file event told of them."
+        )
+        self.log_dirs_unreadable = self._gauge(
+            "log_dirs_unreadable", "Log directories that could not be read when last tried."
+        )
+        self.broker_reachable = self._gauge("broker_reachable", "1 if the broker answered when last asked, else 0.")
+        self.metadata_seconds = self._histogram(
+            "metadata_seconds", "Seconds that the broker took to say what it leads."
+        )
+        self.index_written = self._gauge(
+            "index_written_timestamp_seconds", "When the watermark index was last written, in seconds since 1970."
+        )
+        self.reloads = self._counter("reloads", "Times that SIGHUP made the agent read its file again.", ["result"])
+
+    def _counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"{PREFIX}_{name}", help_, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_: str) -> Gauge:
+        return Gauge(f"{PREFIX}_{name}", help_, registry=self.registry)
+
+    def _histogram(self, name: str, help_: str) -> Histogram:
+        return Histogram(f"{PREFIX}_{name}", help_, buckets=_LATENCY, registry=self.registry)

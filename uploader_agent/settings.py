@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from tidemark.config import Duration, Settings, load
+from tidemark.config import Duration, Settings, Size, load
 from tidemark.endpoints import EndpointSettings
 from tidemark.layout import check_cluster
 from tidemark.store import StoreOptions
@@ -38,12 +38,14 @@ TopicPattern = Annotated[str, AfterValidator(_pattern)]
 class BrokerSettings(Settings):
     """Where the broker's own configuration is, and how to reach the broker where that does not tell.
 
-    ``client`` is passed to kafka-python's admin client (``security_protocol``, ``ssl_cafile``, …).
+    ``client`` is passed to kafka-python's admin client (``security_protocol``, ``ssl_cafile``, …), ``zookeeper`` to
+    kazoo's client (``use_ssl``, ``ca``, ``sasl_options``, …) where the broker has ZooKeeper.
     """
 
     properties: Path
     bootstrap: str | None = None
     client: dict[str, str | int | bool] = Field(default_factory=dict)
+    zookeeper: dict[str, str | int | bool | dict[str, str]] = Field(default_factory=dict)
 
     @field_validator("client")
     @classmethod
@@ -57,11 +59,36 @@ class BrokerSettings(Settings):
 
 
 class UploadSettings(Settings):
-    """``concurrency`` segments go at a time; a failed partition is tried again after ``retry_initial``, doubling."""
+    """``concurrency`` segments go at a time; a failed partition is tried again after ``retry_initial``, doubling.
+
+    ``bandwidth`` caps the bytes of segments sent in a second, all uploads together.
+    """
 
     concurrency: int = Field(default=8, ge=1, le=64)
+    bandwidth: Size | None = Field(default=None, ge=1 << 16)
     retry_initial: Duration = timedelta(milliseconds=200)
     retry_cap: Duration = timedelta(seconds=30)
+
+
+class HoldSettings(Settings):
+    """Bounds for what is kept from the broker's retention until it is uploaded.
+
+    ``links`` are directories for hard links, outside ``log.dirs``, one on each file system that has log directories;
+    without one, descriptors alone hold. ``max`` and ``min_free`` are shares of the disk that a log directory lies on.
+    """
+
+    enabled: bool = True
+    links: tuple[Path, ...] = ()
+    max: float = Field(default=0.10, ge=0, le=1)
+    min_free: float = Field(default=0.05, ge=0, le=1)
+    max_age: Duration = timedelta(days=1)
+
+
+class FillSettings(Settings):
+    """Gaps of other leaders are looked for every ``interval``, and filled from this broker's replicas."""
+
+    enabled: bool = True
+    interval: Duration = timedelta(seconds=60)
 
 
 class IndexSettings(Settings):
@@ -79,10 +106,11 @@ class HttpSettings(Settings):
 
 
 class LogSettings(Settings):
-    """How the agent logs, to standard error."""
+    """How the agent logs, to standard error. An error that repeats is logged again after ``repeat``, with its count."""
 
     format: Literal["console", "json"] = "console"
     level: Literal["debug", "info", "warning", "error"] = "info"
+    repeat: Duration = timedelta(minutes=5)
 
 
 class AgentSettings(Settings):
@@ -100,7 +128,10 @@ class AgentSettings(Settings):
     scan_interval: Duration = timedelta(seconds=30)
     metadata_interval: Duration = timedelta(seconds=10)
     drain: Duration = timedelta(seconds=20)
+    stuck_after: Duration = timedelta(minutes=10)
     upload: UploadSettings = UploadSettings()
+    hold: HoldSettings = HoldSettings()
+    fill: FillSettings = FillSettings()
     index: IndexSettings = IndexSettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()

@@ -105,7 +105,7 @@ class Workers:
         self._metrics.bytes.inc(size)
         self._metrics.upload_seconds.observe(seconds)
         if manifest.rotated_at is not None:
-            self._metrics.lag_seconds.observe(max(0.0, time.time() - manifest.rotated_at.timestamp()))
+            self._metrics.rotation_seconds.observe(max(0.0, time.time() - manifest.rotated_at.timestamp()))
         logger.info(
             "segment_uploaded",
             partition=str(task.partition.at),
