@@ -28,6 +28,8 @@ from uploader_agent.lock import lock_directories
 from uploader_agent.logs import configure
 from uploader_agent.loop import Agent
 from uploader_agent.metadata import AdminMetadata, connect
+from uploader_agent.notify import Notifier
+from uploader_agent.reload import Reload
 from uploader_agent.settings import AgentSettings, load_settings
 
 logger = structlog.get_logger(__name__)
@@ -58,17 +60,21 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for p
 DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
 
 
-@app.command(epilog="Example: tidemark-agent run -c agent.yaml  (SIGTERM finishes what is under way and exits 0)")
+@app.command(
+    epilog="Example: tidemark-agent run -c agent.yaml  (SIGTERM ends it properly, SIGHUP reads the file again)"
+)
 def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Upload segments as they are rotated, until SIGTERM or SIGINT."""
-    settings = load_settings(config)
-    with _agent(settings) as agent, ExitStack() as stack:
+    settings, notifier = load_settings(config), Notifier()
+    with _agent(settings, notifier) as agent, ExitStack() as stack:
         if settings.http.port is not None:
             server = HttpServer(settings.http.host, settings.http.port, agent.health, agent.metrics.registry)
             stack.enter_context(server)
             logger.info("http_listening", host=settings.http.host, port=server.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
+        reload = Reload(config, agent, notifier)
+        signal.signal(signal.SIGHUP, lambda *_: agent.soon(reload))
         logger.info("agent_started", version=__version__)
         agent.run()
         logger.info("agent_stopped")
@@ -90,7 +96,7 @@ def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Ou
 def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
     """Compare disk, broker and store without uploading anything; may run beside the agent."""
     settings = load_settings(config)
-    configure(settings.log)
+    configure(settings)
     with _build(settings, _broker(settings), read_only=True) as agent:
         agent.survey()
         lines = reports.of(agent.leadership.partitions.values())
@@ -131,7 +137,9 @@ def _broker(settings: AgentSettings) -> Broker:
 
 
 @contextmanager
-def _build(settings: AgentSettings, broker: Broker, *, read_only: bool = False) -> Iterator[Agent]:
+def _build(
+    settings: AgentSettings, broker: Broker, *, notifier: Notifier | None = None, read_only: bool = False
+) -> Iterator[Agent]:
     """The agent with its real surroundings."""
     connections = max(settings.store.connections, settings.upload.concurrency + 2)
     options = settings.store.model_copy(update={"connections": connections})
@@ -142,16 +150,27 @@ def _build(settings: AgentSettings, broker: Broker, *, read_only: bool = False) 
         ) as metadata,
         closing(InotifyDoorbell()) as doorbell,
     ):
-        yield Agent(settings, broker, metadata, lambda url: open_store(url, options), doorbell, read_only=read_only)
+        yield Agent(
+            settings,
+            broker,
+            metadata,
+            lambda url: open_store(url, options),
+            doorbell,
+            notifier=notifier,
+            read_only=read_only,
+        )
 
 
 @contextmanager
-def _agent(settings: AgentSettings) -> Iterator[Agent]:
+def _agent(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Agent]:
     """The agent that uploads, with its directories locked."""
-    configure(settings.log)
+    configure(settings)
     broker = _broker(settings)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
-    with lock_directories([*broker.log_dirs, settings.state_dir]), _build(settings, broker) as agent:
+    with (
+        lock_directories([*broker.log_dirs, settings.state_dir]),
+        _build(settings, broker, notifier=notifier) as agent,
+    ):
         yield agent
 
 

@@ -1,6 +1,6 @@
-"""Over HTTP: ``/-/healthy`` (the loop turns), ``/-/ready`` (it has seen broker and store), ``/metrics``.
+"""Whether the agent does its work, and its pages: ``/-/healthy``, ``/-/ready``, ``/metrics``.
 
-Listens on 127.0.0.1 unless told otherwise, and only if it has a port.
+Listens on 127.0.0.1 unless told otherwise, and only if it has a port. Each answer that is not good says why.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
@@ -16,22 +17,65 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 
 class Health:
-    """When the loop last turned, and whether it is ready. ``limit`` seconds without a turn is no longer healthy."""
+    """What the loop and the workers say about themselves, and what follows.
 
-    def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = limit
+    Not healthy is an agent whose loop has not turned for ``turn_limit`` seconds, or that has had work for
+    ``stuck_after`` and finished nothing of it. An agent without work is healthy however long that lasts.
+    """
+
+    def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stuck_after = stuck_after
+        self.turn_limit = turn_limit
+        self.waits_for: str | None = "the disk and the broker have not been looked at yet"
         self._clock = clock
-        self._turned = clock()
-        self.ready = False
+        self._turned = self._progressed = clock()
+        self._unfinished = 0
+        self._last_failure: str | None = None
+        self._segments_fail = False
 
     def turned(self) -> None:
         """The loop has turned once more."""
         self._turned = self._clock()
 
+    def unfinished(self, jobs: int) -> None:
+        """So many jobs wait, run, or have failed and are to be tried again."""
+        self._unfinished = jobs
+        if not jobs:
+            self._progressed = self._clock()
+            self._segments_fail = False
+
+    def finished(self, *, segment: bool) -> None:
+        """A worker has brought a segment into the store, or has finished a survey.
+
+        While segments fail, surveys are no progress: a store may let us read and refuse every write.
+        """
+        if segment:
+            self._segments_fail = False
+        if not self._segments_fail:
+            self._progressed = self._clock()
+            self._last_failure = None
+
+    def failed(self, error: str, *, segment: bool) -> None:
+        """A job has failed and will be tried again."""
+        self._last_failure = error
+        self._segments_fail = self._segments_fail or segment
+
     @property
-    def healthy(self) -> bool:
-        """Whether the loop still turns."""
-        return self._clock() - self._turned <= self._limit
+    def ready(self) -> bool:
+        """Whether it has once learnt what it leads, and what of it the store has."""
+        return self.waits_for is None
+
+    def trouble(self) -> str | None:
+        """Why it is not healthy; None if it is."""
+        now = self._clock()
+        still = now - self._turned
+        if still > self.turn_limit:
+            return f"the loop has not turned for {still:.0f} s"
+        stuck = now - self._progressed
+        if self._unfinished and stuck > self.stuck_after.total_seconds():
+            failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
+            return f"nothing was finished for {stuck:.0f} s, though {self._unfinished} jobs are waiting{failure}"
+        return None
 
 
 class HttpServer:
@@ -74,14 +118,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/metrics":
             self._answer(200, generate_latest(self.registry), CONTENT_TYPE_LATEST)
         elif self.path == "/-/healthy":
-            self._tell(self.health.healthy, b"the loop does not turn\n")
+            self._tell(self.health.trouble())
         elif self.path == "/-/ready":
-            self._tell(self.health.ready, b"broker and store have not been seen yet\n")
+            self._tell(self.health.waits_for)
         else:
-            self._answer(404, b"try /-/healthy, /-/ready or /metrics\n", "text/plain")
+            self._answer(404, b"try /-/healthy, /-/ready or /metrics\n", "text/plain; charset=utf-8")
 
-    def _tell(self, good: bool, otherwise: bytes) -> None:
-        self._answer(200 if good else 503, b"ok\n" if good else otherwise, "text/plain")
+    def _tell(self, wrong: str | None) -> None:
+        self._answer(503 if wrong else 200, f"{wrong or 'ok'}\n".encode(), "text/plain; charset=utf-8")
 
     def _answer(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)

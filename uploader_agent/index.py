@@ -41,6 +41,10 @@ class IndexWriter:
         self._written: Entries | None = None
         self._written_at = -float("inf")
 
+    def reconfigure(self, min_interval: float, idle_interval: float) -> None:
+        """Write at these intervals from now on."""
+        self._min_interval, self._idle_interval = min_interval, idle_interval
+
     def due(self) -> bool:
         """Whether a change may be written now."""
         return self._clock() - self._written_at >= self._min_interval

@@ -34,6 +34,12 @@ class Indexes:
         self._writers = {self._default_url: self._writer(self._default_url, places.control)}
         self._spans: dict[TopicPartition, ActiveSpan] = {}
 
+    def reconfigure(self, settings: IndexSettings) -> None:
+        """Write at these intervals from now on."""
+        self._settings = settings
+        for writer in self._writers.values():
+            writer.reconfigure(*self._intervals())
+
     def offer(self, partitions: Iterable[LedPartition], *, now: bool = False) -> bool:
         """Write what has changed, where it is time, or everything ``now``; True if anything was written.
 
@@ -59,8 +65,10 @@ class Indexes:
         return any(written)
 
     def _writer(self, url: str, control: ControlKeys) -> IndexWriter:
-        seconds = (self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds())
-        return IndexWriter(self._places.store(url), control, self._broker, *seconds)
+        return IndexWriter(self._places.store(url), control, self._broker, *self._intervals())
+
+    def _intervals(self) -> tuple[float, float]:
+        return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
 
     def _entry(self, partition: LedPartition) -> IndexEntry | None:
         """What is known of ``partition``; None before it has been surveyed and the broker asked."""

@@ -7,7 +7,7 @@ them is committed whoever leads, and the watermark's leader epoch fences what so
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from pathlib import Path
 
 import structlog
@@ -18,6 +18,7 @@ from uploader_agent.log_dirs import Inventory, find_partitions, topic_id_of
 from uploader_agent.metadata import UNKNOWN_POLICY, BrokerUnavailable, Led, Metadata, Offsets, checkpointed_offsets
 from uploader_agent.metrics import Metrics
 from uploader_agent.partition import Context, LedPartition
+from uploader_agent.repeats import Repeats
 
 logger = structlog.get_logger(__name__)
 
@@ -35,6 +36,7 @@ class Leadership:
         takes: Callable[[str], bool],
         context: Context,
         metrics: Metrics,
+        repeats: Repeats,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partitions: dict[TopicPartition, LedPartition] = {}
@@ -44,13 +46,17 @@ class Leadership:
         self._takes = takes
         self._context = context
         self._metrics = metrics
+        self._repeats = repeats
         self._clock = clock
         self._policies: dict[str, str] = {}
         self._policies_at = -float("inf")
-        self._complained: set[object] = set()
+        self._ignored: set[Path] = set()
+        self._troubles: dict[Hashable, dict[str, object]] = {}
+        self._raised: set[Hashable] = set()
 
     def refresh(self) -> set[TopicPartition]:
         """Ask the broker and look through the log directories; the partitions that were gained, lost or replaced."""
+        self._raised.clear()
         inventory = find_partitions(self._log_dirs)
         self._complain_about(inventory)
         try:
@@ -58,10 +64,9 @@ class Leadership:
             self._refresh_policies({at.topic for at in led})
         except BrokerUnavailable as error:
             self._unreachable(error)
-            led = {at: partition.led for at, partition in self.partitions.items()}
+            led = {at: partition.led for at, partition in self.partitions.items() if self._takes(at.topic)}
         else:
             self.seen = True
-            self._complained.discard("broker")
             self._metrics.broker_reachable.set(1)
         before = dict(self.partitions)
         self.partitions = {
@@ -72,6 +77,7 @@ class Leadership:
         self._drop_other_incarnations()
         self.refresh_offsets(self.partitions)
         self._metrics.led.set(len(self.partitions))
+        self._clear_what_is_over()
         return {at for at in before.keys() | self.partitions.keys() if before.get(at) is not self.partitions.get(at)}
 
     def refresh_offsets(self, wanted: Iterable[TopicPartition]) -> None:
@@ -132,11 +138,18 @@ class Leadership:
 
     def _complain_about(self, inventory: Inventory) -> None:
         for path in inventory.strangers:
-            self._once(path, "directory_ignored", folder=str(path), rule="its name is no <topic>-<partition>")
+            if path not in self._ignored:
+                logger.info("directory_ignored", folder=str(path), rule="its name is no <topic>-<partition>")
+        self._ignored = set(inventory.strangers)
+        self._metrics.log_dirs_unreadable.set(len(inventory.unreadable))
         for path, reason in inventory.unreadable.items():
             self._once(("unreadable", path), "log_dir_unreadable", folder=str(path), error=reason)
 
-    def _once(self, what: object, event: str, **details: object) -> None:
-        if what not in self._complained:
-            self._complained.add(what)
-            logger.warning(event, **details)
+    def _once(self, what: Hashable, event: str, **details: object) -> None:
+        self._raised.add(what)
+        self._troubles[what] = {"was": event, **{name: value for name, value in details.items() if name != "error"}}
+        self._repeats.failed(("leadership", what), event, "warning", **details)
+
+    def _clear_what_is_over(self) -> None:
+        for what in self._troubles.keys() - self._raised:
+            self._repeats.cleared(("leadership", what), "trouble_over", **self._troubles.pop(what))

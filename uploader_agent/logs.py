@@ -1,21 +1,38 @@
-"""The agent's log: one line an event, to standard error, for people or as JSON."""
+"""The agent's log: one line an event, to standard error, for people or as JSON, and no secret in it.
+
+Nothing secret is logged on purpose; but messages of client libraries are, and what these quote is theirs to choose.
+So whatever is known to be secret is blotted out of every line: passwords and tokens of the configuration, and those
+values in the environment that AWS's and the agent's own variables hold.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
-from uploader_agent.settings import LogSettings
+from tidemark.config import is_secret
+from uploader_agent.settings import ENVIRONMENT_PREFIX, AgentSettings
+
+_QUIET = ("kafka", "kazoo", "botocore", "boto3", "urllib3")
+_SHORTEST = 4
+"""Characters of the shortest secret that is blotted out: a shorter one would blot out half of the log."""
 
 
-def configure(settings: LogSettings) -> None:
+def configure(settings: AgentSettings, environment: Mapping[str, str] = os.environ) -> None:
     """Set up structlog, and quiet the client libraries, whose errors the agent reports itself."""
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-        if settings.format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        if settings.log.format == "json"
+        # A plain traceback: richer ones print local variables.
+        else [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     )
     structlog.configure(
         processors=[
@@ -23,10 +40,44 @@ def configure(settings: LogSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *renderers,
+            _Blot(sorted(_secrets(settings, environment))),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log.level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    for name in ("kafka", "botocore", "boto3", "urllib3"):
+    for name in _QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+class _Blot:
+    """The last processor: replaces each secret in the finished line, as it is and as JSON and Python write it."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        written = {
+            form
+            for secret in secrets
+            for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1])
+            if len(secret) >= _SHORTEST
+        }
+        longest_first = sorted(written, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if written else None
+
+    def __call__(self, _logger: object, _method: str, line: structlog.typing.EventDict) -> str:
+        text = str(line)
+        return self._pattern.sub("***", text) if self._pattern else text
+
+
+def _secrets(settings: AgentSettings, environment: Mapping[str, str]) -> set[str]:
+    """Values of settings and variables whose names say that they are secret."""
+    named = {name: value for name, value in environment.items() if name.startswith(("AWS_", ENVIRONMENT_PREFIX))}
+    options = (settings.broker.client, settings.broker.zookeeper, named)
+    return {str(value) for section in options for name, value in _leaves(section) if is_secret(name)}
+
+
+def _leaves(section: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield name, value

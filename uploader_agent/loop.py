@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Callable, Collection
 
 import structlog
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import StoreError, TidemarkError
+from tidemark.errors import ConfigError, StoreError, TidemarkError
 from tidemark.layout import TopicPartition
 from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell
@@ -18,10 +19,12 @@ from uploader_agent.indexes import Indexes
 from uploader_agent.leadership import Leadership
 from uploader_agent.metadata import Metadata
 from uploader_agent.metrics import Metrics
+from uploader_agent.notify import Notifier
 from uploader_agent.partition import Context, LedPartition
 from uploader_agent.places import OpenStore, Places
 from uploader_agent.queue import UploadQueue
-from uploader_agent.settings import AgentSettings
+from uploader_agent.repeats import Repeats
+from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.workers import Task, Workers
 
 logger = structlog.get_logger(__name__)
@@ -47,21 +50,32 @@ class Agent:
         opener: OpenStore,
         doorbell: Doorbell,
         *,
+        notifier: Notifier | None = None,
         read_only: bool = False,
     ) -> None:
         """Nothing is started yet. ``read_only`` is for :meth:`survey` alone: the store is not written to."""
         self.metrics = Metrics()
-        self.health = Health(limit=60 + 3 * settings.scan_interval.total_seconds())
+        self.health = Health(_turn_limit(settings), settings.stuck_after)
         self._settings = settings
         self._broker = broker
         self._doorbell = doorbell
+        self._notifier = notifier or Notifier({})
+        self._repeats = Repeats(logger, settings.log.repeat)
+        self._requests: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
         self._drained = threading.Event()
         places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only)
-        context = Context(broker.node_id, places.settle, places.control_store, places.control, self._drained.wait)
-        self.leadership = Leadership(metadata, broker.log_dirs, settings.takes, context, self.metrics)
+        context = Context(
+            broker.node_id,
+            places.settle,
+            places.control_store,
+            places.control,
+            self._drained.wait,
+            self.metrics.superseded.inc,
+        )
+        self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
-        self._workers = Workers(self._queue, settings.upload, self.metrics, self._revisit)
+        self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit)
         self._indexes = Indexes(places, broker.node_id, settings.index)
         self._revisits: dict[TopicPartition, float] = {}
         self._revisits_lock = threading.Lock()
@@ -72,11 +86,38 @@ class Agent:
         self._stopping.set()
         self._doorbell.ring()
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Have the loop call ``action`` before its next turn. For signal handlers and other threads."""
+        self._requests.append(action)
+        self._doorbell.ring()
+
+    def reconfigure(self, settings: AgentSettings, source: str) -> list[str]:
+        """Go on under other ``settings``, read from ``source``; the names of the fields that changed. For the loop.
+
+        Raises:
+            ConfigError: a field that cannot change while the agent runs is another; nothing is changed.
+        """
+        changed = changed_fields(self._settings, settings)
+        fixed = [name for name in changed if is_fixed(name)]
+        if fixed:
+            rule = "cannot change while the agent runs: restart it, or take the change back"
+            raise ConfigError(source, [(name, rule) for name in fixed])
+        self._settings = settings
+        self._repeats.every = settings.log.repeat
+        self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
+        self._workers.reconfigure(settings.upload)
+        self._indexes.reconfigure(settings.index)
+        self._next_scan = self._next_metadata = 0.0
+        return changed
+
     def run(self) -> None:
         """Upload until :meth:`stop`."""
         self._workers.start()
         while not self._stopping.is_set():
+            while self._requests:
+                self._requests.popleft()()
             self._turn()
+        self._notifier.stopping()
         self._drain()
 
     def upload_once(self) -> None:
@@ -121,12 +162,36 @@ class Agent:
         self._look_at(due & self.leadership.partitions.keys())
         self._write_indexes()
         self._measure()
+        self._notifier.turned(ready=self.health.ready, status=self._status())
+
+    def _takes(self, topic: str) -> bool:
+        return self._settings.takes(topic)
+
+    def _status(self) -> str:
+        """How it goes, in one line."""
+        wrong = self.health.trouble() or self.health.waits_for
+        partitions, jobs = len(self.leadership.partitions), self._queue.unfinished()
+        return f"{wrong or 'healthy'}; {partitions} partitions led, {jobs} jobs"
 
     def _measure(self) -> None:
         partitions = self.leadership.partitions.values()
         self.metrics.waiting.set(self._queue.waiting())
         self.metrics.gap_offsets.set(sum(gap.end - gap.start for one in partitions for gap in one.gaps))
-        self.health.ready = self.leadership.seen and all(one.surveyed or one.error for one in partitions)
+        self.health.unfinished(self._queue.unfinished())
+        if not self.health.ready:
+            self.health.waits_for = self._waits_for()
+        trouble = self.health.trouble()
+        if trouble:
+            self._repeats.failed("health", "unhealthy", "error", reason=trouble)
+        else:
+            self._repeats.cleared("health", "healthy_again")
+
+    def _waits_for(self) -> str | None:
+        """What is missing until the agent is ready."""
+        if not self.leadership.seen:
+            return "the broker has not said yet what it leads"
+        unknown = sum(not (one.surveyed or one.error) for one in self.leadership.partitions.values())
+        return f"{unknown} partitions have not been compared with the store yet" if unknown else None
 
     def _refresh(self) -> set[TopicPartition]:
         changed = self.leadership.refresh()
@@ -177,15 +242,18 @@ class Agent:
 
     def _next_time(self) -> float:
         with self._revisits_lock:
-            moments = [self._next_scan, self._next_metadata, *self._revisits.values()]
+            moments = [self._next_scan, self._next_metadata, self._notifier.next_time, *self._revisits.values()]
         return min([*moments, time.monotonic() + self._settings.index.min_interval.total_seconds()])
 
     def _write_indexes(self, *, now: bool = False) -> None:
         try:
-            if self._indexes.offer(self.leadership.partitions.values(), now=now):
-                self.metrics.index_written.set_to_current_time()
+            written = self._indexes.offer(self.leadership.partitions.values(), now=now)
         except StoreError as error:
-            logger.warning("index_not_written", error=str(error))
+            self._repeats.failed("index", "index_not_written", error=str(error))
+        else:
+            if written:
+                self.metrics.index_written.set_to_current_time()
+                self._repeats.cleared("index", "index_written_again")
 
     def _drain(self) -> None:
         """Hand out nothing more, wait for what is under way, and say where things stand."""
@@ -194,3 +262,8 @@ class Agent:
             logger.warning("drain_timed_out", limit=str(self._settings.drain))
         self._drained.set()
         self._write_indexes(now=True)
+
+
+def _turn_limit(settings: AgentSettings) -> float:
+    """Seconds without a turn that are no longer healthy; a turn may look through thousands of directories."""
+    return 60 + 3 * settings.scan_interval.total_seconds()

@@ -18,10 +18,11 @@ _LATENCY = (0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """All metrics of one agent, in a registry of their own."""
+    """All metrics of one agent, in a registry of their own; ``labels`` has the names of each one's labels."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {PREFIX: ("version",)}
         ProcessCollector(registry=self.registry)
         Info(PREFIX, "The agent's version.", registry=self.registry).info({"version": __version__})
 
@@ -108,6 +109,7 @@ class Metrics:
         self.reloads = self._counter("reloads", "Times that SIGHUP made the agent read its file again.", ["result"])
 
     def _counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
+        self.labels[f"{PREFIX}_{name}"] = tuple(labels)
         return Counter(f"{PREFIX}_{name}", help_, labels, registry=self.registry)
 
     def _gauge(self, name: str, help_: str) -> Gauge:

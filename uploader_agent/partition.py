@@ -43,13 +43,17 @@ Job = Work | Survey
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all partitions of an agent share. ``settle`` says where a topic's incarnation lies."""
+    """What all partitions of an agent share. ``settle`` says where a topic's incarnation lies.
+
+    ``pause`` waits some seconds, shorter when the agent stops; ``superseded`` counts what is copied aside.
+    """
 
     broker: int
     settle: Callable[[TopicPartition, str | None], tuple[Life, Store, PartitionKeys]]
     control_store: Store
     control: ControlKeys
     pause: Callable[[float], object]
+    superseded: Callable[[], object]
 
 
 class LedPartition:
@@ -194,7 +198,7 @@ class LedPartition:
         with self._lock:
             opened, known = self._remote.open_before(work.base_offset), work.base_offset in self._remote.logs
         seen = Observed(offsets, self.cleanup_policy, self.led.leader_epoch)
-        guards = Guards(self._fence, self._context.pause)
+        guards = Guards(self._fence, self._context.pause, self._context.superseded)
         stored = upload(place, work, seen, guards, open_before=opened, known=known)
         if stored is not None:
             lineage = self._lineage()

@@ -27,15 +27,21 @@ class _Lane(Generic[Job]):
 
 
 class UploadQueue(Generic[Key, Job]):
-    """Thread-safe. ``concurrency`` is the number of workers that take from it."""
+    """Thread-safe. ``concurrency`` is how many jobs may run at a time."""
 
     def __init__(self, concurrency: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = max(1, concurrency - 1)
+        self._concurrency = concurrency
         self._clock = clock
         self._lanes: dict[Key, _Lane[Job]] = {}
         self._changed = threading.Condition()
         self._turn = 0
         self._closed = False
+
+    def resize(self, concurrency: int) -> None:
+        """From now on at most ``concurrency`` jobs run; what is running beyond that ends by itself."""
+        with self._changed:
+            self._concurrency = concurrency
+            self._changed.notify_all()
 
     def offer(self, key: Key, jobs: Sequence[Job]) -> None:
         """Make ``jobs`` what waits for ``key``, in this order; those that are running are not queued again."""
@@ -92,16 +98,25 @@ class UploadQueue(Generic[Key, Job]):
         with self._changed:
             return sum(len(lane.waiting) for lane in self._lanes.values())
 
+    def unfinished(self) -> int:
+        """How many jobs wait or run; a partition whose job failed counts as one until its back-off ends."""
+        with self._changed:
+            now = self._clock()
+            lanes = self._lanes.values()
+            return sum(len(lane.waiting) + len(lane.running) or int(lane.not_before > now) for lane in lanes)
+
     def _busy(self, running_only: bool) -> bool:
         return any(lane.running or (lane.waiting and not running_only) for lane in self._lanes.values())
 
     def _next(self) -> tuple[Key, _Lane[Job]] | None:
         """The lane that has been served least recently among those that may go on."""
-        now = self._clock()
+        if sum(len(lane.running) for lane in self._lanes.values()) >= self._concurrency:
+            return None
+        now, limit = self._clock(), max(1, self._concurrency - 1)
         ready = [
             (key, lane)
             for key, lane in self._lanes.items()
-            if lane.waiting and lane.not_before <= now and len(lane.running) < self._limit
+            if lane.waiting and lane.not_before <= now and len(lane.running) < limit
         ]
         return min(ready, key=lambda item: item[1].served) if ready else None
 

@@ -145,6 +145,28 @@ class AgentSettings(Settings):
         return any(re.fullmatch(pattern, topic) for pattern in self.include)
 
 
+FIXED = ("broker", "raw", "store", "cluster", "state_dir", "hold.enabled", "hold.links", "http")
+"""What an agent keeps for as long as it runs; all else is applied when SIGHUP makes it read its file again."""
+
+
+def changed_fields(old: AgentSettings, new: AgentSettings) -> list[str]:
+    """Dotted names of what differs: a section's fields one by one, all else as a whole."""
+    return [name for name, value in _flat(old).items() if _flat(new)[name] != value]
+
+
+def is_fixed(field: str) -> bool:
+    """Whether ``field``, a dotted name, or a section that it lies in, stands in :data:`FIXED`."""
+    return any(field == name or field.startswith(f"{name}.") for name in FIXED)
+
+
+def _flat(model: Settings, prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Settings) else {f"{prefix}{name}": value}
+    return found
+
+
 def load_settings(path: Path) -> AgentSettings:
     """Read the agent's file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
     return load(AgentSettings, path, prefix=ENVIRONMENT_PREFIX)

@@ -47,11 +47,13 @@ class Place:
 class Guards:
     """What an upload asks while it runs.
 
-    ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops.
+    ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops;
+    ``superseded`` is told of each stored segment that was copied aside.
     """
 
     fence: Callable[[], None]
     pause: Callable[[float], object]
+    superseded: Callable[[], object]
 
 
 def upload(
@@ -191,6 +193,7 @@ class _Upload:
         self._guards.fence()
         place, base = self._place, self._work.base_offset
         copies = copy_aside(place.store, place.keys, base, stored, self._seen.leader_epoch)
+        self._guards.superseded()
         logger.warning("segment_superseded", file=self._path, stored=stored.key, copies=copies)
 
     def _send_derived(self, scanned: Scanned, snapshot: Bytes | None) -> Iterator[tuple[str, ObjectSum]]:

@@ -15,6 +15,7 @@ from tidemark.errors import AccessDenied, ContinuityError, FormatError, Precondi
 from tidemark.layout import TopicPartition
 from uploader_agent.eligibility import Work
 from uploader_agent.files import SegmentChanged
+from uploader_agent.health import Health
 from uploader_agent.metrics import Metrics
 from uploader_agent.partition import Job, LedPartition
 from uploader_agent.queue import UploadQueue
@@ -54,29 +55,37 @@ class Backoff:
 
 
 class Workers:
-    """``settings.concurrency`` threads over one queue; ``revisit`` is told when a partition is worth another look."""
+    """``settings.concurrency`` threads over one queue. ``revisit`` is told when a partition is worth another look."""
 
     def __init__(
         self,
         queue: UploadQueue[TopicPartition, Task],
         settings: UploadSettings,
         metrics: Metrics,
+        health: Health,
         revisit: Callable[[TopicPartition, float], None],
     ) -> None:
         self._queue = queue
         self._metrics = metrics
+        self._health = health
         self._revisit = revisit
         self._backoff = Backoff(settings.retry_initial, settings.retry_cap)
         self._failures: dict[TopicPartition, int] = {}
-        self._threads = [
-            threading.Thread(target=self._work, name=f"upload-{number}", daemon=True)
-            for number in range(settings.concurrency)
-        ]
+        self._concurrency = settings.concurrency
+        self._threads = 0
 
     def start(self) -> None:
         """Start all threads; they end when the queue is closed."""
-        for thread in self._threads:
-            thread.start()
+        while self._threads < self._concurrency:
+            threading.Thread(target=self._work, name=f"upload-{self._threads}", daemon=True).start()
+            self._threads += 1
+
+    def reconfigure(self, settings: UploadSettings) -> None:
+        """Take other settings; where fewer are to run, the queue leaves the other threads without work."""
+        self._backoff = Backoff(settings.retry_initial, settings.retry_cap)
+        self._concurrency = settings.concurrency
+        self._queue.resize(settings.concurrency)
+        self.start()
 
     def _work(self) -> None:
         while (taken := self._queue.take()) is not None:
@@ -86,6 +95,7 @@ class Workers:
                 self._carry_out(task)
                 task.partition.error = None
                 self._failures.pop(at, None)
+                self._health.finished(segment=isinstance(task.job, Work))
                 if not isinstance(task.job, Work):
                     self._revisit(at, 0.0)
             except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
@@ -102,6 +112,7 @@ class Workers:
         manifest, seconds = stored.manifest, time.monotonic() - started
         size = sum(total.size for name, total in manifest.objects.items() if name.endswith((".log", ".corrupt")))
         self._metrics.segments.labels(manifest.state).inc()
+        self._metrics.corrupt.inc(manifest.state == "corrupt")
         self._metrics.bytes.inc(size)
         self._metrics.upload_seconds.observe(seconds)
         if manifest.rotated_at is not None:
@@ -122,6 +133,7 @@ class Workers:
         failures = self._failures[at] = self._failures.get(at, 0) + 1
         pause = self._backoff.after(failures)
         self._metrics.failures.labels(kind).inc()
+        self._health.failed(f"{at}: {kind}: {error}", segment=isinstance(task.job, Work))
         event = {"partition": str(at), "kind": kind, "error": str(error), "again_in": round(pause, 3)}
         if isinstance(error, _QUIET):
             logger.debug("job_outdated", **event)

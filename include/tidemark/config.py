@@ -24,6 +24,9 @@ ENVIRONMENT_PREFIX = "TIDEMARK__"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
+_USER_INFO = re.compile(r"//[^/@]*@")
+_SECRET = re.compile(r"(?i)password|passwd|secret|token|credential|(access|api|private|session)_?key(?!_?id)")
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -58,6 +61,11 @@ Duration = Annotated[
 
 Size = Annotated[int, BeforeValidator(_size)]
 """A number of bytes, written ``1048576`` or ``1MiB``."""
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting or a variable of this name holds what must never be shown, going by the name alone."""
+    return _SECRET.search(name) is not None
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -104,14 +112,21 @@ def parse(
     try:
         value = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derives from SafeLoader
     except yaml.YAMLError as error:
-        raise ConfigError(source, [("", f"is no valid YAML: {error}")]) from error
+        raise ConfigError(source, [("", f"is no valid YAML: {_where(error)}")]) from None
     if not isinstance(value, dict):
         raise ConfigError(source, [("", "must be a mapping of keys to values")])
     _override(value, source, environment, prefix)
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise ConfigError(source, [_problem(item) for item in error.errors()]) from error
+        raise ConfigError(source, [_problem(item) for item in error.errors()]) from None
+
+
+def _where(error: yaml.YAMLError) -> str:
+    """What is wrong and where, without the line itself: it may hold a password."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
+    return "it cannot be read as text"
 
 
 def _problem(item: ErrorDetails) -> tuple[str, str]:
@@ -120,7 +135,14 @@ def _problem(item: ErrorDetails) -> tuple[str, str]:
         return field, "is required"
     if item["type"] == "extra_forbidden":
         return field, "is no known key; see the documentation for those that are"
-    return field, f"{item['msg']}, but it is {item['input']!r}"
+    return field, f"{item['msg']}{_quoted(field, item['input'])}"
+
+
+def _quoted(field: str, value: object) -> str:
+    """The value that breaks a rule, unless it is secret or may contain what is."""
+    if is_secret(field) or not isinstance(value, (str, int, float, bool)):
+        return ""
+    return f", but it is {_USER_INFO.sub('//***@', repr(value))}"
 
 
 def _override(value: dict[str, Any], source: str, environment: Mapping[str, str], prefix: str) -> None:
@@ -133,4 +155,7 @@ def _override(value: dict[str, Any], source: str, environment: Mapping[str, str]
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
                 raise ConfigError(source, [(name, f"{part} is not a section, so nothing below it can be set")])
-        target[last] = yaml.safe_load(text)
+        try:
+            target[last] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(source, [(name, f"is no valid YAML: {_where(error)}")]) from None

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ def test_health_and_metrics(world: World) -> None:
 
 def test_a_loop_that_stands_still_is_not_healthy(world: World) -> None:
     now = [0.0]
-    health = Health(limit=10, clock=lambda: now[0])
+    health = Health(10, timedelta(minutes=10), clock=lambda: now[0])
     with world.agent() as agent, HttpServer("127.0.0.1", 0, health, agent.metrics.registry) as server:
         now[0] = 11
         assert get(server.port, "/-/healthy")[0] == 503

@@ -1,0 +1,55 @@
+"""Each metric is set, is served, tells its unit by its name, and stands on the page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
+
+from tests.support.paths import ROOT
+from uploader_agent import metrics_page
+from uploader_agent.metrics import Metrics
+
+AGENT = ROOT / "uploader_agent"
+METRICS = Metrics()
+NAMES = [name for name, value in vars(METRICS).items() if isinstance(value, (Counter, Gauge, Histogram))]
+LINES = metrics_page.lines(METRICS)
+SETTING = {"inc", "dec", "set", "set_to_current_time", "observe", "labels", "time", "track_inprogress"}
+
+
+def set_in(path: Path) -> set[str]:
+    """The ``<x>`` of all ``….metrics.<x>.inc()`` and the like."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr in SETTING and isinstance(node.value, ast.Attribute):
+            found.add(node.value.attr)
+    return found
+
+
+def test_every_metric_is_set_somewhere() -> None:
+    found = set().union(*(set_in(path) for path in AGENT.rglob("*.py")))
+    assert len(NAMES) > 30
+    assert not set(NAMES) - found
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
+def test_every_metric_is_served_with_a_help_that_is_a_sentence(line: metrics_page.Line) -> None:
+    text = generate_latest(METRICS.registry).decode()
+    assert f"# HELP {line.name} {line.help}\n" in text
+    assert re.fullmatch(r"[A-Z0-9].+\.", line.help)
+    assert f"# TYPE {line.name} " in text
+
+
+def test_a_name_without_a_unit_is_refused() -> None:
+    assert metrics_page.unit("tidemark_agent_upload_seconds") == "seconds"
+    assert metrics_page.unit("tidemark_agent_log_bytes_total") == "bytes"
+    with pytest.raises(KeyError):
+        metrics_page.unit("tidemark_agent_delay")
+
+
+def test_the_page_is_current() -> None:
+    """If not: ``python -m uploader_agent.metrics_page > docs/metrics.md``."""
+    assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == metrics_page.page(LINES)
