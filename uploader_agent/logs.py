@@ -12,12 +12,16 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
 
 import structlog
 
 from tidemark.config import is_secret
 from uploader_agent.settings import ENVIRONMENT_PREFIX, AgentSettings
+
+logger = structlog.get_logger(__name__)
 
 _QUIET = ("kafka", "kazoo", "botocore", "boto3", "urllib3")
 _SHORTEST = 4
@@ -48,6 +52,13 @@ def configure(settings: AgentSettings, environment: Mapping[str, str] = os.envir
     )
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    sys.excepthook = _crashed
+    threading.excepthook = lambda told: _crashed(told.exc_type, told.exc_value, told.exc_traceback)
+
+
+def _crashed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    """Log what nobody caught as everything else is logged."""
+    logger.critical("crashed", exc_info=(kind, error, trace))
 
 
 class _Blot:

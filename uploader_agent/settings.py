@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 from tidemark.config import Duration, Settings, Size, load
 from tidemark.endpoints import EndpointSettings
@@ -159,11 +159,11 @@ def is_fixed(field: str) -> bool:
     return any(field == name or field.startswith(f"{name}.") for name in FIXED)
 
 
-def _flat(model: Settings, prefix: str = "") -> dict[str, object]:
+def _flat(model: BaseModel, prefix: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Settings) else {f"{prefix}{name}": value}
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {f"{prefix}{name}": value}
     return found
 
 

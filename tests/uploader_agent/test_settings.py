@@ -63,6 +63,32 @@ def test_missing_key_and_missing_file(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("broker: {properties: p, client: {ssl_password: [hunter2]}}", "broker.client.ssl_password"),
+        ("broker: {properties: p, client: {sasl_plain_password: hunter2, ssl_ca: x}}", "knows no ssl_ca"),
+        ("store: {endpoint_url: 'https://me:hunter2@s3.example'}", "https://***@s3.example"),
+        ("broker: {properties: p, client: {ssl_password: 'hunter2}}", "is no valid YAML: line"),
+    ],
+)
+def test_a_mistake_shows_no_secret(tmp_path: Path, line: str, told: str) -> None:
+    key = line.partition(":")[0]
+    path = write(tmp_path, "".join(f"{one}\n" for one in GOOD.splitlines() if not one.startswith(f"{key}:")) + line)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert told in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None, "a cause would be shown with it"
+
+
+def test_a_mistake_in_the_environment_shows_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_AGENT__BROKER__CLIENT__SSL_PASSWORD", "[hunter2")
+    with pytest.raises(ConfigError, match="SSL_PASSWORD: is no valid YAML") as caught:
+        load_settings(write(tmp_path, GOOD))
+    assert "hunter2" not in str(caught.value)
+
+
 def test_environment_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_AGENT__UPLOAD__CONCURRENCY", "3")
     assert load_settings(write(tmp_path, GOOD)).upload.concurrency == 3

@@ -1,0 +1,120 @@
+"""The agent's command line over a disk made by hand, with gates that a test opens and closes.
+
+``python -m tests.uploader_agent.operated_agent <gates> -- <arguments>``. A gate is a file in the directory ``gates``;
+while it is there (``<gate>-reached`` says that somebody waits at one)
+
+* ``slow``: no PUT of a ``.log`` comes back; ``begun`` lists those that have begun
+* ``refuse``: the store refuses every PUT
+* ``quote``: the store fails for a ``.log`` with a message that quotes the secrets of environment and configuration
+* ``deaf``: the loop does not turn
+* ``crash``: the loop crashes with such a message
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from tests.uploader_agent.fakes import FakeMetadata, WatchedStore
+from tidemark.errors import AccessDenied
+from tidemark.layout import TopicPartition
+from tidemark.store import Store, StoreOptions, open_store
+from uploader_agent import cli
+from uploader_agent.events import InotifyDoorbell
+from uploader_agent.log_dirs import find_partitions, topic_id_of
+from uploader_agent.metadata import Led, Offsets
+
+_POLL = 0.01
+
+
+class DiskMetadata:
+    """The broker leads whatever lies on its disk."""
+
+    def __init__(self, log_dirs: Collection[Path]) -> None:
+        self._log_dirs = log_dirs
+        self._told = FakeMetadata()
+
+    def led(self) -> dict[TopicPartition, Led]:
+        found = find_partitions(self._log_dirs).partitions
+        self._told.leads = {at: Led(3, topic_id_of(folder)) for at, folder in found.items()}
+        return self._told.led()
+
+    def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        return self._told.offsets(led)
+
+    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+        return self._told.cleanup_policy(topics)
+
+    def close(self) -> None:
+        pass
+
+
+class Gates:
+    """The directory of gates."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def shut(self, name: str) -> bool:
+        return (self._folder / name).exists()
+
+    def pass_through(self, name: str) -> None:
+        while self.shut(name):
+            (self._folder / f"{name}-reached").touch()
+            time.sleep(_POLL)
+
+    def before(self, operation: str, key: str) -> None:
+        if operation != "put":
+            return
+        if self.shut("refuse"):
+            raise AccessDenied(key, "AccessDenied: told so")
+        if key.endswith(".log"):
+            if self.shut("quote"):
+                raise _quotation()
+            with (self._folder / "begun").open("a") as begun:
+                begun.write(f"{key}\n")
+            self.pass_through("slow")
+
+    def doorbell(self) -> InotifyDoorbell:
+        class Gated(InotifyDoorbell):
+            """An inotify doorbell that may be deaf."""
+
+            def wait(bell, timeout: float) -> set[Path]:  # noqa: N805 - `self` is the gates
+                self.pass_through("deaf")
+                if self.shut("crash"):
+                    raise _quotation()
+                return super().wait(timeout)
+
+        return Gated()
+
+
+def _quotation() -> RuntimeError:
+    return RuntimeError(f"signed with {os.environ['AWS_SECRET_ACCESS_KEY']}, logged in with hunter2-of-sasl")
+
+
+def main() -> None:
+    folder, _, *arguments = sys.argv[1:]
+    gates = Gates(Path(folder))
+    disk = [path for path in sorted(gates._folder.parent.joinpath("disk").iterdir()) if path.is_dir()]
+
+    def opener(url: str, options: StoreOptions | None = None) -> Store:
+        store = WatchedStore(open_store(url, options))
+        store.before = gates.before
+        return store
+
+    replaced: dict[str, Callable[..., object]] = {
+        "open_store": opener,
+        "AdminMetadata": lambda *_: DiskMetadata(disk),
+        "InotifyDoorbell": gates.doorbell,
+    }
+    for name, value in replaced.items():
+        setattr(cli, name, value)
+    sys.argv = ["tidemark-agent", *arguments]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
