@@ -72,6 +72,7 @@ class Agent:
             places.control,
             self._drained.wait,
             self.metrics.superseded.inc,
+            search_interval=settings.scan_interval.total_seconds(),
         )
         self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
@@ -176,6 +177,7 @@ class Agent:
     def _measure(self) -> None:
         partitions = self.leadership.partitions.values()
         self.metrics.waiting.set(self._queue.waiting())
+        self.metrics.gaps.set(sum(len(one.gaps) for one in partitions))
         self.metrics.gap_offsets.set(sum(gap.end - gap.start for one in partitions for gap in one.gaps))
         self.health.unfinished(self._queue.unfinished())
         if not self.health.ready:
