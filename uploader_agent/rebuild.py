@@ -9,13 +9,13 @@ Source: Kafka's ``LogSegment.recover`` and ``append`` (indexes), ``UnifiedLog.up
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.layout import PartitionKeys
-from tidemark.manifest import ObjectSum, SegmentManifest
+from tidemark.manifest import ObjectSum
 from tidemark.records import (
     AbortedTransaction,
     BatchHeader,
@@ -98,10 +98,12 @@ def rebuild(
     log: ObjectInfo,
     lineages: tuple[Lineage, int, Lineage],
     open_before: Iterable[OpenTransaction],
+    fence: Callable[[], None],
 ) -> Facts:
     """Read the stored ``.log``, put its indexes, and say what its manifest must say.
 
-    ``lineages`` are that of ``offset.wm``, the offset up to which it speaks, and the leader's own.
+    ``lineages`` are that of ``offset.wm``, the offset up to which it speaks, and the leader's own. ``fence`` raises if
+    another leader has taken over.
 
     Raises:
         NotRebuilt: the bytes are damaged, or contradict the lineages.
@@ -113,7 +115,7 @@ def rebuild(
     lineage = _lineage(log.key, summary, *lineages)
     objects = {file_name(base_offset, "log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
     for content in indexes.finished():
-        objects[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
+        objects[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)), fence)
     return Facts(
         base_offset=base_offset,
         next_offset=summary.next_offset,
@@ -125,12 +127,6 @@ def rebuild(
         rotated_at=None,
         objects=objects,
     )
-
-
-def matches(manifest: SegmentManifest, etag: str) -> bool:
-    """Whether ``manifest`` speaks of the ``.log`` that is stored under ``etag``."""
-    total = manifest.objects.get(file_name(manifest.base_offset, "log"))
-    return total is not None and total.etag == etag
 
 
 def _scan(store: Store, log: ObjectInfo, indexes: _Indexes) -> SegmentSummary:

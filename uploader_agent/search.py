@@ -95,7 +95,8 @@ class Search:
         if stored is not None:
             known, vouched = Lineage(stored.watermark.lineage), stored.watermark.next_offset
         try:
-            facts = rebuild.rebuild(place.store, place.keys, base, info, (known, vouched, wanted.lineage), opened)
+            lineages = known, vouched, wanted.lineage
+            facts = rebuild.rebuild(place.store, place.keys, base, info, lineages, opened, wanted.fence)
         except rebuild.NotRebuilt as error:
             self._refused.add(info.etag)
             logger.warning("stored_segment_not_rebuilt", partition=str(place.at), error=str(error))

@@ -130,7 +130,8 @@ def load(
     if state.stored is not None:
         first = state.stored.base_offset
         vouched = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
-        state.below = Intervals([(vouched.start_offset, vouched.next_offset), *vouched.ranges_above])
+        # What is above a hole has its manifests listed below, each with the lineage that tells whether it still counts.
+        state.below = Intervals([(vouched.start_offset, vouched.next_offset)])
         if vouched.next_offset <= first:  # cut off below line 1: it goes back to the last segment below the cut
             first = _last_base_below(store, keys, vouched.next_offset)
     listing = coverage.list_segments(store, keys, first)
