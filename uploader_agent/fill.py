@@ -11,7 +11,6 @@ import random
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -27,6 +26,7 @@ from uploader_agent.manifests import StoredManifest
 from uploader_agent.metrics import Metrics
 from uploader_agent.places import Places
 from uploader_agent.replica import Replica, Surroundings, around, bring_all, overlapping
+from uploader_agent.settings import FillSettings
 from uploader_agent.upload import Place
 
 logger = structlog.get_logger(__name__)
@@ -92,13 +92,19 @@ class Filler:
         return filled
 
     def run(
-        self, stopping: threading.Event, interval: timedelta, led: Callable[[], Collection[TopicPartition]]
+        self,
+        stopping: threading.Event,
+        settings: Callable[[], FillSettings],
+        led: Callable[[], Collection[TopicPartition]],
     ) -> None:
         """A turn every ``interval``, give or take a quarter, until ``stopping``."""
-        delay = min(_LONGEST_DELAY, interval.total_seconds() / 4)
-        while not stopping.wait(interval.total_seconds() * random.uniform(0.75, 1.25)):  # noqa: S311 - spreads load
+        while True:
+            interval = settings().interval.total_seconds()
+            if stopping.wait(interval * random.uniform(0.75, 1.25)):  # noqa: S311 - spreads load
+                return
             try:
-                self.turn(led(), delay=delay)
+                if settings().enabled:
+                    self.turn(led(), delay=min(_LONGEST_DELAY, interval / 4))
             except Exception as error:  # filling is a help: it must outlive whatever one turn meets
                 logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
 

@@ -53,8 +53,9 @@ class Guards:
     """What an upload asks while it runs.
 
     ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops;
-    ``superseded`` is told of each stored segment that was copied aside. ``judge`` raises if the segment must not go, given what its bytes and the log's lineage say. Without ``supersede``
-    stored bytes that diverge are left, and :class:`Diverged` is raised. ``publish`` writes the manifest.
+    ``superseded`` is told of each stored segment that was copied aside. ``judge`` raises if the segment must not go,
+    given what its bytes and the log's lineage say. Without ``supersede`` stored bytes that diverge are left, and
+    :class:`Diverged` is raised. ``publish`` writes the manifest.
     """
 
     fence: Callable[[], None]
