@@ -1,8 +1,12 @@
-"""Holes: offsets that are neither in the store nor on the disk any more, or whose bytes are damaged. Pure."""
+"""Holes: offsets that are neither in the store nor on the disk any more, or whose bytes are damaged. Pure.
+
+A gap's reason is decided once, by evidence, and stays whatever is learnt later; only ``unknown`` gives way to evidence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.gaps import Acknowledgement, Gap, GapReason
@@ -10,25 +14,58 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.layout import ControlKeys
 from tidemark.store import Store
 
+Judged = tuple[Interval, GapReason]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What tells why offsets are missing.
+
+    ``yielded`` were held and given up within hold's bounds; ``cut`` were uploaded, then cut off by a new leader's
+    lineage. ``log_start`` is the broker's, None where it could not be asked; ``disk_start`` is the base of the
+    first segment that was on the disk BEFORE the broker said so: between the two only a lost disk explains a hole,
+    while above it the broker may have moved its log start since.
+    """
+
+    yielded: Intervals = field(default_factory=Intervals)
+    cut: Intervals = field(default_factory=Intervals)
+    log_start: int | None = None
+    disk_start: int | None = None
+
+    def judge(self, hole: Intervals) -> Iterator[Judged]:
+        """``hole`` in parts of one reason each, the strongest evidence first."""
+        log_start = self.log_start or 0
+        disk_start = log_start if self.disk_start is None or self.log_start is None else self.disk_start
+        proofs: list[tuple[GapReason, Intervals]] = [
+            ("staging_full", self.yielded),
+            ("unclean_election", self.cut),
+            ("deleted_before_upload", Intervals([(0, log_start)])),
+            ("failed_disk", Intervals([(log_start, max(log_start, disk_start))])),
+        ]
+        for reason, offsets in proofs:
+            yield from ((part, reason) for part in hole & offsets)
+            hole -= offsets
+        yield from ((part, "unknown") for part in hole)
+
 
 def find_gaps(
-    present: Intervals,
-    damaged: Intervals,
-    start: int,
-    local_start: int,
-    log_start: int | None,
-    known: Sequence[Gap],
-    now: datetime,
+    missing: Intervals, damaged: Intervals, evidence: Evidence, known: Iterable[Gap], now: datetime
 ) -> tuple[Gap, ...]:
-    """The holes from ``start`` on, by offset.
+    """The gaps by offset: ``missing`` offsets, and those of ``damaged``, which were found unreadable.
 
-    Everything from ``local_start`` on is still on the disk and will come; what is missing below it will not.
-    ``damaged`` are the offsets that were found unreadable. A gap that is ``known`` keeps its reason and its time.
+    A gap that is ``known`` keeps its reason, unless that is unknown, and its time.
     """
-    lost = present.missing(start, max(start, local_start)) - damaged
-    gaps = [_gap(hole, _reason(hole, log_start), known, now) for hole in lost]
-    gaps += [_gap(hole, "corrupt", known, now) for hole in damaged - present]
-    return tuple(sorted(gaps, key=lambda gap: gap.start))
+    found: list[Gap] = []
+    for gap in known:
+        part = (missing | damaged) & Intervals([(gap.start, gap.end)])
+        if gap.reason == "unknown":
+            judged = [*_corrupt(part & damaged), *evidence.judge(part - damaged)]
+        else:
+            judged = [(piece, gap.reason) for piece in part]
+        found += [_gap(one, gap.detected_at) for one in judged]
+        missing, damaged = missing - part, damaged - part
+    found += [_gap(one, now) for one in (*_corrupt(damaged), *evidence.judge(missing - damaged))]
+    return _joined(sorted(found, key=lambda gap: gap.start))
 
 
 def split(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
@@ -36,10 +73,15 @@ def split(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...]
     holding: list[Gap] = []
     passed: list[Gap] = []
     for gap in gaps:
-        whole = Intervals([(gap.start, gap.end)])
+        whole = offsets([gap])
         holding += [gap.model_copy(update=part._asdict()) for part in whole - acknowledged]
         passed += [gap.model_copy(update=part._asdict()) for part in whole & acknowledged]
     return tuple(holding), tuple(passed)
+
+
+def offsets(gaps: Iterable[Gap]) -> Intervals:
+    """The offsets of all ``gaps``."""
+    return Intervals((gap.start, gap.end) for gap in gaps)
 
 
 def read_acknowledged(store: Store, control: ControlKeys, place: str, partition: int) -> Intervals:
@@ -49,13 +91,23 @@ def read_acknowledged(store: Store, control: ControlKeys, place: str, partition:
     return Intervals((word.start, word.end) for word in words)
 
 
-def _reason(hole: Interval, log_start: int | None) -> GapReason:
-    """Retention moves the log start offset, a lost disk does not."""
-    return "deleted_before_upload" if log_start is not None and hole.end <= log_start else "unknown"
+def _corrupt(offsets: Intervals) -> list[Judged]:
+    return [(part, "corrupt") for part in offsets]
 
 
-def _gap(hole: Interval, reason: GapReason, known: Sequence[Gap], now: datetime) -> Gap:
-    before = next((gap for gap in known if gap.start < hole.end and hole.start < gap.end), None)
-    if before is not None:
-        reason, now = before.reason, before.detected_at
-    return Gap.model_validate({"from": hole.start, "to": hole.end, "reason": reason, "detected_at": now})
+def _gap(judged: Judged, detected_at: datetime) -> Gap:
+    (start, end), reason = judged
+    return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": detected_at})
+
+
+def _joined(gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+    """Neighbours of one reason as one gap, known since the earlier time: retention takes segment after segment."""
+    joined: list[Gap] = []
+    for gap in gaps:
+        before = joined[-1] if joined else None
+        if before and (before.end, before.reason) == (gap.start, gap.reason):
+            earlier = min(before.detected_at, gap.detected_at)
+            joined[-1] = before.model_copy(update={"end": gap.end, "detected_at": earlier})
+        else:
+            joined.append(gap)
+    return tuple(joined)

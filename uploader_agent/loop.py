@@ -14,6 +14,7 @@ from tidemark.errors import ConfigError, StoreError, TidemarkError
 from tidemark.layout import TopicPartition
 from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell
+from uploader_agent.fill import Filler
 from uploader_agent.health import Health
 from uploader_agent.indexes import Indexes
 from uploader_agent.leadership import Leadership
@@ -72,11 +73,13 @@ class Agent:
             places.control,
             self._drained.wait,
             self.metrics.superseded.inc,
+            search_interval=settings.scan_interval.total_seconds(),
         )
         self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
         self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit)
         self._indexes = Indexes(places, broker.node_id, settings.index)
+        self._filler = Filler(places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait)
         self._revisits: dict[TopicPartition, float] = {}
         self._revisits_lock = threading.Lock()
         self._next_scan = self._next_metadata = 0.0
@@ -113,12 +116,15 @@ class Agent:
     def run(self) -> None:
         """Upload until :meth:`stop`."""
         self._workers.start()
+        filling = threading.Thread(target=self._fill, name="fill", daemon=True)
+        filling.start()
         while not self._stopping.is_set():
             while self._requests:
                 self._requests.popleft()()
             self._turn()
         self._notifier.stopping()
         self._drain()
+        filling.join(self._settings.drain.total_seconds())
 
     def upload_once(self) -> None:
         """Upload all that may go now, write the index, and return. What failed is told by the partitions' ``error``."""
@@ -133,6 +139,8 @@ class Agent:
             stalls = stalls + 1 if planned == before else 0
             before = planned
             self._queue.wait_idle()
+        if self._settings.fill.enabled:
+            self._filler.turn(self.leadership.partitions)
         self._drain()
 
     def survey(self) -> None:
@@ -145,6 +153,9 @@ class Agent:
                     partition.learn()
             except TidemarkError as error:
                 partition.error = f"{type(error).__name__}: {error}"
+
+    def _fill(self) -> None:
+        self._filler.run(self._stopping, lambda: self._settings.fill, lambda: self.leadership.partitions)
 
     def _turn(self) -> None:
         """Wait for whatever comes first, and see to it."""
@@ -176,6 +187,7 @@ class Agent:
     def _measure(self) -> None:
         partitions = self.leadership.partitions.values()
         self.metrics.waiting.set(self._queue.waiting())
+        self.metrics.gaps.set(sum(len(one.gaps) for one in partitions))
         self.metrics.gap_offsets.set(sum(gap.end - gap.start for one in partitions for gap in one.gaps))
         self.health.unfinished(self._queue.unfinished())
         if not self.health.ready:

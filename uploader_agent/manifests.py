@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from tidemark.errors import NotFound
+from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.layout import PartitionKeys, TopicPartition
 from tidemark.manifest import Damage, ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.records import Lineage, SegmentSummary
 from tidemark.records import OpenTransaction as LogTransaction
-from tidemark.store import Store
+from tidemark.store import ObjectInfo, Store
 from tidemark.stored import utc_now
 from uploader_agent import __version__
 from uploader_agent.files import Bytes, checksum, file_name
@@ -115,6 +115,26 @@ def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> Store
     return StoredManifest(manifest, replace(store, key, ours, there).etag)
 
 
+def write_over(
+    store: Store, keys: PartitionKeys, manifest: SegmentManifest, seen: StoredManifest | None
+) -> StoredManifest:
+    """Make ``manifest`` that of its base offset, where the store still has ``seen``, or still has none.
+
+    Raises:
+        PreconditionFailed: somebody else was there; look again.
+    """
+    key = keys.segment(manifest.base_offset, EXTENSION)
+    content = Bytes(EXTENSION, manifest.to_bytes())
+    ours = Summed(content, checksum(content))
+    if seen is not None:
+        there = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
+        return StoredManifest(manifest, replace(store, key, ours, there).etag)
+    made = create(store, key, ours)
+    if not isinstance(made, ObjectSum):
+        raise PreconditionFailed(key, "was written by another agent meanwhile")
+    return StoredManifest(manifest, made.etag)
+
+
 def _stands(stored: SegmentManifest, ours: SegmentManifest) -> bool:
     """Whether ``stored`` says what ours would say, or more, of the same bytes."""
     if stored.topic_id != ours.topic_id:
@@ -123,6 +143,11 @@ def _stands(stored: SegmentManifest, ours: SegmentManifest) -> bool:
         log = file_name(ours.base_offset, "log")
         return stored.objects.get(log) == ours.objects.get(log)
     return _speaks_of(stored) == _speaks_of(ours)
+
+
+def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
+    """Whether both say the same of the same bytes, whoever wrote them and whenever."""
+    return stored.topic_id == ours.topic_id and _speaks_of(stored) == _speaks_of(ours)
 
 
 def _speaks_of(manifest: SegmentManifest) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ neither success nor failure: the object is read back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -62,10 +63,16 @@ def replace(store: Store, key: str, ours: Summed, stored: ObjectInfo) -> ObjectS
     return summed(ours, etag)
 
 
-def put_derived(store: Store, key: str, ours: Summed) -> ObjectSum:
-    """Create ``key`` or replace what is there: for what follows from the ``.log``, which is kept by its own rule."""
+def put_derived(store: Store, key: str, ours: Summed, fence: Callable[[], None]) -> ObjectSum:
+    """Create ``key`` or replace what is there: for what follows from the ``.log``, which is kept by its own rule.
+
+    ``fence`` raises if it must not be replaced any more.
+    """
     there = create(store, key, ours)
-    return there if isinstance(there, ObjectSum) else replace(store, key, ours, there)
+    if isinstance(there, ObjectSum):
+        return there
+    fence()
+    return replace(store, key, ours, there)
 
 
 def relate(store: Store, stored: ObjectInfo, ours: Summed) -> Relation:

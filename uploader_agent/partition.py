@@ -1,8 +1,8 @@
 """One led partition: what its disk shows, what the store has of it, and what is to be done about the difference.
 
 The loop looks at the disk and plans; workers carry out. A job is either a piece of work (a segment) or a survey: learn
-what the store has, read acknowledgements, and bring ``offset.wm`` up to date. Several segments of a partition may go
-at a time; their ends are written to ``offset.wm`` together.
+what the store has, search it for what holes lack, and bring ``offset.wm`` up to date. Several segments of a partition
+may go at a time; their ends are written to ``offset.wm`` together.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from tidemark.watermark import Watermark
 from uploader_agent import eligibility, gaps, state, watermark
 from uploader_agent.eligibility import Work
 from uploader_agent.files import PartitionFiles
+from uploader_agent.gaps import Evidence
 from uploader_agent.incarnations import Life
 from uploader_agent.log_dirs import LocalSegment, find_segments
 from uploader_agent.manifests import Observed, StoredManifest
 from uploader_agent.metadata import UNKNOWN_POLICY, Led, Offsets
+from uploader_agent.search import Search, Wanted
 from uploader_agent.state import RemoteState
 from uploader_agent.upload import Guards, Place, upload
 from uploader_agent.watermark import View
@@ -41,11 +43,17 @@ SURVEY: Survey = "survey"
 Job = Work | Survey
 
 
+def _nothing(_at: TopicPartition, _topic_id: str | None) -> Intervals:
+    return Intervals()
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What all partitions of an agent share. ``settle`` says where a topic's incarnation lies.
 
     ``pause`` waits some seconds, shorter when the agent stops; ``superseded`` counts what is copied aside.
+    ``yielded`` are the offsets of a partition that were held and given up; while a partition has holes, the store is
+    searched every ``search_interval`` seconds.
     """
 
     broker: int
@@ -54,6 +62,8 @@ class Context:
     control: ControlKeys
     pause: Callable[[float], object]
     superseded: Callable[[], object]
+    yielded: Callable[[TopicPartition, str | None], Intervals] = _nothing
+    search_interval: float = 0.0
 
 
 class LedPartition:
@@ -64,7 +74,6 @@ class LedPartition:
         self.led = led
         self.folder = folder
         self.segments: list[LocalSegment] = []
-        self.offsets: Offsets | None = None
         self.cleanup_policy = UNKNOWN_POLICY
         self.life: Life | None = None
         self.error: str | None = None
@@ -72,6 +81,10 @@ class LedPartition:
         self._place: Place | None = None
         self._remote = RemoteState(context.broker)
         self._start: int | None = None
+        self._offsets: Offsets | None = None
+        self._disk_start: int | None = None  # as it was before the broker said what its log start is
+        self._gaps: tuple[Gap, ...] = ()
+        self._search = Search(context.control_store, context.control, context.search_interval)
         self._lock = threading.Lock()  # over what is known of the store
         self._writing = threading.Lock()  # held by the one worker that writes offset.wm
         self._unwritten = True
@@ -95,7 +108,7 @@ class LedPartition:
         high_watermark = self.offsets.high_watermark
         jobs: list[Job] = [*eligibility.finished(self.segments, final, high_watermark)]
         jobs += eligibility.quiet_tail(self.segments, present, high_watermark, quiet_before)
-        return [SURVEY, *jobs] if self._unwritten or self.gaps or self._has_new_hole() else jobs
+        return [SURVEY, *jobs] if self._unwritten or self._search.is_due(self._holes()) else jobs
 
     def waits_for_high_watermark(self) -> bool:
         """Whether a rotated segment may be ready to go as soon as the high watermark is asked for again."""
@@ -119,6 +132,19 @@ class LedPartition:
             self._learn()
 
     @property
+    def offsets(self) -> Offsets | None:
+        """What the broker last said, or its checkpoint; None before that."""
+        return self._offsets
+
+    @offsets.setter
+    def offsets(self, offsets: Offsets | None) -> None:
+        self._offsets = offsets
+        disk_start = self.segments[0].base_offset if self.segments else None
+        if disk_start != self._disk_start and any(gap.reason == "unknown" for gap in self._gaps):
+            self._unwritten = True  # there is new evidence
+        self._disk_start = disk_start
+
+    @property
     def watermark(self) -> Watermark | None:
         """``offset.wm`` as last read or written."""
         stored = self._remote.stored
@@ -126,8 +152,8 @@ class LedPartition:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The holes that hold the partition up."""
-        return self.watermark.gaps if self.watermark else ()
+        """The holes that hold the partition up; known before there is an ``offset.wm`` to name them."""
+        return self.watermark.gaps if self.watermark else self._gaps
 
     @property
     def start(self) -> int:
@@ -203,28 +229,45 @@ class LedPartition:
         if stored is not None:
             lineage = self._lineage()
             with self._lock:
-                self._remote.add(stored.manifest, lineage)
+                self._remote.add(stored, lineage)
         return stored
 
     def _fence(self) -> None:
         assert self._place is not None
         watermark.fence(self._place.store, self._place.keys, self.led.topic_id, self.led.leader_epoch)
 
-    def _has_new_hole(self) -> bool:
-        """Whether retention has taken what was not uploaded: the disk now starts above what is present."""
+    def _holes(self) -> Intervals:
+        """What neither the store nor the disk has, or only damaged, and nobody has acknowledged."""
         with self._lock:
-            start, present = self._start or 0, self._remote.present
-        passed = (
-            Intervals((gap.start, gap.end) for gap in self.watermark.acknowledged_gaps)
-            if self.watermark
-            else Intervals()
+            present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
+        passed = gaps.offsets(self.watermark.acknowledged_gaps) if self.watermark else Intervals()
+        return (present.missing(start, max(start, self._local_start())) | (damaged - present)) - passed
+
+    def _local_start(self) -> int:
+        return self.segments[0].base_offset if self.segments else self._start or 0
+
+    def _search_store(self, lineage: Lineage) -> None:
+        """Learn what the store has for the holes after all, if it is time to look."""
+        assert self._place is not None
+        if not self._search.is_due(self._holes()):
+            return
+        offsets = self.offsets or Offsets(self._remote.end)
+        wanted = Wanted(
+            place=self._place,
+            holes=self._holes,
+            gaps=self.gaps,
+            local_start=self._local_start(),
+            lineage=lineage,
+            seen=Observed(offsets, self.cleanup_policy, self.led.leader_epoch),
+            fence=self._fence,
         )
-        return bool((present | passed).missing(start, max(start, self.segments[0].base_offset)))
+        self._search.run(wanted, self._remote, self._lock)
 
     def _write_watermark(self) -> None:
         assert self._place is not None
         store, keys = self._place.store, self._place.keys
         lineage = self._lineage()
+        self._search_store(lineage)
         while True:
             with self._lock:
                 before = self._remote.stored
@@ -254,20 +297,20 @@ class LedPartition:
     def _view(self, lineage: Lineage, previous: Watermark | None) -> View:
         with self._lock:
             present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
-        local_start = self.segments[0].base_offset if self.segments else start
-        log_start = self.offsets.log_start_offset if self.offsets else None
-        known_passed = previous.acknowledged_gaps if previous else ()
-        known = (*previous.gaps, *known_passed) if previous else ()
-        found = gaps.find_gaps(present, damaged, start, local_start, log_start, known, utc_now())
-        holding, passed = gaps.split(found, Intervals((gap.start, gap.end) for gap in known_passed))
-        if holding:
-            holding, passed = gaps.split(found, self._acknowledged(passed))
+        passed = previous.acknowledged_gaps if previous else ()
+        known = (*(previous.gaps if previous else self._gaps), *passed)
+        missing = present.missing(start, max(start, self._local_start()))
+        found = gaps.find_gaps(missing, damaged - present, self._evidence(previous), known, utc_now())
+        holding, passed = gaps.split(found, gaps.offsets(passed) | self._search.acknowledged)
+        self._gaps = holding
         topic_id, epoch, broker = self.led.topic_id, self.led.leader_epoch, self._context.broker
         return View(topic_id, epoch, broker, start, present, lineage, holding, passed)
 
-    def _acknowledged(self, passed: tuple[Gap, ...]) -> Intervals:
-        """What people have said, and what the watermark knows of it already."""
-        assert self._place is not None
-        context, place = self._context, self._place.keys.place
-        said = gaps.read_acknowledged(context.control_store, context.control, place, self.at.partition)
-        return said | Intervals((gap.start, gap.end) for gap in passed)
+    def _evidence(self, previous: Watermark | None) -> Evidence:
+        cuts = previous.truncations if previous else ()
+        return Evidence(
+            yielded=self._context.yielded(self.at, self.led.topic_id),
+            cut=Intervals((cut.at, cut.old_next) for cut in cuts),
+            log_start=self.offsets.log_start_offset if self.offsets else None,
+            disk_start=self._disk_start,
+        )

@@ -10,17 +10,22 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import FormatError
 from tidemark.intervals import Intervals
-from tidemark.layout import OFFSET_DIGITS, PartitionKeys
+from tidemark.layout import PartitionKeys
 from tidemark.manifest import SegmentManifest
 from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import Store
-from uploader_agent import manifests, watermark
+from uploader_agent import coverage, manifests, watermark
+from uploader_agent.files import file_name
+from uploader_agent.manifests import StoredManifest
 from uploader_agent.watermark import StoredWatermark
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """What a manifest says, as far as uploading goes. ``readable_end`` is where damage or another lineage begins."""
+    """What a manifest says, as far as uploading goes. ``readable_end`` is where damage or another lineage begins.
+
+    ``log_etag`` is that of the ``.log`` that the manifest speaks of; None if it speaks of a ``.corrupt``.
+    """
 
     base_offset: int
     next_offset: int
@@ -28,6 +33,7 @@ class StoredSegment:
     state: str
     broker: int
     open_transactions: tuple[OpenTransaction, ...]
+    log_etag: str | None
 
     @classmethod
     def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
@@ -36,18 +42,24 @@ class StoredSegment:
         diverged = Lineage(manifest.lineage).divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
         opened = tuple(OpenTransaction(**one.model_dump()) for one in manifest.open_transactions)
-        state, broker = manifest.state, manifest.broker
-        return cls(manifest.base_offset, manifest.next_offset, readable, state, broker, opened)
+        log = manifest.objects.get(file_name(manifest.base_offset, "log"))
+        etag = log.etag if log else None
+        return cls(manifest.base_offset, manifest.next_offset, readable, manifest.state, manifest.broker, opened, etag)
 
 
 @dataclass(slots=True)
 class RemoteState:
-    """One partition's part of the store. ``broker`` is this one, ``logs`` the bases whose ``.log`` was seen there."""
+    """One partition's part of the store.
+
+    ``broker`` is this one, ``logs`` the bases whose ``.log`` was seen there, ``read`` the ETags of the manifests that
+    were read, by base.
+    """
 
     broker: int
     stored: StoredWatermark | None = None
     segments: dict[int, StoredSegment] = field(default_factory=dict)
     logs: set[int] = field(default_factory=set)
+    read: dict[int, str] = field(default_factory=dict)
     below: Intervals = field(default_factory=Intervals)
     """What the watermark vouches for, on this leader's lineage."""
 
@@ -84,10 +96,13 @@ class RemoteState:
         ends = (one for one in self.segments.values() if one.next_offset == base_offset and one.state == "whole")
         return next((one.open_transactions for one in ends), ())
 
-    def add(self, manifest: SegmentManifest, lineage: Lineage) -> None:
+    def add(self, found: StoredManifest, lineage: Lineage) -> None:
         """A manifest is in the store."""
-        self.segments[manifest.base_offset] = StoredSegment.of(manifest, lineage)
-        self.logs.add(manifest.base_offset)
+        segment = StoredSegment.of(found.manifest, lineage)
+        self.segments[segment.base_offset] = segment
+        self.read[segment.base_offset] = found.etag
+        if segment.log_etag is not None:
+            self.logs.add(segment.base_offset)
 
     def vouched(self, stored: StoredWatermark) -> None:
         """The watermark is in the store: what lies wholly below its last segment need not be held any longer."""
@@ -115,22 +130,20 @@ def load(
     if state.stored is not None:
         first = state.stored.base_offset
         vouched = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
-        state.below = Intervals([(vouched.start_offset, vouched.next_offset), *vouched.ranges_above])
-    for base in _list(store, keys, first, state):
+        # What is above a hole has its manifests listed below, each with the lineage that tells whether it still counts.
+        state.below = Intervals([(vouched.start_offset, vouched.next_offset)])
+        if vouched.next_offset <= first:  # cut off below line 1: it goes back to the last segment below the cut
+            first = _last_base_below(store, keys, vouched.next_offset)
+    listing = coverage.list_segments(store, keys, first)
+    state.logs.update(base for base, _ in listing.logs)
+    for base, info in listing.manifests:
         found = manifests.read(store, keys, base)
         if found is None:
-            raise FormatError(keys.segment(base, manifests.EXTENSION), "was listed, but cannot be read")
-        state.add(found.manifest, lineage)
+            raise FormatError(info.key, "was listed, but cannot be read")
+        state.add(found, lineage)
     return state
 
 
-def _list(store: Store, keys: PartitionKeys, first: int, state: RemoteState) -> list[int]:
-    """Bases of the manifests from ``first`` on; notes the ``.log`` objects on the way."""
-    bases: list[int] = []
-    for info in store.list(keys.folder, start_after=f"{keys.folder}{first:0{OFFSET_DIGITS}d}"):
-        named = keys.base_offset(info.key)
-        if named is not None and named[1] == manifests.EXTENSION:
-            bases.append(named[0])
-        elif named is not None and named[1] == "log":
-            state.logs.add(named[0])
-    return bases
+def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
+    below = coverage.list_segments(store, keys, max(0, offset - coverage.REACH), offset).manifests
+    return below[-1].base_offset if below else 0

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import structlog
 
+from tidemark.errors import TidemarkError
 from tidemark.layout import PartitionKeys, TopicPartition
-from tidemark.manifest import ObjectSum
-from tidemark.records import OpenTransaction
+from tidemark.manifest import ObjectSum, SegmentManifest
+from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import manifests
 from uploader_agent.eligibility import Work
@@ -43,17 +44,30 @@ class Place:
     broker: int
 
 
+def _accept(_scanned: Scanned, _lineage: Lineage) -> None:
+    """A leader's own log is right, and what is damaged in it is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guards:
     """What an upload asks while it runs.
 
     ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops;
-    ``superseded`` is told of each stored segment that was copied aside.
+    ``superseded`` is told of each stored segment that was copied aside. ``judge`` raises if the segment must not go,
+    given what its bytes and the log's lineage say. Without ``supersede`` stored bytes that diverge are left, and
+    :class:`Diverged` is raised. ``publish`` writes the manifest.
     """
 
     fence: Callable[[], None]
     pause: Callable[[float], object]
     superseded: Callable[[], object]
+    judge: Callable[[Scanned, Lineage], None] = _accept
+    supersede: bool = True
+    publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
+
+
+class Diverged(TidemarkError):
+    """The store has other sound bytes under this base offset; they are left as they are."""
 
 
 def upload(
@@ -73,6 +87,7 @@ def upload(
     Raises:
         SegmentChanged: the disk no longer shows what was to be uploaded.
         SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
+        Diverged: the store has other bytes, and ``guards`` forbid to replace them.
         StoreError: the store failed; nothing is lost by doing it all again.
     """
     with PartitionFiles(place.folder, place.topic_id) as files:
@@ -103,6 +118,7 @@ class _Upload:
         scanned = self._scan(log, transactions_in(before) if before else open_before)
         lineage = self._files.lineage()
         self._check_unchanged(log)
+        self._guards.judge(scanned, lineage)
         sent = self._send_corrupt(log, scanned) if scanned.damage else self._send_log(log, scanned, known=known)
         if isinstance(sent, StoredManifest):
             return sent
@@ -122,7 +138,7 @@ class _Upload:
         place = self._place
         manifest = manifests.build(place.at, place.keys, place.topic_id, place.broker, facts, self._seen)
         self._guards.fence()
-        return manifests.write(place.store, place.keys, manifest)
+        return self._guards.publish(place.store, place.keys, manifest)
 
     def _name(self, extension: str) -> str:
         return file_name(self._work.base_offset, extension)
@@ -190,6 +206,8 @@ class _Upload:
         return {name: there}
 
     def _set_aside(self, stored: ObjectInfo) -> None:
+        if not self._guards.supersede:
+            raise Diverged(f"{stored.key}: holds other bytes than {self._path}, and only their leader may replace them")
         self._guards.fence()
         place, base = self._place, self._work.base_offset
         copies = copy_aside(place.store, place.keys, base, stored, self._seen.leader_epoch)
@@ -202,7 +220,8 @@ class _Upload:
             return
         for content in self._derived(scanned, snapshot):
             ours = Summed(content, checksum(content))
-            yield content.name, put_derived(self._place.store, self._place.keys.file(content.name), ours)
+            key = self._place.keys.file(content.name)
+            yield content.name, put_derived(self._place.store, key, ours, self._guards.fence)
 
     def _derived(self, scanned: Scanned, snapshot: Bytes | None) -> Iterator[Content]:
         if self._work.provisional:

@@ -6,7 +6,7 @@ import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -116,9 +116,11 @@ class FakeMetadata:
     policy: str = "delete"
     log_start: int = 0
     down: bool = False
+    asked: int = 0
 
     def led(self) -> dict[TopicPartition, Led]:
         self._check()
+        self.asked += 1
         return dict(self.leads)
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
@@ -195,6 +197,14 @@ class World:
         self.endpoint = Endpoint(self.store.url)
         self.control = ControlKeys("", CLUSTER)
         self.broker = Broker(1, CLUSTER, self.disk.log_dirs, "127.0.0.1:1", "PLAINTEXT", "kraft")
+
+    def another(self, broker: int, **metadata: Any) -> World:
+        """Another broker of the cluster: with a disk of its own, over the same store."""
+        other = World(self.root / f"broker-{broker}")
+        other.store, other.endpoint = self.store, self.endpoint
+        other.broker = replace(other.broker, node_id=broker)
+        other.metadata = FakeMetadata(**metadata)
+        return other
 
     def settings(self, **changes: Any) -> AgentSettings:
         base: dict[str, Any] = {

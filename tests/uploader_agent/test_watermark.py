@@ -15,7 +15,7 @@ from tidemark.records import Lineage
 from tidemark.store import LocalStore
 from tidemark.watermark import Watermark
 from uploader_agent import watermark
-from uploader_agent.gaps import find_gaps, split
+from uploader_agent.gaps import Evidence, find_gaps, split
 from uploader_agent.watermark import Fenced, View
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -79,15 +79,41 @@ def test_divergence_is_a_truncation() -> None:
         watermark.truncate(before, Lineage(((0, 0), (1, 3000))), 3)
 
 
-def test_gaps() -> None:
-    present = Intervals([(0, 100), (300, 400)])
-    assert find_gaps(present, Intervals(), 0, 100, 0, (), NOW) == (), "what is above is still on the disk"
-    assert find_gaps(present, Intervals(), 0, 300, 300, (), NOW) == (gap(100, 300, "deleted_before_upload"),)
-    assert find_gaps(present, Intervals(), 0, 300, 0, (), NOW) == (gap(100, 300),)
-    assert find_gaps(present, Intervals([(400, 450)]), 0, 0, 0, (), NOW) == (gap(400, 450, "corrupt"),)
+def found(missing: list[tuple[int, int]], evidence: Evidence, *known: Gap, now: datetime = NOW) -> list[Gap]:
+    return list(find_gaps(Intervals(missing), Intervals(), evidence, known, now))
+
+
+def test_a_gap_s_reason_follows_from_evidence() -> None:
+    assert found([(100, 300)], Evidence()) == [gap(100, 300)], "nobody could be asked"
+    assert found([(100, 300)], Evidence(log_start=300)) == [gap(100, 300, "deleted_before_upload")]
+    assert found([(100, 300)], Evidence(log_start=0)) == [gap(100, 300)], "the broker may have moved it since"
+    assert found([(100, 300)], Evidence(log_start=0, disk_start=300)) == [gap(100, 300, "failed_disk")]
+    assert found([(100, 300)], Evidence(log_start=150, disk_start=250)) == [
+        gap(100, 150, "deleted_before_upload"),
+        gap(150, 250, "failed_disk"),
+        gap(250, 300),
+    ]
+    strongest = Evidence(Intervals([(100, 150)]), Intervals([(120, 200)]), log_start=300)
+    assert found([(100, 300)], strongest) == [
+        gap(100, 150, "staging_full"),
+        gap(150, 200, "unclean_election"),
+        gap(200, 300, "deleted_before_upload"),
+    ]
+    assert find_gaps(Intervals(), Intervals([(400, 450)]), Evidence(), (), NOW) == (gap(400, 450, "corrupt"),)
+
+
+def test_a_gap_s_reason_and_time_are_decided_once() -> None:
     later = datetime(2026, 2, 2, tzinfo=UTC)
-    known = (gap(100, 200, "failed_disk"),)
-    assert find_gaps(present, Intervals(), 0, 300, 300, known, later) == (gap(100, 300, "failed_disk"),)
+    deleted = Evidence(log_start=300)
+    grown = found([(100, 300)], deleted, gap(100, 200, "failed_disk"), now=later)
+    new = gap(200, 300, "deleted_before_upload").model_copy(update={"detected_at": later})
+    assert grown == [gap(100, 200, "failed_disk"), new]
+    assert found([(150, 300)], deleted, gap(100, 200, "deleted_before_upload"), now=later) == [
+        gap(150, 300, "deleted_before_upload")
+    ], "what was filled goes, and what retention takes next joins"
+    assert found([(100, 200)], deleted, gap(100, 200), now=later) == [gap(100, 200, "deleted_before_upload")], (
+        "only what was unknown is decided later"
+    )
 
 
 def test_gaps_are_split_by_what_people_said() -> None:

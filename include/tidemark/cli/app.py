@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tidemark.cli.answers import files_of, opened, status_of, summary_of
+from tidemark.cli.gaps import acknowledge_gap
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
 from tidemark.topics import load_topics
 
-_HELP = "What Tidemark's tables hold, and whether its configuration is right. Nothing is changed."
+_HELP = "What Tidemark's tables hold, and whether its configuration is right. Only acknowledge-gap writes."
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 app.add_typer(config_app, name="config")
-
-
-class Output(StrEnum):
-    """How an answer is printed."""
-
-    text = "text"
-    json = "json"
-
-
-TopicName = Annotated[str, typer.Argument(help="A topic of the topics file.")]
-Topics = Annotated[Path, typer.Option(envvar="TIDEMARK_TOPICS", metavar="FILE", help="The topics file.")]
-Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters have the topic's name.")]
-As = Annotated[Output, typer.Option(help="For people, or for programs.")]
-
-DEFAULT_TOPICS = Path("topics.yaml")
 
 
 @app.command(epilog="Example: tidemark files orders --dt 2026-11-20 --topics include/topics.yaml")
@@ -61,6 +46,12 @@ def check(topics: Topics = DEFAULT_TOPICS, output: As = Output.text) -> None:
     """Check the topics file; exits with code 2 and names each problem if it is wrong."""
     found = summary_of(load_topics(topics))
     _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
+
+
+app.command(
+    "acknowledge-gap",
+    epilog="Example: tidemark acknowledge-gap orders 7 81234 81999 --by ada --reason 'disk of broker 3, INC-512'",
+)(acknowledge_gap)
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:

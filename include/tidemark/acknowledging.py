@@ -1,0 +1,132 @@
+"""A person's word on a gap: what is missing there is lost, and the partition may go on.
+
+It is one object, written once; the leader's agent folds it into ``offset.wm``. Only offsets that stand in an open gap
+can be acknowledged: nothing that may still come is given up by mistake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.endpoints import EndpointResolver
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
+from tidemark.gaps import Acknowledgement, Gap
+from tidemark.incarnations import TopicIncarnations
+from tidemark.intervals import Intervals
+from tidemark.layout import ControlKeys, PartitionKeys, TopicPartition
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.stored import utc_now
+from tidemark.watermark import parse
+from tidemark.watermark_index import WatermarkIndex, merge
+
+
+class NotAGap(TidemarkError):
+    """Offsets were to be acknowledged that stand in no open gap; the message shows those that do."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapsOf:
+    """One partition's gaps, and where words on them go."""
+
+    at: TopicPartition
+    keys: PartitionKeys
+    control: ControlKeys
+    control_store: Store
+    open: tuple[Gap, ...]
+
+    def acknowledge(self, start: int, end: int, by: str, reason: str) -> tuple[Acknowledgement, bool]:
+        """Write down that ``[start, end)`` is lost; (the word that stands, whether it is new).
+
+        Raises:
+            NotAGap: some of these offsets are in no open gap.
+            PreconditionFailed: somebody else has said something else about the same offsets.
+            StoreError: the store failed.
+        """
+        key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
+        ours = Acknowledgement.model_validate({"from": start, "to": end, "by": by, "at": utc_now(), "reason": reason})
+        said = self.said(start, end)
+        if said is None:
+            self.check(start, end)
+            try:
+                self.control_store.put(key, ours.to_bytes(), if_none_match=True)
+            except (PreconditionFailed, UnknownOutcome):
+                said = self.said(start, end)
+            else:
+                return ours, True
+        if said is None:
+            raise UnknownOutcome(key, "the store did not say whether it has the word; call again")
+        if (said.by, said.reason) != (by, reason):
+            raise PreconditionFailed(key, f"{said.by} has said at {said.at:%Y-%m-%d %H:%M} UTC: {said.reason!r}")
+        return said, False
+
+    def check(self, start: int, end: int) -> None:
+        """Raise NotAGap unless all of ``[start, end)`` stands in open gaps."""
+        if start >= end:
+            raise NotAGap(f"{start} to {end}: TO is the offset after the last lost one, so it must be above FROM")
+        known = Intervals((gap.start, gap.end) for gap in self.open)
+        others = known.missing(start, end)
+        if others:
+            named = ", ".join(f"{part.start} to {part.end}" for part in others)
+            gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in self.open) or "none"
+            raise NotAGap(
+                f"{self.at}: offsets {named} are in no open gap. Open gaps: {gaps}. Name one of them, or a part"
+            )
+
+    def said(self, start: int, end: int) -> Acknowledgement | None:
+        """What was said about just these offsets; None if nothing was."""
+        key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
+        try:
+            return Acknowledgement.from_bytes(self.control_store.get(key).body, key)
+        except NotFound:
+            return None
+
+
+def gaps_of(
+    endpoints: EndpointResolver,
+    options: StoreOptions,
+    cluster: str,
+    at: TopicPartition,
+    incarnation: int | None = None,
+) -> GapsOf:
+    """Read what is open. ``incarnation`` is that of the topic; without it the newest.
+
+    Raises:
+        FormatError: there is no such topic or incarnation in the store, or an object does not parse.
+        StoreError: the store failed.
+    """
+    default, endpoint = endpoints.default(), endpoints.resolve(cluster, at.topic, at.partition)
+    control, control_store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
+    lives = _incarnations(control_store, control.incarnations(at.topic))
+    number = len(lives.incarnations) - 1 if incarnation is None else incarnation
+    if not 0 <= number < len(lives.incarnations):
+        rule = f"has incarnations 0 to {len(lives.incarnations) - 1}, and not {number}"
+        raise FormatError(control.incarnations(at.topic), rule)
+    life = lives.incarnations[number]
+    keys = PartitionKeys(endpoint, cluster, life.place, at.partition)
+    store = open_store(endpoint.store, options)
+    gaps = _in_watermark(store, keys)
+    if gaps is None:
+        gaps = _in_indexes(control_store, control, at, life.topic_id)
+    return GapsOf(at, keys, control, control_store, gaps)
+
+
+def _incarnations(store: Store, key: str) -> TopicIncarnations:
+    try:
+        return TopicIncarnations.from_bytes(store.get(key).body, key)
+    except NotFound as error:
+        raise FormatError(key, "is not there: no agent has uploaded this topic; check its name and cluster") from error
+
+
+def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
+    try:
+        found = parse(store.get(keys.watermark).body, keys.watermark)[1]
+    except NotFound:
+        return None
+    return found.gaps if found else ()
+
+
+def _in_indexes(store: Store, control: ControlKeys, at: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
+    """Where the very first offsets are missing there is no ``offset.wm`` yet, but the leader's index names the gap."""
+    indexes = (WatermarkIndex.from_bytes(store.get(info.key).body, info.key) for info in store.list(control.indexes))
+    entry = merge(indexes).get(at)
+    return entry.gaps if entry and entry.topic_id == topic_id else ()
