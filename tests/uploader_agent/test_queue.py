@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from uploader_agent.queue import UploadQueue
-from uploader_agent.workers import Backoff
+from uploader_agent.failures import Backoff
 
 
 class Clock:

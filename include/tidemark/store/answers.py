@@ -10,6 +10,7 @@ from botocore.exceptions import (
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
+    ReadTimeoutError,
 )
 
 from tidemark.errors import (
@@ -37,9 +38,10 @@ def translated(name: str, error: ClientError | BotoCoreError) -> StoreError:
         return _answered(name, error)
     if isinstance(error, _CREDENTIALS):
         return AccessDenied(name, f"{error}; give credentials as AWS's own tools expect them")
-    if isinstance(error, ConnectTimeoutError):
+    limit = overrun(error)
+    if limit is None and isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):  # the latter in TLS's handshake
         return UnknownOutcome(name, "no answer: no connection in time (store.connect_timeout)")
-    return UnknownOutcome(name, f"no answer: {overrun(error) or error}")
+    return UnknownOutcome(name, f"no answer: {limit or error}")
 
 
 def _answered(name: str, error: ClientError) -> StoreError:
