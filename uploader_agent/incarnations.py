@@ -10,7 +10,6 @@ from tidemark.layout import ControlKeys
 from tidemark.store import Store
 from tidemark.stored import utc_now
 
-
 _ATTEMPTS = 3
 """How often the object is read and written before the partition's back-off has its turn."""
 

@@ -78,9 +78,7 @@ class Agent:
         )
         self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
-        self._workers = Workers(
-            self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats
-        )
+        self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats)
         self._indexes = Indexes(places, broker.node_id, settings.index)
         self._revisits: dict[TopicPartition, float] = {}
         self._revisits_lock = threading.Lock()

@@ -7,7 +7,6 @@ import threading
 
 from uploader_agent.metrics import Metrics
 from uploader_agent.queue import UploadQueue
-from uploader_agent.repeats import Past, Repeats
 from uploader_agent.throttle import Bandwidth, StoreTraffic
 
 MIB = 1 << 20
@@ -139,19 +138,11 @@ def test_a_failure_of_another_kind_changes_nothing() -> None:
     assert queue.limit == 8
 
 
-def test_repeated_errors() -> None:
-    clock = Clock()
-    repeats = Repeats(every=300, clock=clock)
-    assert repeats.failed("orders-0", "UnknownOutcome") == 1
-    assert repeats.failed("orders-0", "UnknownOutcome") is None
-    assert repeats.failed("orders-0", "SegmentError") == 1, "another kind"
-    assert repeats.failed("orders-1", "UnknownOutcome") == 1, "somebody else's"
-    clock.now = 299
-    assert repeats.failed("orders-0", "UnknownOutcome") is None
-    clock.now = 300
-    assert repeats.failed("orders-0", "UnknownOutcome") == 4
-    assert repeats.failed("orders-0", "UnknownOutcome") is None
-    clock.now = 310
-    assert repeats.cleared("orders-0") == [Past("UnknownOutcome", 5, 310), Past("SegmentError", 1, 310)]
-    assert repeats.cleared("orders-0") == []
-    assert repeats.failed("orders-0", "UnknownOutcome") == 1, "a new error after it was over"
+def test_another_limit_while_running() -> None:
+    queue = filled(200)
+    queue.resize(4)
+    assert queue.limit == 4
+    [(at, job)] = started(queue, 1)
+    queue.done(at, job, 1.0, slow_down=True)
+    queue.resize(16)
+    assert queue.limit == 2, "the store's word stands"
