@@ -71,8 +71,8 @@ class S3Store:
             raise found from error
 
     def get(self, key: str, *, if_match: str | None = None) -> Fetched:
-        """See :meth:`tidemark.store.base.Store.get`."""
-        return self._get(key, if_match)
+        """See :meth:`tidemark.store.base.Store.get`. What arrives is compared with the stored checksum."""
+        return self._get(key, if_match, ChecksumMode="ENABLED")
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         """See :meth:`tidemark.store.base.Store.get_range`."""
@@ -140,9 +140,12 @@ class S3Store:
             extra["IfMatch"] = if_match
         try:
             reply = self._clients.read.get_object(**self._target, Key=key, **extra)
-            return Fetched(reply["Body"].read(), reply["ETag"])
+            body = reply["Body"].read()
         except (ClientError, BotoCoreError) as error:
             raise self._failed(key, error) from error
+        if "ChecksumMode" in extra and decoded(reply) not in {None, crc32c_of(body)}:
+            raise UnknownOutcome(self._name(key), "other bytes arrived than are stored; read again")
+        return Fetched(body, reply["ETag"])
 
     def _put_in_parts(self, key: str, body: BinaryIO, size: int, crc32c: int | None, conditions: dict[str, Any]) -> str:
         upload = Upload(self._clients.write, self._name(key), {**self._target, "Key": key}, self._attributes)
