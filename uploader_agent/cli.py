@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -28,9 +29,11 @@ from uploader_agent.lock import lock_directories
 from uploader_agent.logs import configure
 from uploader_agent.loop import Agent
 from uploader_agent.metadata import AdminMetadata, connect
+from uploader_agent.metrics import Metrics
 from uploader_agent.notify import Notifier
 from uploader_agent.reload import Reload
 from uploader_agent.settings import AgentSettings, load_settings
+from uploader_agent.throttle import StoreTraffic
 
 logger = structlog.get_logger(__name__)
 
@@ -145,19 +148,15 @@ def _build(
     options = settings.store.model_copy(update={"connections": connections})
     client = settings.broker.client
     with (
+        closing(StoreTraffic(Metrics(), settings.upload.bandwidth)) as traffic,
         closing(
             AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
         ) as metadata,
         closing(InotifyDoorbell()) as doorbell,
     ):
+        opener = partial(open_store, options=options, traffic=traffic)
         yield Agent(
-            settings,
-            broker,
-            metadata,
-            lambda url: open_store(url, options),
-            doorbell,
-            notifier=notifier,
-            read_only=read_only,
+            settings, broker, metadata, opener, doorbell, notifier=notifier, traffic=traffic, read_only=read_only
         )
 
 

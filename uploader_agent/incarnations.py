@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
@@ -10,6 +9,9 @@ from tidemark.incarnations import TopicIncarnations
 from tidemark.layout import ControlKeys
 from tidemark.store import Store
 from tidemark.stored import utc_now
+
+_ATTEMPTS = 3
+"""How often the object is read and written before the partition's back-off has its turn."""
 
 
 class Life(NamedTuple):
@@ -30,7 +32,6 @@ class Incarnations:
         self._store = store
         self._control = control
         self._known: dict[tuple[str, str | None], Life] = {}
-        self._lock = threading.Lock()
 
     def find(self, topic: str, topic_id: str | None) -> Life:
         """The incarnation of ``topic`` that has ``topic_id``.
@@ -39,14 +40,15 @@ class Incarnations:
             FormatError: a topic was made again on a cluster without topic ids: an operator must decide.
             StoreError: the store failed.
         """
-        with self._lock:
-            life = self._known.get((topic, topic_id))
-            if life is None:
-                life = self._known[topic, topic_id] = self._agree(topic, topic_id)
-            return life
+        life = self._known.get((topic, topic_id))
+        if life is None:
+            life = self._known[topic, topic_id] = self._agree(topic, topic_id)
+        return life
 
     def _agree(self, topic: str, topic_id: str | None) -> Life:
+        """Ask the store. Two threads may do so for one topic: they agree as two agents do."""
         key = self._control.incarnations(topic)
+        attempts = 0
         while True:
             try:
                 body, etag = self._store.get(key)
@@ -65,4 +67,6 @@ class Incarnations:
             try:
                 self._store.put(key, longer.to_bytes(), if_match=etag, if_none_match=etag is None)
             except (PreconditionFailed, UnknownOutcome):
-                continue  # somebody added one first, or we did: the object tells
+                attempts += 1  # somebody added one first, or we did: the object tells
+                if attempts == _ATTEMPTS:
+                    raise

@@ -26,6 +26,7 @@ from uploader_agent.places import OpenStore, Places
 from uploader_agent.queue import UploadQueue
 from uploader_agent.repeats import Repeats
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
+from uploader_agent.throttle import StoreTraffic
 from uploader_agent.workers import Task, Workers
 
 logger = structlog.get_logger(__name__)
@@ -52,10 +53,12 @@ class Agent:
         doorbell: Doorbell,
         *,
         notifier: Notifier | None = None,
+        traffic: StoreTraffic | None = None,
         read_only: bool = False,
     ) -> None:
         """Nothing is started yet. ``read_only`` is for :meth:`survey` alone: the store is not written to."""
-        self.metrics = Metrics()
+        self._traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
+        self.metrics = self._traffic.metrics
         self.health = Health(_turn_limit(settings), settings.stuck_after)
         self._settings = settings
         self._broker = broker
@@ -77,7 +80,7 @@ class Agent:
         )
         self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
-        self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit)
+        self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats)
         self._indexes = Indexes(places, broker.node_id, settings.index)
         self._filler = Filler(places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait)
         self._revisits: dict[TopicPartition, float] = {}
@@ -109,6 +112,7 @@ class Agent:
         self._repeats.every = settings.log.repeat
         self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
         self._workers.reconfigure(settings.upload)
+        self._traffic.cap(settings.upload.bandwidth)
         self._indexes.reconfigure(settings.index)
         self._next_scan = self._next_metadata = 0.0
         return changed
@@ -209,6 +213,7 @@ class Agent:
         changed = self.leadership.refresh()
         for at in changed:
             self._queue.drop(at)
+            self._workers.forget(at)
         # A watch follows a directory that is renamed: what is new under an old path must be watched anew.
         folders = {at: one.folder for at, one in self.leadership.partitions.items()}
         kept = [folder for at, folder in folders.items() if at not in changed]

@@ -42,6 +42,9 @@ Survey = Literal["survey"]
 SURVEY: Survey = "survey"
 Job = Work | Survey
 
+_ATTEMPTS = 3
+"""How often ``offset.wm`` is read anew and written in one go, when it is said to be another than was read."""
+
 
 def _nothing(_at: TopicPartition, _topic_id: str | None) -> Intervals:
     return Intervals()
@@ -266,7 +269,7 @@ class LedPartition:
     def _write_watermark(self) -> None:
         assert self._place is not None
         store, keys = self._place.store, self._place.keys
-        lineage = self._lineage()
+        lineage, attempts = self._lineage(), 0
         self._search_store(lineage)
         while True:
             with self._lock:
@@ -282,6 +285,9 @@ class LedPartition:
                 written = watermark.write(store, keys, base, new, before)
             except PreconditionFailed:
                 self._reload(store, keys)
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise  # the store only says so: the back-off has its turn
                 continue
             with self._lock:
                 self._remote.vouched(written)

@@ -1,7 +1,7 @@
 """What goes next: the head of each partition first, partitions in turn, and none takes all workers.
 
 The queue holds no segments' bytes, only what is to be done. A partition that failed waits for its own back-off and
-holds up nobody else.
+holds up nobody else. When the store says that it is asked for too much, fewer jobs run at a time for a while.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from uploader_agent.throttle import Limit
+
 Key = TypeVar("Key", bound=Hashable)
 Job = TypeVar("Job", bound=Hashable)
 
@@ -21,7 +23,7 @@ class _Lane(Generic[Job]):
     """One partition's jobs in order, and what of it is being worked on."""
 
     waiting: list[Job] = field(default_factory=list)
-    running: set[Job] = field(default_factory=set)
+    running: dict[Job, int] = field(default_factory=dict)  # with the turn in which each was taken
     not_before: float = 0.0
     served: int = 0
 
@@ -30,17 +32,18 @@ class UploadQueue(Generic[Key, Job]):
     """Thread-safe. ``concurrency`` is how many jobs may run at a time."""
 
     def __init__(self, concurrency: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._concurrency = concurrency
+        self._limit = Limit(concurrency)
         self._clock = clock
         self._lanes: dict[Key, _Lane[Job]] = {}
         self._changed = threading.Condition()
         self._turn = 0
+        self._running = 0
         self._closed = False
 
     def resize(self, concurrency: int) -> None:
         """From now on at most ``concurrency`` jobs run; what is running beyond that ends by itself."""
         with self._changed:
-            self._concurrency = concurrency
+            self._limit.resize(concurrency)
             self._changed.notify_all()
 
     def offer(self, key: Key, jobs: Sequence[Job]) -> None:
@@ -48,7 +51,9 @@ class UploadQueue(Generic[Key, Job]):
         with self._changed:
             lane = self._lanes.setdefault(key, _Lane())
             lane.waiting = [job for job in jobs if job not in lane.running]
-            self._changed.notify_all()
+            self._forget_if_empty(key, lane)
+            if lane.waiting:
+                self._changed.notify_all()
 
     def drop(self, key: Key) -> None:
         """Forget what waits for ``key``; what is running ends by itself."""
@@ -66,18 +71,26 @@ class UploadQueue(Generic[Key, Job]):
                 if found is not None:
                     key, lane = found
                     job = lane.waiting.pop(0)
-                    lane.running.add(job)
                     self._turn += 1
-                    lane.served = self._turn
+                    self._running += 1
+                    lane.served = lane.running[job] = self._turn
                     return key, job
                 self._changed.wait(self._pause())
             return None
 
-    def done(self, key: Key, job: Job, retry_after: float = 0.0) -> None:
-        """``job`` has ended; nothing else of ``key`` starts before ``retry_after`` seconds have passed."""
+    def done(self, key: Key, job: Job, retry_after: float = 0.0, *, slow_down: bool = False) -> None:
+        """``job`` has ended; nothing else of ``key`` starts before ``retry_after`` seconds have passed.
+
+        ``slow_down`` says that the store wanted less.
+        """
         with self._changed:
             lane = self._lanes[key]
-            lane.running.discard(job)
+            started = lane.running.pop(job)
+            self._running -= 1
+            if slow_down:
+                self._limit.slow_down(started, self._turn)
+            elif not retry_after:
+                self._limit.succeeded(started)
             lane.not_before = self._clock() + retry_after if retry_after else 0.0
             self._forget_if_empty(key, lane)
             self._changed.notify_all()
@@ -105,18 +118,27 @@ class UploadQueue(Generic[Key, Job]):
             lanes = self._lanes.values()
             return sum(len(lane.waiting) + len(lane.running) or int(lane.not_before > now) for lane in lanes)
 
+    def running(self) -> int:
+        """How many jobs are being worked on."""
+        return self._running
+
+    @property
+    def limit(self) -> int:
+        """How many jobs may run at a time now."""
+        return self._limit.now
+
     def _busy(self, running_only: bool) -> bool:
-        return any(lane.running or (lane.waiting and not running_only) for lane in self._lanes.values())
+        return self._running > 0 or (not running_only and any(lane.waiting for lane in self._lanes.values()))
 
     def _next(self) -> tuple[Key, _Lane[Job]] | None:
         """The lane that has been served least recently among those that may go on."""
-        if sum(len(lane.running) for lane in self._lanes.values()) >= self._concurrency:
+        now, most = self._clock(), self._limit.now
+        if self._running >= most:
             return None
-        now, limit = self._clock(), max(1, self._concurrency - 1)
         ready = [
             (key, lane)
             for key, lane in self._lanes.items()
-            if lane.waiting and lane.not_before <= now and len(lane.running) < limit
+            if lane.waiting and lane.not_before <= now and len(lane.running) < max(1, most - 1)
         ]
         return min(ready, key=lambda item: item[1].served) if ready else None
 

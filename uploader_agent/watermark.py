@@ -151,8 +151,11 @@ def write(
     condition = before.etag if before else None
     try:
         etag = store.put(keys.watermark, body, crc32c=crc32c(body), if_match=condition, if_none_match=before is None)
-    except UnknownOutcome:
-        there = store.get(keys.watermark)
+    except UnknownOutcome as error:
+        try:
+            there = store.get(keys.watermark)
+        except NotFound:
+            raise error from None
         if there.body != body:
             raise
         etag = there.etag

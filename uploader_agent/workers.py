@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import NamedTuple
 
 import structlog
 
-from tidemark.errors import AccessDenied, ContinuityError, FormatError, PreconditionFailed, StoreError
+from tidemark.errors import SlowDown
 from tidemark.layout import TopicPartition
 from uploader_agent.eligibility import Work
-from uploader_agent.files import SegmentChanged
+from uploader_agent.failures import Backoff, Failures
 from uploader_agent.health import Health
 from uploader_agent.metrics import Metrics
 from uploader_agent.partition import Job, LedPartition
 from uploader_agent.queue import UploadQueue
+from uploader_agent.repeats import Repeats
 from uploader_agent.settings import UploadSettings
-from uploader_agent.watermark import Fenced
 
 logger = structlog.get_logger(__name__)
-
-_QUIET = (SegmentChanged, PreconditionFailed)
-"""The world moved on: another look settles it."""
-
-_LOUD = (AccessDenied, FormatError, ContinuityError, OSError)
-"""A person must act; the agent goes on trying meanwhile."""
 
 
 class Task(NamedTuple):
@@ -36,22 +28,6 @@ class Task(NamedTuple):
 
     partition: LedPartition
     job: Job
-
-
-class Backoff:
-    """Seconds to wait after the n-th failure in a row: doubling, capped, and spread by up to a half."""
-
-    def __init__(
-        self, initial: timedelta, cap: timedelta, spread: Callable[[float, float], float] = random.uniform
-    ) -> None:
-        self._initial = initial.total_seconds()
-        self._cap = cap.total_seconds()
-        self._spread = spread
-
-    def after(self, failures: int) -> float:
-        """The pause after ``failures`` failures, at least one."""
-        longest = min(self._cap, self._initial * 2.0 ** min(failures - 1, 30))
-        return self._spread(longest / 2, longest)
 
 
 class Workers:
@@ -64,13 +40,13 @@ class Workers:
         metrics: Metrics,
         health: Health,
         revisit: Callable[[TopicPartition, float], None],
+        repeats: Repeats,
     ) -> None:
         self._queue = queue
         self._metrics = metrics
         self._health = health
         self._revisit = revisit
-        self._backoff = Backoff(settings.retry_initial, settings.retry_cap)
-        self._failures: dict[TopicPartition, int] = {}
+        self._failures = Failures(Backoff(settings.retry_initial, settings.retry_cap), metrics, repeats)
         self._concurrency = settings.concurrency
         self._threads = 0
 
@@ -82,27 +58,41 @@ class Workers:
 
     def reconfigure(self, settings: UploadSettings) -> None:
         """Take other settings; where fewer are to run, the queue leaves the other threads without work."""
-        self._backoff = Backoff(settings.retry_initial, settings.retry_cap)
+        self._failures.backoff = Backoff(settings.retry_initial, settings.retry_cap)
         self._concurrency = settings.concurrency
         self._queue.resize(settings.concurrency)
         self.start()
 
+    def forget(self, at: TopicPartition) -> None:
+        """The partition is not ours any more, nor are its failures."""
+        self._failures.forget(at)
+
     def _work(self) -> None:
         while (taken := self._queue.take()) is not None:
             at, task = taken
-            retry_after = 0.0
+            retry_after, slow_down, segment = 0.0, False, isinstance(task.job, Work)
+            self._measure()
+            self._metrics.retries.inc(at in self._failures)
             try:
                 self._carry_out(task)
                 task.partition.error = None
-                self._failures.pop(at, None)
-                self._health.finished(segment=isinstance(task.job, Work))
-                if not isinstance(task.job, Work):
+                self._failures.succeeded(at, wrote=segment)
+                self._health.finished(segment=segment)
+                if not segment:
                     self._revisit(at, 0.0)
             except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
-                retry_after = self._failed(task, error)
+                slow_down = isinstance(error, SlowDown)
+                retry_after, told = self._failures.failed(at, error)
+                task.partition.error = told or task.partition.error
+                self._health.failed(f"{at}: {type(error).__name__}: {error}", segment=segment)
                 self._revisit(at, retry_after)
             finally:
-                self._queue.done(at, task, retry_after)
+                self._queue.done(at, task, retry_after, slow_down=slow_down)
+                self._measure()
+
+    def _measure(self) -> None:
+        self._metrics.running.set(self._queue.running())
+        self._metrics.upload_limit.set(self._queue.limit)
 
     def _carry_out(self, task: Task) -> None:
         started = time.monotonic()
@@ -126,25 +116,3 @@ class Workers:
             bytes=size,
             seconds=round(seconds, 3),
         )
-
-    def _failed(self, task: Task, error: Exception) -> float:
-        """Tell who must know; the seconds to wait."""
-        at, kind = task.partition.at, type(error).__name__
-        failures = self._failures[at] = self._failures.get(at, 0) + 1
-        pause = self._backoff.after(failures)
-        self._metrics.failures.labels(kind).inc()
-        self._health.failed(f"{at}: {kind}: {error}", segment=isinstance(task.job, Work))
-        event = {"partition": str(at), "kind": kind, "error": str(error), "again_in": round(pause, 3)}
-        if isinstance(error, _QUIET):
-            logger.debug("job_outdated", **event)
-            return pause
-        task.partition.error = f"{kind}: {error}"
-        if isinstance(error, Fenced):
-            logger.warning("leadership_lost", **event)
-        elif isinstance(error, _LOUD):
-            logger.error("job_failed", **event)
-        elif isinstance(error, StoreError):
-            logger.warning("job_failed", **event)
-        else:
-            logger.error("job_failed", **event, exc_info=error)
-        return pause

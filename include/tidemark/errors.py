@@ -7,8 +7,11 @@
   x StoreError            the store did not do what was asked
     + NotFound            the object is not there
     + PreconditionFailed  If-Match or If-None-Match did not hold: somebody else was there first
-    + AccessDenied        the credentials or the policy do not allow it
+    + Refused             the store will not do it until a person acts
+      + AccessDenied      ... the credentials or the policy do not allow it
+      + BucketMissing     ... there is no such bucket
     + UnknownOutcome      no answer, or one that proves nothing: the request may or may not have taken effect
+      + SlowDown          ... because too much is asked of the store
   x ContinuityError       an offset is missing, or is claimed twice
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
@@ -74,12 +77,27 @@ class PreconditionFailed(StoreError):
     """The object's state is not the one that the request was conditional on."""
 
 
-class AccessDenied(StoreError):
+class Refused(StoreError):
+    """The store will not do this until a person acts; what was asked is still right."""
+
+
+class AccessDenied(Refused):
     """The credentials are wrong, or the policy does not allow the request."""
+
+
+class BucketMissing(Refused):
+    """There is no such bucket: nothing is known about any key in it."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "the bucket does not exist; create it, or correct its name in the configuration")
 
 
 class UnknownOutcome(StoreError):
     """No proof either way: read the object back before deciding anything."""
+
+
+class SlowDown(UnknownOutcome):
+    """The store is asked for more than it gives at the moment: ask for less."""
 
 
 class ContinuityError(TidemarkError):

@@ -11,7 +11,7 @@ import pytest
 from tests.end_to_end.deployment import SmallDeployment
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
-from tidemark.store.s3 import clients
+from tidemark.store.clients import forget_clients
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def small(
     """A deployment of two topics on the session's servers."""
     for name, value in s3_server.env().items():
         monkeypatch.setenv(name, value)
-    clients.cache_clear()
+    forget_clients()
     mark = uuid.uuid4().hex[:8]
     topics = (f"plain-{mark}", f"transactional-{mark}")
     yield SmallDeployment(tmp_path, kafka, s3_server, mark, topics)
-    clients.cache_clear()
+    forget_clients()

@@ -26,7 +26,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
 from tests.support.spark import delta_conf, jars_conf, s3a_conf, spark_submit
-from tidemark.store.s3 import clients
+from tidemark.store.clients import forget_clients
 
 DAY = 86_400_000
 NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
@@ -47,7 +47,7 @@ def landed(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_server.env().items():
             patch.setenv(name, value)
-        clients.cache_clear()
+        forget_clients()
         topic = f"read-{uuid.uuid4().hex[:8]}"
         small = SmallDeployment(tmp_path_factory.mktemp("reading"), kafka, s3_server, topic, (topic,))
         kafka.create_topic(topic, partitions=2)
@@ -67,7 +67,7 @@ def landed(
         small.upload()
         assert small.convert(topic)["rows"] == 900
         yield small, topic, sorted(expected)
-        clients.cache_clear()
+        forget_clients()
 
 
 def block(name: str, small: SmallDeployment, topic: str) -> str:

@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Fetched, LocalStore, Store, StoreOptions, open_store, put_once
-from tidemark.store.s3 import S3Store, clients
+from tidemark.store.clients import forget_clients
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
     """The server, with its credentials where boto3 looks for them, and no client left over from other ones."""
     for name, value in s3_server.env().items():
         monkeypatch.setenv(name, value)
-    clients.cache_clear()
+    forget_clients()
     yield s3_server
-    clients.cache_clear()
+    forget_clients()
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -189,6 +189,6 @@ def test_wrong_credentials_are_loud(s3: S3Server, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_answer_is_an_unknown_outcome(s3: S3Server) -> None:
-    write, read = clients(f"http://127.0.0.1:{free_port()}", "us-east-1", path_style=True, connections=2)
+    options = StoreOptions(endpoint_url=f"http://127.0.0.1:{free_port()}", region="us-east-1", path_style=True)
     with pytest.raises(UnknownOutcome, match="no answer"):
-        S3Store("raw", write=write, read=read).put("k", b"")
+        open_store("s3://raw", options).put("k", b"")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.uploader_agent.fakes import WatchedStore
 from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.limits import Traffic
 from uploader_agent import cli
 
 
@@ -45,10 +46,10 @@ def main() -> None:
     notes, number, when, suffix, n, _, *arguments = sys.argv[1:]
     opened: dict[str, Store] = {}
 
-    def opener(url: str, options: StoreOptions | None = None) -> Store:
+    def opener(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
         if url not in opened:
             fault = (signal.Signals[number], when, suffix, int(n))
-            opened[url] = FaultyStore(open_store(url, options), Path(notes), *fault)
+            opened[url] = FaultyStore(open_store(url, options, traffic), Path(notes), *fault)
         return opened[url]
 
     setattr(cli, "open_store", opener)  # noqa: B010 - it is no name that the module offers

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from uploader_agent.failures import Backoff
 from uploader_agent.queue import UploadQueue
-from uploader_agent.workers import Backoff
 
 
 class Clock:

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tests.support.s3 import S3Server
 from tidemark.errors import NotFound, StoreError
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.s3 import clients
+from tidemark.store.clients import clients
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from tidemark.store.s3 import clients
     ],
 )
 def test_payload_is_signed_on_an_open_wire_only(url: str | None, signed: bool) -> None:
-    write, _ = clients(url, "us-east-1", path_style=True, connections=2)
-    chosen = write.meta.config.s3  # type: ignore[attr-defined]
+    made = clients(StoreOptions(endpoint_url=url, region="us-east-1"))
+    chosen = made.write.meta.config.s3  # type: ignore[attr-defined]
     assert chosen["payload_signing_enabled"] is signed
 
 

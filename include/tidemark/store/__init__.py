@@ -7,6 +7,7 @@ boto3 is imported when an S3 store is first opened, so that what Airflow parses 
 
 from tidemark.store.base import Fetched, ObjectInfo, Store, put_once
 from tidemark.store.local import LocalStore
-from tidemark.store.opening import StoreOptions, open_store
+from tidemark.store.opening import open_store
+from tidemark.store.options import StoreOptions
 
 __all__ = ["Fetched", "LocalStore", "ObjectInfo", "Store", "StoreOptions", "open_store", "put_once"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import BinaryIO, NamedTuple, Protocol
 
-from tidemark.errors import PreconditionFailed, UnknownOutcome
+from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
 
 
 class ObjectInfo(NamedTuple):
@@ -90,8 +90,11 @@ def put_once(store: Store, key: str, body: bytes) -> str:
     """
     try:
         return store.put(key, body, if_none_match=True)
-    except (PreconditionFailed, UnknownOutcome):
-        there = store.get(key)
+    except (PreconditionFailed, UnknownOutcome) as error:
+        try:
+            there = store.get(key)
+        except NotFound:
+            raise error from None
         if there.body != body:
             raise PreconditionFailed(key, "exists with other content; it is written once and never replaced") from None
         return there.etag

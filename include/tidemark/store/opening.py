@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING
 
 from tidemark.errors import FormatError
 from tidemark.layout import split_store_url
 from tidemark.store.base import Store
 from tidemark.store.local import LocalStore
+from tidemark.store.options import StoreOptions
+
+if TYPE_CHECKING:
+    from tidemark.store.limits import Traffic
 
 
-class StoreOptions(BaseModel):
-    """How to reach S3. Credentials are never here: they come from AWS's default chain (role, environment, profile)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+$")
-    region: str | None = None
-    path_style: bool = False
-    connections: int = Field(default=16, ge=1, le=1000)
-
-
-def open_store(url: str, options: StoreOptions | None = None) -> Store:
-    """The store of ``s3://bucket`` or ``file:///directory``.
+def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
+    """The store of ``s3://bucket`` or ``file:///directory``; ``traffic`` is asked before anything is sent to S3.
 
     Raises:
         FormatError: neither, or with a path below the bucket (a prefix is given apart).
@@ -34,10 +26,9 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
         raise FormatError(url, "must name a bucket alone; the prefix is given apart")
     if root.startswith("file://"):
         return LocalStore(Path(root.removeprefix("file://")))
-    from tidemark.store.s3 import S3Store, clients
+    from tidemark.store.clients import clients
+    from tidemark.store.s3 import S3Store
 
     chosen = options or StoreOptions()
-    write, read = clients(
-        chosen.endpoint_url, chosen.region, path_style=chosen.path_style, connections=chosen.connections
-    )
-    return S3Store(root.removeprefix("s3://"), write=write, read=read)
+    found = clients(chosen) if traffic is None else clients(chosen, traffic)
+    return S3Store(root.removeprefix("s3://"), found, chosen)

@@ -1,0 +1,214 @@
+"""Limits on every request that hold whatever the server does: connecting, sending, waiting, and receiving.
+
+``urllib3`` knows a limit for connecting and one for each read. It sends with whatever limit the socket happens to
+have, and has none for a whole request, so that a server which takes or gives a byte now and then holds a thread for
+ever. Here every call on the socket is given what is left: of ``no_progress``, and of the time that the whole request
+may have. Only time spent in the socket counts, so our own pauses (a slow disk, a bandwidth cap) never fail a request.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+_BLOCK = 256 << 10
+"""Bytes of a body that are read and sent at a time; http.client's 16 KiB cost a quarter more CPU."""
+
+T = TypeVar("T")
+
+
+class Limits(NamedTuple):
+    """Seconds, and bytes a second; see :class:`tidemark.store.options.StoreOptions`."""
+
+    connect_timeout: float
+    no_progress: float
+    deadline: float
+    min_rate: int
+
+
+class Overrun(TimeoutError):
+    """A request was ended because it broke a limit, which the message names."""
+
+
+class Traffic(Protocol):
+    """Who is told of what goes to the store, and may slow it down."""
+
+    def request(self, operation: str) -> None:
+        """A request of this S3 operation is about to be sent."""
+        ...
+
+    def admit(self, size: int, total: int) -> int:
+        """Wait until some of the next ``size`` bytes of a request of ``total`` bytes may be sent; returns how many."""
+        ...
+
+
+class FreeTraffic:
+    """Nobody is told, and all may go at once."""
+
+    def request(self, operation: str) -> None:
+        """See :class:`Traffic`."""
+
+    def admit(self, size: int, total: int) -> int:
+        """See :class:`Traffic`."""
+        del total
+        return size
+
+
+class TimedSocket:
+    """A connected socket whose calls end in time; stands in for it in a connection."""
+
+    def __init__(self, sock: socket.socket, limits: Limits, traffic: Traffic) -> None:
+        self._sock = sock
+        self._limits = limits
+        self._traffic = traffic
+        self._left = self._allowed = limits.deadline
+        self._total = 0
+
+    def begin(self, size: int) -> None:
+        """A request with ``size`` bytes of body starts."""
+        self._total = size
+        self._left = self._allowed = self._limits.deadline + size / self._limits.min_rate
+
+    def extend(self, size: int) -> None:
+        """A reply with ``size`` bytes of body has started."""
+        self._left += size / self._limits.min_rate
+        self._allowed += size / self._limits.min_rate
+
+    def sendall(self, data: ReadableBuffer) -> None:
+        """As a socket's, but any progress starts ``no_progress`` anew."""
+        view = memoryview(data).cast("B")
+        while view:
+            piece = view[: self._traffic.admit(len(view), self._total)]
+            while piece:
+                sent = self.timed(lambda piece=piece: self._sock.send(piece))  # type: ignore[misc]  # a default is no argument
+                piece, view = piece[sent:], view[sent:]
+
+    def makefile(self, mode: str = "rb", buffering: int = -1) -> io.RawIOBase | io.BufferedReader:
+        """What replies are read from."""
+        assert mode == "rb"
+        raw = self._sock.makefile("rb", buffering=0)
+        return _Reader(self, raw, eof_is_error=True) if buffering == 0 else io.BufferedReader(_Reader(self, raw))
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Ignored: the limits rule."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._sock.fileno()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def timed(self, call: Callable[[], T]) -> T:
+        """``call`` within what is left. Raises :class:`Overrun`."""
+        within = min(self._limits.no_progress, self._left)
+        if within <= 0:
+            raise self._overrun()
+        self._sock.settimeout(within)
+        started = time.monotonic()
+        try:
+            return call()
+        except TimeoutError as error:
+            if within < self._limits.no_progress:
+                raise self._overrun() from error
+            raise Overrun(f"no byte moved for {within:g} s (store.no_progress)") from error
+        finally:
+            self._left -= time.monotonic() - started
+
+    def _overrun(self) -> Overrun:
+        return Overrun(f"was not over after {self._allowed:g} s (store.deadline, and its bytes at store.min_rate)")
+
+
+class _Reader(io.RawIOBase):
+    """What a timed socket receives.
+
+    With ``eof_is_error``, as for the unbuffered file on which botocore awaits ``100 Continue``: at the end of the
+    stream it would read empty lines for ever.
+    """
+
+    def __init__(self, sock: TimedSocket, raw: io.RawIOBase, *, eof_is_error: bool = False) -> None:
+        super().__init__()
+        self._sock = sock
+        self._raw = raw
+        self._eof_is_error = eof_is_error
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Receive something."""
+        count = self._sock.timed(lambda: self._raw.readinto(buffer)) or 0
+        if count == 0 and self._eof_is_error:
+            raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection before it replied")
+        return count
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._raw.close()
+        super().close()
+
+
+class _Timed(AWSHTTPConnection):
+    """What a connection of ours does besides; mixed in before botocore's own classes."""
+
+    limits: Limits
+    traffic: Traffic
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.blocksize = _BLOCK
+        self._size = 0
+
+    def connect(self) -> None:
+        """Connect, within ``connect_timeout``, and put the limits on what follows."""
+        super().connect()
+        timed = TimedSocket(self.sock, self.limits, self.traffic)
+        timed.begin(self._size)
+        self.sock = cast("socket.socket", timed)
+
+    def request(self, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **options: Any) -> Any:
+        """Send a request; its time starts now."""
+        self._size = int((headers or {}).get("Content-Length") or 0)
+        if self.sock is not None:
+            cast("TimedSocket", self.sock).begin(self._size)
+        return super().request(method, url, body, headers, *args, **options)
+
+    def getresponse(self) -> Any:
+        """Await the reply; its body gets the time that its size allows."""
+        timed = cast("TimedSocket", self.sock)
+        response = super().getresponse()
+        timed.extend(int(response.headers.get("Content-Length") or 0))
+        return response
+
+
+def pool_classes(limits: Limits, traffic: Traffic) -> dict[str, type]:
+    """Connection pools by scheme, as ``urllib3`` takes them, whose requests keep to ``limits``."""
+    rules: dict[str, Any] = {"limits": limits, "traffic": traffic}
+    http = type("Http", (_Timed, AWSHTTPConnection), rules)
+    https = type("Https", (_Timed, AWSHTTPSConnection), rules)
+    return {
+        "http": type("HttpPool", (AWSHTTPConnectionPool,), {"ConnectionCls": http}),
+        "https": type("HttpsPool", (AWSHTTPSConnectionPool,), {"ConnectionCls": https}),
+    }
+
+
+def overrun(error: BaseException | None) -> Overrun | None:
+    """The limit that ``error`` came from, if it did."""
+    while error is not None and not isinstance(error, Overrun):
+        error = error.__cause__ or error.__context__
+    return error

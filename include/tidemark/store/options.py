@@ -1,0 +1,78 @@
+"""How to reach a store, what to say with every object that is written, and how long to wait for it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from tidemark.config import Duration, Settings, Size
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+_TAG = re.compile(r"[\w\s+\-=.:/@]*")
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+StorageClass = Literal["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"]
+"""Those from which an object can be read at once: what is uploaded is read again."""
+
+
+class StoreOptions(Settings):
+    """How to reach S3. Credentials are never here: they come from AWS's default chain (role, environment, profile).
+
+    A request ends when a connection is not made within ``connect_timeout``, when no byte has moved for
+    ``no_progress``, or when the store has had it wait for ``deadline`` and the time that its bytes take at
+    ``min_rate`` (bytes a second). More than ``multipart_from`` bytes go in parts of ``part_size``. An object gets the
+    KMS key, storage class and tags of the options, and no request reaches a bucket of another account than
+    ``expected_bucket_owner``.
+    """
+
+    endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+$")
+    region: str | None = None
+    path_style: bool = False
+    connections: int = Field(default=16, ge=1, le=1000)
+
+    connect_timeout: Duration = Field(default=timedelta(seconds=5), gt=timedelta(0))
+    no_progress: Duration = Field(default=timedelta(seconds=30), gt=timedelta(0))
+    deadline: Duration = Field(default=timedelta(seconds=60), gt=timedelta(0))
+    min_rate: Size = Field(default=256 << 10, ge=1 << 10)
+
+    multipart_from: Size = Field(default=_GIB, ge=5 * _MIB, le=5 * _GIB)
+    part_size: Size = Field(default=64 * _MIB, ge=5 * _MIB, le=5 * _GIB)
+
+    sse_kms_key_id: str | None = Field(default=None, pattern=r"^\S+$")
+    storage_class: StorageClass | None = None
+    tags: dict[str, str] = Field(default_factory=dict, max_length=10)
+    expected_bucket_owner: str | None = Field(default=None, pattern=r"^\d{12}$")
+
+    @field_validator("tags")
+    @classmethod
+    def _check_tags(cls, tags: dict[str, str]) -> dict[str, str]:
+        """S3's own rules for tags."""
+        for name, value in tags.items():
+            if not 1 <= len(name) <= 128 or len(value) > 256:
+                raise ValueError(f"the tag {name!r} must have a name of 1 to 128 and a value of at most 256 characters")
+            if name.lower().startswith("aws:"):
+                raise ValueError(f"the tag {name!r} starts with aws:, which is AWS's own")
+            if not _TAG.fullmatch(name) or not _TAG.fullmatch(value):
+                raise ValueError(f"the tag {name!r} may have letters, digits, spaces and + - = . _ : / @ alone")
+        return tags
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.deadline < self.no_progress:
+            raise ValueError("deadline must not be shorter than no_progress")
+        if self.part_size > self.multipart_from:
+            raise ValueError("part_size must not be larger than multipart_from")
+        if self.sse_kms_key_id and not self.is_private:
+            raise ValueError("sse_kms_key_id needs an https endpoint: S3 takes KMS requests over TLS alone")
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether TLS or the loopback interface keeps others off the wire."""
+        url = urlsplit(self.endpoint_url or "https://")
+        return url.scheme == "https" or url.hostname in _LOOPBACK

@@ -1,0 +1,58 @@
+"""A server that does what a test says with each connection, for faults that no real server shows on demand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+from tests.support.ports import HOST
+
+Behaviour = Callable[[socket.socket, threading.Event], None]
+
+
+class WireServer:
+    """Gives each connection to ``behave`` in a thread, with an event that is set when the server ends."""
+
+    def __init__(self, behave: Behaviour) -> None:
+        self._behave = behave
+        self._listener = socket.create_server((HOST, 0))
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self.endpoint = f"http://{HOST}:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # it was closed: the server ends
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # the client goes when it has had enough
+            connection.settimeout(10)
+            self._behave(connection, self._ended)
+
+
+def read_head(connection: socket.socket) -> bytes:
+    """A request's line and headers, read byte by byte so that nothing of the body is lost."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n") and (byte := connection.recv(1)):
+        head += byte
+    return head
