@@ -22,6 +22,7 @@ from tests.uploader_agent.fakes import FakeMetadata, WatchedStore
 from tidemark.errors import AccessDenied
 from tidemark.layout import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.limits import Traffic
 from uploader_agent import cli
 from uploader_agent.events import InotifyDoorbell
 from uploader_agent.log_dirs import find_partitions, topic_id_of
@@ -100,8 +101,8 @@ def main() -> None:
     gates = Gates(Path(folder))
     disk = [path for path in sorted(gates._folder.parent.joinpath("disk").iterdir()) if path.is_dir()]
 
-    def opener(url: str, options: StoreOptions | None = None) -> Store:
-        store = WatchedStore(open_store(url, options))
+    def opener(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
+        store = WatchedStore(open_store(url, options, traffic))
         store.before = gates.before
         return store
 
