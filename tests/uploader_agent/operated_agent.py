@@ -40,7 +40,7 @@ class DiskMetadata:
 
     def led(self) -> dict[TopicPartition, Led]:
         found = find_partitions(self._log_dirs).partitions
-        self._told.leads = {at: Led(3, topic_id_of(folder)) for at, folder in found.items()}
+        self._told.leads = {at: Led(_epoch(folder), topic_id_of(folder)) for at, folder in found.items()}
         return self._told.led()
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
@@ -51,6 +51,11 @@ class DiskMetadata:
 
     def close(self) -> None:
         pass
+
+
+def _epoch(folder: Path) -> int:
+    """The newest epoch of the log."""
+    return int((folder / "leader-epoch-checkpoint").read_text().splitlines()[-1].split()[0])
 
 
 class Gates:
