@@ -27,11 +27,19 @@ SETTING = {"inc", "dec", "set", "set_to_current_time", "observe", "labels", "tim
 
 def set_in(path: Path) -> set[str]:
     """The ``<x>`` of all ``metrics.<x>.inc()`` and the like."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Attribute) and node.attr in SETTING and isinstance(node.value, ast.Attribute):
-            found.add(node.value.attr)
-    return found
+    accesses = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Attribute)
+    ]
+    return {
+        node.value.attr
+        for node in accesses
+        if node.attr in SETTING and isinstance(node.value, ast.Attribute) and _is_metrics(node.value.value)
+    }
+
+
+def _is_metrics(node: ast.expr) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name.lstrip("_") == "metrics"
 
 
 def test_every_metric_is_set_somewhere() -> None:

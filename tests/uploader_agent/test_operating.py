@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def test_sigterm_waits_for_a_slow_upload(operated: Operated, tmp_path: Path) -> 
         agent.wait_until(lambda: len(operated.begun()) == 1, timeout=30, what="sends")
         agent.send(signal.SIGTERM)
         manager.await_told(agent, "STOPPING", "1")
+        with pytest.raises(subprocess.TimeoutExpired):
+            agent.wait(1)
         assert operated.covered() == -1
         operated.open("slow")
         assert agent.wait(30) == 0, operated.log()
@@ -105,6 +108,8 @@ def test_sighup_refuses_as_a_whole_what_cannot_change(operated: Operated) -> Non
 def test_the_watchdog_hears_of_each_turn_and_of_nothing_else(operated: Operated, abstract: bool) -> None:
     address = f"@tidemark-{operated.port}" if abstract else str(operated.root / "notify")
     env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
+    # Nothing but the watchdog wakes the loop once all is uploaded.
+    operated.configure(scan_interval="1h", metadata_interval="1h", index={"min_interval": "1h", "idle_interval": "1h"})
     with Manager(address) as manager, operated.process(env=env) as agent:
         manager.await_told(agent, "READY", "1")
         manager.await_told(agent, "WATCHDOG", "1", times=4)
