@@ -7,7 +7,7 @@ Replicas roll where they like, so a segment that covers a hole may start far bel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import takewhile
@@ -59,6 +59,14 @@ def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None
         elif extension == "log":
             found.logs.append(Based(base, info))
     return found
+
+
+def manifests_of(store: Store, keys: PartitionKeys) -> Iterator[Based]:
+    """All manifests of a partition, by base offset, as they are listed."""
+    for info in store.list(keys.folder):
+        named = keys.base_offset(info.key)
+        if named is not None and named[1] == manifests.EXTENSION:
+            yield Based(named[0], info)
 
 
 def reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> Listing:

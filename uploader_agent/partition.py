@@ -174,6 +174,17 @@ class LedPartition:
         """Whether it is known what the store has."""
         return self._place is not None
 
+    @property
+    def where(self) -> tuple[Store, PartitionKeys]:
+        """The store and the keys of a surveyed partition."""
+        assert self._place is not None
+        return self._place.store, self._place.keys
+
+    def lineage(self) -> Lineage:
+        """The log's, as its directory has it. Raises SegmentChanged if that is gone."""
+        with PartitionFiles(self.folder, self.led.topic_id) as files:
+            return files.lineage()
+
     # -- the workers' side --------------------------------------------------------------------------------------------
 
     def run(self, job: Job) -> StoredManifest | None:
@@ -214,11 +225,7 @@ class LedPartition:
 
     def _load(self, store: Store, keys: PartitionKeys) -> RemoteState:
         epoch, topic_id = self.led.leader_epoch, self.led.topic_id
-        return state.load(store, keys, self._lineage(), epoch, topic_id, self._context.broker)
-
-    def _lineage(self) -> Lineage:
-        with PartitionFiles(self.folder, self.led.topic_id) as files:
-            return files.lineage()
+        return state.load(store, keys, self.lineage(), epoch, topic_id, self._context.broker)
 
     def _upload(self, work: Work) -> StoredManifest | None:
         place, offsets = self._place, self.offsets
@@ -230,7 +237,7 @@ class LedPartition:
         guards = Guards(self._fence, self._context.pause, self._context.superseded)
         stored = upload(place, work, seen, guards, open_before=opened, known=known)
         if stored is not None:
-            lineage = self._lineage()
+            lineage = self.lineage()
             with self._lock:
                 self._remote.add(stored, lineage)
         return stored
@@ -269,7 +276,7 @@ class LedPartition:
     def _write_watermark(self) -> None:
         assert self._place is not None
         store, keys = self._place.store, self._place.keys
-        lineage, attempts = self._lineage(), 0
+        lineage, attempts = self.lineage(), 0
         self._search_store(lineage)
         while True:
             with self._lock:

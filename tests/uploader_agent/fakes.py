@@ -216,9 +216,10 @@ class World:
         return AgentSettings.model_validate(base | changes)
 
     @contextmanager
-    def agent(self, doorbell: Doorbell | None = None, **changes: Any) -> Iterator[Agent]:
+    def agent(self, doorbell: Doorbell | None = None, *, read_only: bool = False, **changes: Any) -> Iterator[Agent]:
         with closing(doorbell or SilentDoorbell()) as bell:
-            yield Agent(self.settings(**changes), self.broker, self.metadata, lambda _url: self.store, bell)
+            settings = self.settings(**changes)
+            yield Agent(settings, self.broker, self.metadata, lambda _url: self.store, bell, read_only=read_only)
 
     def once(self, **changes: Any) -> Agent:
         """Run a new agent's ``upload_once``, as after a restart."""

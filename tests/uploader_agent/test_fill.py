@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -273,7 +274,7 @@ def test_a_running_follower_fills_by_itself(leader: World, follower: World) -> N
         assert agent is not None
 
 
-def running(world: World, **settings: object) -> Iterator[object]:
+def running(world: World, **settings: Any) -> Iterator[object]:
     with world.agent(SilentDoorbell(), **settings) as agent:
         thread = threading.Thread(target=agent.run)
         thread.start()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ NEVER = "1d"
 
 
 @contextmanager
-def running(world: World, doorbell: Doorbell, **settings: object) -> Iterator[Agent]:
+def running(world: World, doorbell: Doorbell, **settings: Any) -> Iterator[Agent]:
     """An agent in a thread of this process; it has drained when the block ends."""
     with world.agent(doorbell, **settings) as agent:
         thread = threading.Thread(target=agent.run)

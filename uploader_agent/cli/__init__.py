@@ -8,32 +8,21 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from enum import StrEnum
-from functools import partial
-from pathlib import Path
-from typing import Annotated
+from contextlib import ExitStack
 
 import structlog
 import typer
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
-from tidemark.store import open_store
 from uploader_agent import __version__, reports
-from uploader_agent.broker import Broker, read_broker
-from uploader_agent.events import InotifyDoorbell
+from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, broker_of, locked, surveyed
+from uploader_agent.cli.inspecting import leaders, plan, verify_command
+from uploader_agent.cli.repairing import backfill
 from uploader_agent.health import HttpServer
-from uploader_agent.lock import lock_directories
-from uploader_agent.logs import configure
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import AdminMetadata, connect
-from uploader_agent.metrics import Metrics
 from uploader_agent.notify import Notifier
 from uploader_agent.reload import Reload
-from uploader_agent.settings import AgentSettings, load_settings
-from uploader_agent.throttle import StoreTraffic
+from uploader_agent.settings import load_settings
 
 logger = structlog.get_logger(__name__)
 
@@ -48,28 +37,13 @@ config_app = typer.Typer(help="About the agent's file.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
 
-class Output(StrEnum):
-    """How a command answers."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-ConfigOption = Annotated[
-    Path,
-    typer.Option("--config", "-c", help="The agent's YAML file.", envvar="TIDEMARK_AGENT_CONFIG", show_default=True),
-]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for people, json for programs.")]
-DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
-
-
 @app.command(
     epilog="Example: tidemark-agent run -c agent.yaml  (SIGTERM ends it properly, SIGHUP reads the file again)"
 )
 def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Upload segments as they are rotated, until SIGTERM or SIGINT."""
     settings, notifier = load_settings(config), Notifier()
-    with _agent(settings, notifier) as agent, ExitStack() as stack:
+    with locked(settings, notifier) as agent, ExitStack() as stack:
         if settings.http.port is not None:
             server = HttpServer(settings.http.host, settings.http.port, agent.health, agent.metrics.registry)
             stack.enter_context(server)
@@ -87,7 +61,7 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
 def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
     """Upload all that may go now, and exit: 1 if a partition failed."""
     settings = load_settings(config)
-    with _agent(settings) as agent:
+    with locked(settings) as agent:
         agent.upload_once()
         lines = reports.of(agent.leadership.partitions.values())
     _print(lines, output, seen=agent.leadership.seen)
@@ -98,21 +72,24 @@ def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Ou
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
 def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
     """Compare disk, broker and store without uploading anything; may run beside the agent."""
-    settings = load_settings(config)
-    configure(settings)
-    with _build(settings, _broker(settings), read_only=True) as agent:
-        agent.survey()
+    with surveyed(load_settings(config)) as agent:
         lines = reports.of(agent.leadership.partitions.values())
     _print(lines, output, seen=agent.leadership.seen)
     if not agent.leadership.seen or any(line.error for line in lines):
         raise typer.Exit(1)
 
 
+app.command(epilog="Example: tidemark-agent plan -c agent.yaml --topic orders")(plan)
+app.command(epilog="Example: tidemark-agent leaders -c agent.yaml --output json")(leaders)
+app.command("verify", epilog="Example: tidemark-agent verify -c agent.yaml --topic orders --deep")(verify_command)
+app.command(epilog="Example: tidemark-agent backfill orders 7 --from 81000 --to 82000 --dry-run")(backfill)
+
+
 @config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")
 def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
     """Read the file and the broker's own files, and show what follows from them. Contacts nobody."""
     settings = load_settings(config)
-    broker = _broker(settings)
+    broker = broker_of(settings)
     endpoint = resolver_of(settings.raw).default()
     found = {
         "broker": broker.node_id,
@@ -135,47 +112,9 @@ def version() -> None:
     typer.echo(__version__)
 
 
-def _broker(settings: AgentSettings) -> Broker:
-    return read_broker(settings.broker.properties, settings.broker.bootstrap)
-
-
-@contextmanager
-def _build(
-    settings: AgentSettings, broker: Broker, *, notifier: Notifier | None = None, read_only: bool = False
-) -> Iterator[Agent]:
-    """The agent with its real surroundings."""
-    connections = max(settings.store.connections, settings.upload.concurrency + 2)
-    options = settings.store.model_copy(update={"connections": connections})
-    client = settings.broker.client
-    with (
-        closing(StoreTraffic(Metrics(), settings.upload.bandwidth)) as traffic,
-        closing(
-            AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
-        ) as metadata,
-        closing(InotifyDoorbell()) as doorbell,
-    ):
-        opener = partial(open_store, options=options, traffic=traffic)
-        yield Agent(
-            settings, broker, metadata, opener, doorbell, notifier=notifier, traffic=traffic, read_only=read_only
-        )
-
-
-@contextmanager
-def _agent(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Agent]:
-    """The agent that uploads, with its directories locked."""
-    configure(settings)
-    broker = _broker(settings)
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
-    with (
-        lock_directories([*broker.log_dirs, settings.state_dir]),
-        _build(settings, broker, notifier=notifier) as agent,
-    ):
-        yield agent
-
-
 def _print(lines: list[reports.Line], output: Output, *, seen: bool) -> None:
     if output is Output.JSON:
-        typer.echo(json.dumps({"broker_reached": seen, "partitions": [line._asdict() for line in lines]}))
+        typer.echo(json.dumps({"broker_reached": seen, "partitions": [line.to_json() for line in lines]}))
     else:
         typer.echo(reports.table(lines))
 
@@ -190,7 +129,3 @@ def main() -> None:
     except (TidemarkError, OSError) as error:
         sys.stderr.write(f"tidemark-agent: {error}\n")
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

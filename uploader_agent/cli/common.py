@@ -1,0 +1,142 @@
+"""What the commands share: their options, the agent that they build, and how they answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.store import open_store
+from uploader_agent.broker import Broker, read_broker
+from uploader_agent.events import InotifyDoorbell
+from uploader_agent.lock import lock_directories
+from uploader_agent.logs import configure
+from uploader_agent.loop import Agent
+from uploader_agent.metadata import AdminMetadata, connect
+from uploader_agent.metrics import Metrics
+from uploader_agent.notify import Notifier
+from uploader_agent.places import OpenStore
+from uploader_agent.reports import columns
+from uploader_agent.settings import AgentSettings
+from uploader_agent.throttle import StoreTraffic
+
+_PROGRESS = 2.0
+"""Seconds between two lines of progress."""
+
+
+class Output(StrEnum):
+    """How a command answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+ConfigOption = Annotated[
+    Path,
+    typer.Option("--config", "-c", help="The agent's YAML file.", envvar="TIDEMARK_AGENT_CONFIG", show_default=True),
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for people, json for programs.")]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")]
+DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
+
+
+def broker_of(settings: AgentSettings) -> Broker:
+    """The broker's own files. Raises ConfigError."""
+    return read_broker(settings.broker.properties, settings.broker.bootstrap)
+
+
+@contextmanager
+def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
+    """What opens stores, with a connection for each upload and two for everything else; and what meters them all."""
+    connections = max(settings.store.connections, settings.upload.concurrency + 2)
+    options = settings.store.model_copy(update={"connections": connections})
+    with closing(StoreTraffic(Metrics(), settings.upload.bandwidth)) as traffic:
+        yield partial(open_store, options=options, traffic=traffic), traffic
+
+
+@contextmanager
+def built(
+    settings: AgentSettings, broker: Broker, *, notifier: Notifier | None = None, read_only: bool = False
+) -> Iterator[Agent]:
+    """The agent with its real surroundings."""
+    client = settings.broker.client
+    with (
+        opened(settings) as (opener, traffic),
+        closing(
+            AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
+        ) as metadata,
+        closing(InotifyDoorbell()) as doorbell,
+    ):
+        yield Agent(
+            settings, broker, metadata, opener, doorbell, notifier=notifier, traffic=traffic, read_only=read_only
+        )
+
+
+@contextmanager
+def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Agent]:
+    """The agent that uploads, with its directories locked."""
+    configure(settings)
+    broker = broker_of(settings)
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        lock_directories([*broker.log_dirs, settings.state_dir]),
+        built(settings, broker, notifier=notifier) as agent,
+    ):
+        yield agent
+
+
+@contextmanager
+def surveyed(settings: AgentSettings, topics: list[str] | None = None) -> Iterator[Agent]:
+    """An agent that only looks, and has, at ``topics`` or all; may run beside the one that uploads."""
+    configure(settings)
+    others = [topic for topic in topics or () if not settings.takes(topic)]
+    if others:
+        raise typer.BadParameter(f"the agent's file leaves out {', '.join(others)}", param_hint="--topic")
+    if topics:
+        settings = settings.model_copy(update={"include": tuple(map(re.escape, topics))})
+    with built(settings, broker_of(settings), read_only=True) as agent:
+        agent.survey()
+        yield agent
+
+
+class Answer:
+    """Lines of one kind, named tuples: JSON lines as they come, or a table at the end."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add(self, line: Any) -> None:
+        """One more line."""
+        if self._output is Output.JSON:
+            typer.echo(json.dumps(line._asdict()))
+        else:
+            self._rows.append(line)
+
+    def close(self, heads: list[str]) -> None:
+        """Print the table, if it is one."""
+        if self._output is Output.TEXT:
+            typer.echo(columns([heads, *self._rows]))
+
+
+class Progress:
+    """Says on standard error what is done, every two seconds."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """What is done so far; usually not printed."""
+        if time.monotonic() - self._said >= _PROGRESS:
+            self._said = time.monotonic()
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()

@@ -1,0 +1,13 @@
+"""``tidemark-agent verify``: what the store has of a partition, against itself, ``offset.wm`` and the broker's disk.
+
+* ``findings``: the words in which it is said, and which of them mean that something is wrong
+* ``segment``: one segment: its manifest, its objects, its bytes
+* ``partition``: all of a partition's segments together: continuity, lineage, what is still to come
+
+Only reads. Memory is bounded by the segments looked at at a time, not by a partition's age.
+"""
+
+from uploader_agent.verify.findings import Finding, Word
+from uploader_agent.verify.partition import Verdict, verify
+
+__all__ = ["Finding", "Verdict", "Word", "verify"]

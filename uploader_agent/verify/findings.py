@@ -1,0 +1,39 @@
+"""The words of ``verify``, for a finding and, as the worst of its findings, for a partition."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Word(StrEnum):
+    """Ascending by how much a person should care."""
+
+    OK = "OK"
+    LAGGING = "LAGGING"
+    """Segments that may go are not in the store yet, or ``offset.wm`` is behind what is there."""
+    COMPACTED = "COMPACTED"
+    """Offsets that the broker's compaction has removed."""
+    OVERLAP = "OVERLAP"
+    """Two segments hold the same offsets of the same log, as after a change of leader; readers take each once."""
+    TRUNCATED = "TRUNCATED"
+    """Offsets that an unclean election cut off the log; the stored bytes of the dead branch are not read."""
+    GAP = "GAP"
+    """Offsets that no readable segment has."""
+    CORRUPT = "CORRUPT"
+    """An object that is not what its manifest says, or bytes that break the format."""
+
+
+class Finding(NamedTuple):
+    """``[offset, end)`` of a partition, the object that it is about if it is one, and what is to be said.
+
+    ``wrong`` is what makes the command fail: a GAP that nobody has acknowledged, or a CORRUPT object whose offsets no
+    other segment has or that its own manifest vouches for.
+    """
+
+    word: Word
+    offset: int
+    end: int
+    object: str | None
+    detail: str
+    wrong: bool = False

@@ -1,0 +1,192 @@
+"""All segments of a partition together: is each offset there, once, on the live log, and as far as it could be?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from tidemark.intervals import Intervals
+from tidemark.layout import PartitionKeys
+from tidemark.records import Lineage
+from tidemark.store import Store
+from uploader_agent import coverage, gaps, watermark
+from uploader_agent.files import PartitionFiles, checksum, file_name
+from uploader_agent.partition import LedPartition
+from uploader_agent.verify.findings import Finding, Word
+from uploader_agent.verify.segment import Checked, check
+from uploader_agent.watermark import StoredWatermark
+
+Item = TypeVar("Item")
+
+_AT_A_TIME = 64
+"""Segments that are looked at before the next are listed."""
+
+
+class Verdict(NamedTuple):
+    """A partition's word is that of its worst finding."""
+
+    partition: str
+    word: Word
+    wrong: int
+    segments: int
+    bytes: int
+    next_offset: int | None
+    high_watermark: int | None
+
+
+def verify(
+    partition: LedPartition,
+    pool: ThreadPoolExecutor,
+    tell: Callable[[Finding], None],
+    progress: Callable[[int], None],
+    *,
+    deep: bool,
+) -> Verdict:
+    """Verify a surveyed ``partition``; ``tell`` gets each finding, ``progress`` the segments done so far.
+
+    Raises StoreError, FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
+    """
+    return _Verification(partition, pool, tell, progress, deep=deep).run()
+
+
+class _Verification:
+    """The steps of :func:`verify`."""
+
+    def __init__(
+        self,
+        partition: LedPartition,
+        pool: ThreadPoolExecutor,
+        tell: Callable[[Finding], None],
+        progress: Callable[[int], None],
+        *,
+        deep: bool,
+    ) -> None:
+        self._partition = partition
+        self._pool = pool
+        self._tell = tell
+        self._progress = progress
+        self._deep = deep
+        self._worst = Word.OK
+        self._wrong = self._segments = self._bytes = 0
+        self._covered = Intervals()
+        self._line_1: int | None = None
+        self._line_1_is_there = False
+
+    def run(self) -> Verdict:
+        """All of it."""
+        store, keys = self._partition.where
+        stored = watermark.read(store, keys)
+        live = self._partition.lineage()
+        if stored is not None:
+            live = live.with_history(Lineage(stored.watermark.lineage))
+            self._line_1 = stored.base_offset
+            self._tell_history(stored)
+        for checked in self._check_segments(store, keys, live):
+            self._take(checked)
+        if stored is not None:
+            self._tell_holes(stored, keys)
+        self._tell_lag(stored)
+        offsets = self._partition.offsets
+        return Verdict(
+            str(self._partition.at),
+            self._worst,
+            self._wrong,
+            self._segments,
+            self._bytes,
+            stored.watermark.next_offset if stored else None,
+            offsets.high_watermark if offsets else None,
+        )
+
+    def _say(self, finding: Finding) -> None:
+        order = list(Word)
+        if order.index(finding.word) > order.index(self._worst):
+            self._worst = finding.word
+        self._wrong += finding.wrong
+        self._tell(finding)
+
+    def _tell_history(self, stored: StoredWatermark) -> None:
+        found = stored.watermark
+        for cut in found.truncations:
+            detail = f"cut off when epoch {cut.new_epoch} took over from {cut.old_epoch}"
+            self._say(Finding(Word.TRUNCATED, cut.at, cut.old_next, None, detail))
+        for gap in found.gaps:
+            detail = f"{gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC"
+            self._say(Finding(Word.GAP, gap.start, gap.end, None, detail, wrong=True))
+        for gap in found.acknowledged_gaps:
+            self._say(Finding(Word.GAP, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
+
+    def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
+        one = partial(check, store, keys, live=live, deep=self._deep)
+        bases = (found.base_offset for found in coverage.manifests_of(store, keys))
+        for some in _chunks(bases, _AT_A_TIME):
+            yield from self._pool.map(one, some)
+
+    def _take(self, checked: Checked) -> None:
+        self._segments += 1
+        self._bytes += checked.size
+        self._progress(self._segments)
+        self._line_1_is_there |= checked.base_offset == self._line_1
+        for finding in checked.findings:
+            self._say(finding)
+        own = Intervals([(checked.base_offset, checked.readable_end)])
+        for part in own & self._covered:
+            detail = f"also in segments before {checked.base_offset}"
+            self._say(Finding(Word.OVERLAP, part.start, part.end, None, detail))
+        self._covered |= own
+        self._compare_with_disk(checked)
+
+    def _compare_with_disk(self, checked: Checked) -> None:
+        """The broker's own file of the same offsets has the same bytes, but where compaction goes on."""
+        base, log = checked.base_offset, checked.log
+        ends = {one.base_offset: one.next_offset for one in self._partition.segments}
+        if log is None or ends.get(base) != checked.next_offset:
+            return
+        with PartitionFiles(self._partition.folder, self._partition.led.topic_id) as files:
+            file = files.open(file_name(base, "log"))
+            if file is None:
+                return
+            rule = f"has {log.size} bytes, and {files.path(file.name)} {file.size}" if file.size != log.size else None
+            if rule is None and self._deep and f"{checksum(file):08x}" != log.crc32c:
+                rule = f"has CRC32C {log.crc32c}, and {files.path(file.name)} another one"
+        if rule is not None:
+            key = self._partition.where[1].file(file.name)
+            self._say(Finding(Word.CORRUPT, base, checked.next_offset, key, rule, wrong=True))
+
+    def _tell_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
+        """What ``offset.wm`` counts must be there; what is missing above must stand in it as a gap."""
+        found = stored.watermark
+        told = gaps.offsets(found.gaps) | gaps.offsets(found.acknowledged_gaps)
+        for hole in self._covered.missing(found.start_offset, found.next_offset) - told:
+            detail = "offset.wm counts them, but no readable segment has them"
+            self._say(Finding(Word.GAP, hole.start, hole.end, None, detail, wrong=True))
+        for above in found.ranges_above:
+            for hole in self._covered.missing(*above) - told:
+                detail = "offset.wm names them above its next offset, but no readable segment has them"
+                self._say(Finding(Word.GAP, hole.start, hole.end, None, detail, wrong=True))
+        if not self._line_1_is_there:
+            detail = f"line 1 names {stored.base_offset}, which is the base of no stored segment"
+            self._say(Finding(Word.CORRUPT, stored.base_offset, stored.base_offset, keys.watermark, detail, wrong=True))
+
+    def _tell_lag(self, stored: StoredWatermark | None) -> None:
+        partition, offsets = self._partition, self._partition.offsets
+        high_watermark = offsets.high_watermark if offsets else 0
+        for segment in partition.segments:
+            end = segment.next_offset
+            if end is None or end > high_watermark:
+                continue
+            for part in self._covered.missing(segment.base_offset, end):
+                detail = "on the broker's disk, rotated and committed, and not in the store yet"
+                self._say(Finding(Word.LAGGING, part.start, part.end, None, detail))
+        next_offset = stored.watermark.next_offset if stored else partition.start
+        reached = self._covered.contiguous_from(next_offset)
+        if reached > next_offset:
+            self._say(Finding(Word.LAGGING, next_offset, reached, None, "in the store, and not in offset.wm yet"))
+
+
+def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk

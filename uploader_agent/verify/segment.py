@@ -1,0 +1,180 @@
+"""One stored segment: are its objects there, are they what the manifest says, and do the bytes say the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
+from tidemark.layout import PartitionKeys
+from tidemark.manifest import ObjectSum, SegmentManifest
+from tidemark.records import Lineage, SegmentScanner
+from tidemark.store import ObjectInfo, Store
+from uploader_agent import manifests
+from uploader_agent.files import file_name
+from uploader_agent.objects import READ_SIZE
+from uploader_agent.verify.findings import Finding, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A segment's findings, and which of its offsets a reader gets: ``[base_offset, readable_end)``.
+
+    ``log`` is what the broker's own file must be as well; None where that may differ: compacted, or not whole.
+    """
+
+    base_offset: int
+    next_offset: int
+    readable_end: int
+    size: int = 0
+    log: ObjectSum | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+
+def check(store: Store, keys: PartitionKeys, base_offset: int, live: Lineage, *, deep: bool) -> Checked:
+    """Check the segment of the manifest at ``base_offset`` against the ``live`` lineage; ``deep`` reads all bytes.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    key = keys.segment(base_offset, manifests.EXTENSION)
+    try:
+        stored = manifests.read(store, keys, base_offset)
+    except FormatError as error:
+        wrong = Finding(Word.CORRUPT, base_offset, base_offset, key, error.rule, wrong=True)
+        return Checked(base_offset, base_offset, base_offset, findings=[wrong])
+    if stored is None:
+        return Checked(base_offset, base_offset, base_offset)
+    return _Check(store, keys, stored.manifest, live).run(deep=deep)
+
+
+class _Check:
+    """The steps of :func:`check`."""
+
+    def __init__(self, store: Store, keys: PartitionKeys, manifest: SegmentManifest, live: Lineage) -> None:
+        self._store = store
+        self._keys = keys
+        self._manifest = manifest
+        self._live = live
+        self._log = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
+        self._findings: list[Finding] = []
+
+    def run(self, *, deep: bool) -> Checked:
+        manifest = self._manifest
+        end = self._readable_end()
+        readable = True
+        for name, total in manifest.objects.items():
+            broken = self._check_object(name, total, deep=deep)
+            if broken is not None:
+                self._findings.append(broken)
+                readable = readable and name != self._log
+        if self._log not in manifest.objects:
+            key = self._keys.segment(manifest.base_offset, manifests.EXTENSION)
+            self._say(Word.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
+            readable = False
+        if manifest.last_batch_end < manifest.next_offset and not manifest.damage:
+            self._say_missing(manifest.last_batch_end, manifest.next_offset)
+        exact = manifest.state == "whole" and not manifest.compacted
+        return Checked(
+            manifest.base_offset,
+            manifest.next_offset,
+            end if readable else manifest.base_offset,
+            sum(total.size for total in manifest.objects.values()),
+            manifest.objects.get(self._log) if exact else None,
+            self._findings,
+        )
+
+    def _readable_end(self) -> int:
+        manifest = self._manifest
+        end = manifest.next_offset
+        if manifest.damage is not None:
+            end = manifest.damage.offset
+            detail = f"kept as damaged: at byte {manifest.damage.position}, {manifest.damage.rule}"
+            key = self._keys.file(self._log)
+            self._findings.append(Finding(Word.CORRUPT, end, manifest.next_offset, key, detail))
+        diverged = Lineage(manifest.lineage).divergence(self._live, end)
+        if diverged is None:
+            return end
+        at = max(manifest.base_offset, diverged)
+        self._findings.append(Finding(Word.TRUNCATED, at, end, self._keys.file(self._log), "is of a dead branch"))
+        return at
+
+    def _check_object(self, name: str, total: ObjectSum, *, deep: bool) -> Finding | None:
+        key = self._keys.file(name)
+        try:
+            info = self._store.head(key)
+        except NotFound:
+            word = Word.GAP if name == self._log else Word.CORRUPT
+            return self._wrong(word, key, "is not there, though its manifest names it")
+        rule = _differs(info, total)
+        if rule is None and deep:
+            try:
+                rule = (
+                    self._read_log(info) if name == self._log and not self._manifest.damage else self._read(info, total)
+                )
+            except (PreconditionFailed, NotFound):
+                rule = "was replaced while it was read: verify again"
+        return None if rule is None else self._wrong(Word.CORRUPT, key, rule)
+
+    def _read(self, info: ObjectInfo, total: ObjectSum) -> str | None:
+        value = 0
+        for piece in _pieces(self._store, info):
+            value = crc32c(piece, value)
+        return None if f"{value:08x}" == total.crc32c else f"has bytes of CRC32C {value:08x} and not {total.crc32c}"
+
+    def _read_log(self, info: ObjectInfo) -> str | None:
+        manifest, lineage = self._manifest, Lineage(self._manifest.lineage)
+        scanner, expected = SegmentScanner(info.key, manifest.base_offset), manifest.base_offset
+        try:
+            for piece in _pieces(self._store, info):
+                for header in scanner.batches(piece):
+                    if header.base_offset > expected:
+                        self._say_missing(expected, header.base_offset)
+                    if header.leader_epoch >= 0 and lineage.epoch_at(header.base_offset) not in {
+                        header.leader_epoch,
+                        None,
+                    }:
+                        return (
+                            f"holds offset {header.base_offset} of leader epoch {header.leader_epoch}, off its lineage"
+                        )
+                    expected = header.next_offset
+            summary = scanner.finish()
+        except SegmentError as error:
+            return f"is damaged at byte {error.position}, offset {error.offset}: {error.detail}"
+        if expected != manifest.last_batch_end:
+            return f"ends at offset {expected}, and its manifest says {manifest.last_batch_end}"
+        sum_ = f"{summary.crc32c:08x}"
+        said = manifest.objects[self._log].crc32c
+        return None if sum_ == said else f"has bytes of CRC32C {sum_} and not {said}"
+
+    def _say_missing(self, start: int, end: int) -> None:
+        key = self._keys.file(self._log)
+        if self._manifest.compacted:
+            self._findings.append(Finding(Word.COMPACTED, start, end, key, "removed by compaction"))
+        else:
+            detail = f"not in the segment, and cleanup.policy was {self._manifest.cleanup_policy}"
+            self._findings.append(Finding(Word.GAP, start, end, key, detail, wrong=True))
+
+    def _say(self, word: Word, start: int, end: int, key: str, detail: str) -> None:
+        self._findings.append(Finding(word, start, end, key, detail, wrong=True))
+
+    def _wrong(self, word: Word, key: str, detail: str) -> Finding:
+        return Finding(word, self._manifest.base_offset, self._manifest.next_offset, key, detail, wrong=True)
+
+
+def _differs(info: ObjectInfo, total: ObjectSum) -> str | None:
+    """By what the store knows of an object without its bytes."""
+    if info.size != total.size:
+        return f"has {info.size} bytes, and its manifest says {total.size}"
+    if info.crc32c is not None and f"{info.crc32c:08x}" != total.crc32c:
+        return f"has CRC32C {info.crc32c:08x}, and its manifest says {total.crc32c}"
+    if info.etag != total.etag:
+        return f"is version {info.etag}, and its manifest says {total.etag}: readers refuse it; `backfill` mends that"
+    return None
+
+
+def _pieces(store: Store, info: ObjectInfo) -> Iterator[bytes]:
+    for start in range(0, info.size, READ_SIZE):
+        yield store.get_range(info.key, start, min(info.size, start + READ_SIZE), if_match=info.etag)
