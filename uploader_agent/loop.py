@@ -16,6 +16,7 @@ from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell
 from uploader_agent.fill import Filler
 from uploader_agent.health import Health
+from uploader_agent.hold import Hold
 from uploader_agent.indexes import Indexes
 from uploader_agent.leadership import Leadership
 from uploader_agent.metadata import Metadata
@@ -69,6 +70,8 @@ class Agent:
         self._stopping = threading.Event()
         self._drained = threading.Event()
         places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only)
+        holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
+        self.hold = Hold(holding, broker.log_dirs, settings.state_dir, self.metrics)
         context = Context(
             broker.node_id,
             places.settle,
@@ -76,6 +79,7 @@ class Agent:
             places.control,
             self._drained.wait,
             self.metrics.superseded.inc,
+            self.hold,
             search_interval=settings.scan_interval.total_seconds(),
         )
         self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
@@ -173,6 +177,7 @@ class Agent:
             due |= self._refresh()
         if now >= self._next_scan:
             self._next_scan = now + self._settings.scan_interval.total_seconds()
+            self.hold.enforce()
             due = set(self.leadership.partitions)
         self._look_at(due & self.leadership.partitions.keys())
         self._write_indexes()

@@ -16,7 +16,7 @@ from tidemark.records import (
     parse_producer_snapshot,
 )
 from tidemark.stored import utc_now
-from uploader_agent.files import Bytes, OpenFile, PartitionFiles, checksum, file_name
+from uploader_agent.files import Bytes, OpenFile, SegmentFiles, checksum, file_name
 from uploader_agent.metadata import UNKNOWN_POLICY
 
 SNAPSHOT_PATIENCE = timedelta(seconds=1)
@@ -58,7 +58,7 @@ def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damag
     return Damage(position=summary.size, offset=summary.next_offset, rule=rule)
 
 
-def producer_snapshot(files: PartitionFiles, offset: int) -> Bytes | None:
+def producer_snapshot(files: SegmentFiles, offset: int) -> Bytes | None:
     """``<offset>.snapshot``; None if there is none, or it is damaged or not whole yet."""
     name = file_name(offset, "snapshot")
     file = files.open(name)
@@ -69,7 +69,7 @@ def producer_snapshot(files: PartitionFiles, offset: int) -> Bytes | None:
 
 
 def await_producer_snapshot(
-    files: PartitionFiles, end: int, rotated_at: datetime, pause: Callable[[float], object]
+    files: SegmentFiles, end: int, rotated_at: datetime, pause: Callable[[float], object]
 ) -> Bytes | None:
     """:func:`producer_snapshot` at a segment's end, waiting until a second after the rotation; ``pause`` takes seconds.
 
@@ -87,7 +87,7 @@ def transactions_in(snapshot: Bytes) -> tuple[OpenTransaction, ...]:
     return open_transactions(parse_producer_snapshot(snapshot.content, snapshot.name))
 
 
-def _is_whole(snapshot: Bytes, files: PartitionFiles) -> bool:
+def _is_whole(snapshot: Bytes, files: SegmentFiles) -> bool:
     try:
         parse_producer_snapshot(snapshot.content, files.path(snapshot.name))
     except FormatError:
