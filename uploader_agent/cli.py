@@ -166,8 +166,9 @@ def _agent(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
     configure(settings)
     broker = _broker(settings)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
+    links = [folder for folder in settings.hold.links if folder.is_dir()]
     with (
-        lock_directories([*broker.log_dirs, settings.state_dir]),
+        lock_directories([*broker.log_dirs, settings.state_dir, *links]),
         _build(settings, broker, notifier=notifier) as agent,
     ):
         yield agent

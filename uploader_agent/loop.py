@@ -284,6 +284,7 @@ class Agent:
             logger.warning("drain_timed_out", limit=str(self._settings.drain))
         self._drained.set()
         self._write_indexes(now=True)
+        self.hold.close()
 
 
 def _turn_limit(settings: AgentSettings) -> float:

@@ -36,7 +36,15 @@ from uploader_agent.hold import Hold
 from uploader_agent.manifests import Facts, Observed, StoredManifest
 from uploader_agent.objects import Relation, Summed, create, find, put_derived, relate, replace, summed
 from uploader_agent.provisional import cut_indexes, cut_log
-from uploader_agent.scan import Scanned, await_producer_snapshot, missing_end, producer_snapshot, scan, transactions_in
+from uploader_agent.scan import (
+    Scanned,
+    await_producer_snapshot,
+    missing_end,
+    policy_of,
+    producer_snapshot,
+    scan,
+    transactions_in,
+)
 from uploader_agent.superseded import copy_aside
 
 logger = structlog.get_logger(__name__)
@@ -117,7 +125,8 @@ class _Upload:
     def __init__(self, place: Place, work: Work, seen: Observed, guards: Guards, files: SegmentFiles) -> None:
         self._place = place
         self._work = work
-        self._seen = seen
+        policy = policy_of(place.folder.parent, place.at, work.base_offset, seen.cleanup_policy)
+        self._seen = dataclasses.replace(seen, cleanup_policy=policy)
         self._guards = guards
         self._files = files
         self._path = files.path(self._name("log"))

@@ -21,6 +21,9 @@ Held = dict[int, tuple[Note, Keeper]]
 class HeldFiles:
     """:class:`uploader_agent.files.SegmentFiles` over a directory that may be gone, and the segments held of it.
 
+    The lineage is the live one, with what is known of held segments whose ``.log`` was opened: the broker forgets the
+    epochs below its log start. With no directory, it is what was written down when the segments were live.
+
     ``spoilt`` is told a base offset and the reason when held bytes are found to be other than those held.
     """
 
@@ -59,11 +62,12 @@ class HeldFiles:
 
     def lineage(self) -> Lineage:
         """See :class:`uploader_agent.files.SegmentFiles`."""
+        trusted = self._from_held
+        if self._live is None:
+            trusted = trusted | {base for base, (note, _) in self._held.items() if not note.deleted}
         lineage = self._live.lineage() if self._live else Lineage()
-        for base in sorted(self._held, reverse=True):
-            note, _ = self._held[base]
-            if note.diverges(lineage) is None:
-                lineage = lineage.with_history(Lineage(note.lineage))
+        for base in sorted(trusted, reverse=True):
+            lineage = lineage.with_history(Lineage(self._held[base][0].lineage))
         return lineage
 
     def next_base(self, base_offset: int) -> int | None:

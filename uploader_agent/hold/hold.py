@@ -96,8 +96,7 @@ class Hold:
     def files(self, at: TopicPartition, topic_id: str | None, folder: Path | None) -> SegmentFiles:
         """A partition's files, to be used with ``with``: what ``folder`` has, else what is held.
 
-        ``folder`` is None where the partition is on no disk here any more. Its ``lineage`` is the live one, with what
-        the held segments know of the offsets below it.
+        ``folder`` is None where the partition is on no disk here any more. See :class:`HeldFiles`.
 
         Raises:
             SegmentChanged: the directory is gone or another incarnation's, and nothing is held.
@@ -126,6 +125,10 @@ class Hold:
     def recorded(self, at: TopicPartition, topic_id: str | None, offsets: Intervals) -> None:
         """Forget that ``offsets`` were given up: ``offset.wm`` says so."""
         self._yielded.remove((at, topic_id), offsets)
+
+    def close(self) -> None:
+        """Let go of all descriptors; links stay for the next agent."""
+        self._shelf.close()
 
     # -- for the loop -------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class Shelf:
         """``links`` are directories for hard links; at most ``descriptors`` are kept open. Reads back what is there."""
         self._descriptors = descriptors
         self._open = 0
+        self._newest = -1.0  # no segment whose descriptors may be closed for an older one was modified later than this
         self._sets: dict[Owner, Held] = {}
         self._lock = threading.RLock()
         self._said: set[object] = set()
@@ -98,9 +99,16 @@ class Shelf:
             self._open -= keeper.count
         keeper.drop()
 
+    def close(self) -> None:
+        """Drop what this process alone keeps: what is held by descriptors."""
+        for key, _, keeper in list(self.all()):
+            if keeper.count:
+                self.drop(key)
+
     def _put(self, note: Note, keeper: Keeper) -> None:
         with self._lock:
             self._open += keeper.count
+            self._newest = max(self._newest, note.modified if keeper.count else -1.0)
             self._sets.setdefault((note.at, note.topic_id), {})[note.base_offset] = note, keeper
 
     def _link(self, note: Note, files: Mapping[str, int], device: int) -> Keeper | None:
@@ -115,14 +123,18 @@ class Shelf:
     def _has_room(self, needed: int, modified: float) -> bool:
         """Whether ``needed`` more descriptors may be kept, if need be in place of newer segments that are not gone."""
         while self._open + needed > self._descriptors:
+            if modified >= self._newest:
+                return False
             newer = [
                 (note.modified, key)
                 for key, note, keeper in self.all()
                 if keeper.count and note.modified > modified and not keeper.is_last(note.log)
             ]
             if not newer:
+                self._newest = modified
                 return False
-            self.drop(max(newer, key=lambda one: one[0])[1])
+            self._newest, newest = max(newer, key=lambda one: one[0])
+            self.drop(newest)
         return True
 
     def _say(self, what: object, event: str, **details: str) -> None:
