@@ -86,7 +86,9 @@ class Agent:
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
         self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats)
         self._indexes = Indexes(places, broker.node_id, settings.index)
-        self._filler = Filler(places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait)
+        self._filler = Filler(
+            places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait, self.hold
+        )
         self._revisits: dict[TopicPartition, float] = {}
         self._revisits_lock = threading.Lock()
         self._next_scan = self._next_metadata = 0.0

@@ -45,13 +45,17 @@ def rotated(
 ) -> Generator[Found]:
     """Open ``segments``, oldest first; those that are not what they were a moment ago are left out.
 
-    Closing the iterator closes what nobody has taken.
+    Closing the iterator closes what nobody has taken. OSError, if some could not be opened, is raised at the end.
     """
+    failure: OSError | None = None
     for start in range(0, len(segments), _AT_ONCE):
         taken: deque[tuple[LocalSegment, dict[str, int]]] = deque()
         try:
             for segment in segments[start : start + _AT_ONCE]:
-                taken.append((segment, take(files, segment.base_offset)))
+                try:
+                    taken.append((segment, take(files, segment.base_offset)))
+                except OSError as error:
+                    failure = error
             names = files.names()
             while taken:
                 found = _rotated(owned, lineage, *taken[0], names)
@@ -63,6 +67,8 @@ def rotated(
         finally:
             for _, opened_files in taken:
                 close_all(opened_files)
+    if failure is not None:
+        raise failure
 
 
 def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterator[Found]:
