@@ -22,9 +22,10 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.store import open_store
 from uploader_agent import __version__, reports
-from uploader_agent.broker import Broker, read_broker
+from uploader_agent.broker import Broker, parse_properties, read_broker
 from uploader_agent.events import InotifyDoorbell
 from uploader_agent.health import HttpServer
+from uploader_agent.hold import check_links, guarantee
 from uploader_agent.lock import lock_directories
 from uploader_agent.logs import configure
 from uploader_agent.loop import Agent
@@ -110,9 +111,13 @@ def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.
 
 @config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")
 def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
-    """Read the file and the broker's own files, and show what follows from them. Contacts nobody."""
+    """Read the file and the broker's own files, try what holding needs, and show what follows. Contacts nobody."""
     settings = load_settings(config)
     broker = _broker(settings)
+    check_links(settings.hold.links, broker.log_dirs)
+    holding = guarantee.check(broker.log_dirs, settings.hold)
+    properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
+    delay = guarantee.delete_delay(holding, properties, settings.scan_interval)
     endpoint = resolver_of(settings.raw).default()
     found = {
         "broker": broker.node_id,
@@ -124,9 +129,11 @@ def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.T
         "store": endpoint.store,
         "prefix": endpoint.prefix,
     }
-    typer.echo(
-        json.dumps(found) if output is Output.JSON else "\n".join(f"{key}: {value}" for key, value in found.items())
-    )
+    if output is Output.JSON:
+        said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
+        typer.echo(json.dumps(found | said))
+        return
+    typer.echo("\n".join([*(f"{key}: {value}" for key, value in found.items()), *guarantee.lines(holding, delay)]))
 
 
 @app.command()

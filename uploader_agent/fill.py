@@ -76,7 +76,7 @@ class Filler:
         Gaps of ``led`` partitions are their leader's own business. Before each gap up to ``delay`` seconds pass, so
         that one of several replicas is first. Whatever one gap meets, the others go on.
         """
-        entries = [entry for entry in self._open_gaps() if self._may_fill(entry, led)]
+        entries = [entry for entry in self._open_gaps(led) if self._may_fill(entry, led)]
         self._settled = {one for one in self._settled if one[0] in {_at(entry) for entry in entries}}
         filled = 0
         folders = find_partitions(self._log_dirs).partitions if entries else {}
@@ -111,8 +111,8 @@ class Filler:
             except Exception as error:  # filling is a help: it must outlive whatever one turn meets
                 logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
 
-    def _open_gaps(self) -> list[IndexEntry]:
-        """Entries with gaps of all brokers' indexes but ours."""
+    def _open_gaps(self, led: Collection[TopicPartition]) -> list[IndexEntry]:
+        """Entries with gaps of all brokers' indexes but ours. What these cover is held no longer, unless it is led."""
         control, store = self._places.control, self._places.control_store
         try:
             listed = {info.key: info.etag for info in store.list(control.indexes)}
@@ -131,6 +131,9 @@ class Filler:
             except (StoreError, FormatError) as error:
                 logger.warning("index_not_read", key=key, error=str(error))
                 continue
+            for entry in entries:
+                if _at(entry) not in led:
+                    self._hold.release(_at(entry), entry.topic_id, entry.next_offset)
             self._indexes[key] = _Known(read, [entry for entry in entries if entry.gaps])
         return [entry for known in self._indexes.values() for entry in known.entries]
 

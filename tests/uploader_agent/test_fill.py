@@ -77,6 +77,7 @@ def test_a_former_leader_fills_from_what_it_holds(leader: World, follower: World
         follower.metadata.leads = {}
         agent.upload_once()
         assert agent.metrics.filled._value.get() == 3
+        assert (0, 50) not in [(one.base_offset, one.next_offset) for one in agent.hold.segments(T, ID)], "covered"
     no_errors(leader.once())
     assert (leader.watermark()[1].next_offset, leader.watermark()[1].gaps) == (300, ())
 
