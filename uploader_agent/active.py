@@ -6,16 +6,13 @@ maximum; from then on only what was appended is read, 64 KiB at a time.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from tidemark.records import BatchHeader, parse_offset_index, parse_time_index
-from tidemark.records.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
 from tidemark.records.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from uploader_agent.files import OpenFile, PartitionFiles, file_name
+from uploader_agent.headers import headers
 
-_WINDOW = 64 << 10
 _INDEX_INTERVAL = 4096  # Kafka's index.interval.bytes; with a smaller one the walk only starts earlier
 _ANY_OFFSET = 1 << 62
 
@@ -40,12 +37,12 @@ class ActiveSpan:
                 return
             if base_offset != self._base_offset or log.size < self._position:
                 self._enter(files, log, base_offset)
-            for header in _headers(log, self._position):
+            for header in headers(log, self._position):
                 self._take(header)
 
     def _enter(self, files: PartitionFiles, log: OpenFile, base_offset: int) -> None:
         self._base_offset, self._position, self.first, self.largest = base_offset, 0, None, None
-        for header in _headers(log, 0):
+        for header in headers(log, 0):
             self._take(header)
             break
         entries = log.size // _INDEX_INTERVAL + 1
@@ -68,24 +65,6 @@ class ActiveSpan:
         if self.first is None and header.base_timestamp >= 0:
             self.first = header.base_timestamp
         self.largest = header.max_timestamp if self.largest is None else max(self.largest, header.max_timestamp)
-
-
-def _headers(log: OpenFile, position: int) -> Iterator[BatchHeader]:
-    """The headers of the whole batches from ``position`` on; ends quietly where the file or its sense ends."""
-    window, start = b"", position
-    while position + PREFIX_SIZE <= log.size:
-        if position + HEADER_SIZE[2] > start + len(window):
-            window, start = os.pread(log.descriptor, _WINDOW, position), position
-        at = position - start
-        if len(window) - at < PREFIX_SIZE or check_prefix(window, at) is not None:
-            return
-        if len(window) - at < HEADER_SIZE[window[at + PREFIX_SIZE - 1]]:
-            return
-        header = read_header(window, at, position)
-        if header.end > log.size:
-            return
-        yield header
-        position = header.end
 
 
 def _head(file: OpenFile, entries: int, entry_size: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from crc32c import crc32c
 from tidemark.errors import TidemarkError
 from tidemark.records import (
     Lineage,
+    SegmentSummary,
     parse_leader_epoch_checkpoint,
     parse_partition_metadata,
     parse_segment_file,
@@ -168,6 +169,44 @@ def checksum(content: Content, size: int | None = None) -> int:
     return value
 
 
+class SegmentFiles(Protocol):
+    """A partition's files, from wherever they are; usable with ``with``, which closes all that it opened."""
+
+    def open(self, name: str) -> OpenFile | None:
+        """Open a file for as long as this object lives; None if there is none.
+
+        Raises:
+            SegmentChanged: it is not what it was when its segment was rotated.
+        """
+        ...
+
+    def lineage(self) -> Lineage:
+        """Which epoch wrote which offsets; empty where that is unknown. Raises :class:`FormatError`."""
+        ...
+
+    def next_base(self, base_offset: int) -> int | None:
+        """The base offset of the segment after ``base_offset``, by a fresh look; None while it is active."""
+        ...
+
+    def verify(self, base_offset: int, summary: SegmentSummary) -> None:
+        """Raise :class:`SegmentChanged` if a scan of ``base_offset``'s segment contradicts what is known of it."""
+        ...
+
+    def path(self, name: str) -> str:
+        """For messages."""
+        ...
+
+    def close(self) -> None:
+        """Close everything."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class PartitionFiles:
     """A partition's directory, held by descriptor; usable with ``with``, which closes all that it opened."""
 
@@ -191,14 +230,19 @@ class PartitionFiles:
             raise SegmentChanged(f"{folder}: belongs to topic id {found}, not {topic_id}")
 
     def open(self, name: str) -> OpenFile | None:
-        """Open a file for as long as this object lives; None if there is none."""
-        try:
-            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
-        except FileNotFoundError:
+        """See :class:`SegmentFiles`."""
+        descriptor = self.descriptor(name)
+        if descriptor is None:
             return None
         self._stack.callback(os.close, descriptor)
-        stat = os.fstat(descriptor)
-        return OpenFile(name, stat.st_size, descriptor, stat)
+        return opened(name, descriptor)
+
+    def descriptor(self, name: str) -> int | None:
+        """A descriptor of a file that the caller closes; None if there is none."""
+        try:
+            return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        except FileNotFoundError:
+            return None
 
     def text(self, name: str) -> str | None:
         """The content of a small text file; None if there is none."""
@@ -210,10 +254,16 @@ class PartitionFiles:
         text = self.text(EPOCHS)
         return Lineage() if text is None else parse_leader_epoch_checkpoint(text, str(self.folder / EPOCHS))
 
+    def names(self) -> list[str]:
+        """All names in the directory, by a fresh look."""
+        return os.listdir(self._directory)  # noqa: PTH208 - by descriptor, not by path
+
     def next_base(self, base_offset: int) -> int | None:
-        """The base offset of the segment after ``base_offset``, by a fresh look at the directory."""
-        parsed = (parse_segment_file(name) for name in os.listdir(self._directory))  # noqa: PTH208 - by descriptor, not by path
-        return min((one[0] for one in parsed if one and one[1] == "log" and one[0] > base_offset), default=None)
+        """See :class:`SegmentFiles`."""
+        return min((base for base in log_bases(self.names()) if base > base_offset), default=None)
+
+    def verify(self, base_offset: int, summary: SegmentSummary) -> None:
+        """See :class:`SegmentFiles`. The broker's own files are believed as they are."""
 
     def path(self, name: str) -> str:
         """For messages."""
@@ -230,6 +280,18 @@ class PartitionFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def opened(name: str, descriptor: int) -> OpenFile:
+    """The whole of an open file."""
+    stat = os.fstat(descriptor)
+    return OpenFile(name, stat.st_size, descriptor, stat)
+
+
+def log_bases(names: Iterable[str], suffix: str = "") -> Iterator[int]:
+    """Base offsets of the ``.log`` files among ``names`` that end in ``suffix``."""
+    parsed = (parse_segment_file(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
+    return (one[0] for one in parsed if one and one[1] == "log")
 
 
 def file_name(offset: int, extension: str) -> str:

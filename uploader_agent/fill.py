@@ -21,6 +21,7 @@ from tidemark.layout import TopicPartition
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
 from uploader_agent import gaps
 from uploader_agent.files import SegmentChanged
+from uploader_agent.hold import Hold
 from uploader_agent.log_dirs import find_partitions, topic_id_of
 from uploader_agent.manifests import StoredManifest
 from uploader_agent.metrics import Metrics
@@ -57,6 +58,7 @@ class Filler:
         takes: Callable[[str], bool],
         metrics: Metrics,
         pause: Callable[[float], object],
+        hold: Hold,
     ) -> None:
         self._places = places
         self._broker = broker
@@ -64,6 +66,7 @@ class Filler:
         self._takes = takes
         self._metrics = metrics
         self._pause = pause
+        self._hold = hold
         self._indexes: dict[str, _Known] = {}
         self._settled: set[Settled] = set()
 
@@ -73,13 +76,13 @@ class Filler:
         Gaps of ``led`` partitions are their leader's own business. Before each gap up to ``delay`` seconds pass, so
         that one of several replicas is first. Whatever one gap meets, the others go on.
         """
-        entries = [entry for entry in self._open_gaps() if self._may_fill(entry, led)]
+        entries = [entry for entry in self._open_gaps(led) if self._may_fill(entry, led)]
         self._settled = {one for one in self._settled if one[0] in {_at(entry) for entry in entries}}
         filled = 0
         folders = find_partitions(self._log_dirs).partitions if entries else {}
         for entry in entries:
             folder = folders.get(_at(entry))
-            if folder is None:
+            if folder is None and not self._hold.segments(_at(entry), entry.topic_id):
                 continue
             try:
                 filled += self._fill(entry, folder, delay=delay)
@@ -108,8 +111,8 @@ class Filler:
             except Exception as error:  # filling is a help: it must outlive whatever one turn meets
                 logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
 
-    def _open_gaps(self) -> list[IndexEntry]:
-        """Entries with gaps of all brokers' indexes but ours."""
+    def _open_gaps(self, led: Collection[TopicPartition]) -> list[IndexEntry]:
+        """Entries with gaps of all brokers' indexes but ours. What these cover is held no longer, unless it is led."""
         control, store = self._places.control, self._places.control_store
         try:
             listed = {info.key: info.etag for info in store.list(control.indexes)}
@@ -128,18 +131,23 @@ class Filler:
             except (StoreError, FormatError) as error:
                 logger.warning("index_not_read", key=key, error=str(error))
                 continue
+            for entry in entries:
+                if _at(entry) not in led:
+                    self._hold.release(_at(entry), entry.topic_id, entry.next_offset)
             self._indexes[key] = _Known(read, [entry for entry in entries if entry.gaps])
         return [entry for known in self._indexes.values() for entry in known.entries]
 
     def _may_fill(self, entry: IndexEntry, led: Collection[TopicPartition]) -> bool:
         return self._takes(entry.topic) and _at(entry) not in led
 
-    def _fill(self, entry: IndexEntry, folder: Path, *, delay: float) -> int:
+    def _fill(self, entry: IndexEntry, folder: Path | None, *, delay: float) -> int:
         at, filled = _at(entry), 0
-        if topic_id_of(folder) != entry.topic_id:
+        if folder is None:
+            folder = Path(str(at))  # there is none: all that this broker has is held
+        elif topic_id_of(folder) != entry.topic_id:
             return 0
         _, store, keys = self._places.settle(at, entry.topic_id)
-        replica = Replica(Place(at, entry.topic_id, folder, store, keys, self._broker), self._pause)
+        replica = Replica(Place(at, entry.topic_id, folder, store, keys, self._broker, self._hold), self._pause)
         for wanted in gaps.offsets(entry.gaps):
             works = [
                 work

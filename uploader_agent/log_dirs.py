@@ -1,8 +1,8 @@
 """What lies on the broker's disks: which directory holds which partition, and which segments are in it.
 
-Nothing here opens a segment. Files that Kafka is making or has given up (``.cleaned``, ``.swap``, ``.deleted``) and
-directories that come or go (``-future``, ``-delete``, ``-stray``) have names that are no segment's and no
-partition's, so they are never seen.
+Nothing here opens a segment. Files that Kafka is making (``.cleaned``, ``.swap``) and directories that come or go
+(``-future``, ``-delete``, ``-stray``) have names that are no segment's and no partition's, so they are never seen;
+those that it has given up (``.deleted``) are told apart.
 
 Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
 """
@@ -22,6 +22,12 @@ PARTITION_METADATA = "partition.metadata"
 
 _PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
 _TRANSIENT = re.compile(r".+-(?:future|delete|stray)")
+
+DELETED = ".deleted"
+"""What Kafka appends to the names of a segment's files ``file.delete.delay.ms`` before it unlinks them."""
+
+_LISTINGS = 10
+"""How often a directory is listed again because a file of it went away meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +78,28 @@ def find_partitions(log_dirs: Iterable[Path]) -> Inventory:
     return Inventory(partitions, tuple(strangers), unreadable)
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A partition's directory: its segments by base offset, the last one active, and the bases of ``.log.deleted``."""
+
+    segments: list[LocalSegment]
+    deleted: frozenset[int] = frozenset()
+
+
+def list_segments(folder: Path) -> Listing:
+    """What is in a partition's directory; nothing if it is gone, or keeps changing: the next scan sees what is left."""
+    for _ in range(_LISTINGS):
+        try:
+            return _list(folder)
+        except FileNotFoundError:
+            if not folder.is_dir():
+                break
+    return Listing([])
+
+
 def find_segments(folder: Path) -> list[LocalSegment]:
-    """The segments of a partition's directory by base offset; the last one is active. Empty if it is gone."""
-    logs: dict[int, os.stat_result] = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                parsed = parse_segment_file(entry.name)
-                if parsed is not None and parsed[1] == "log":
-                    logs[parsed[0]] = entry.stat()
-    except FileNotFoundError:
-        return []  # the partition, or a segment of it, went away just now: the next scan sees what is left
-    bases = sorted(logs)
-    return [
-        LocalSegment(base, following, logs[base].st_size, logs[base].st_mtime)
-        for base, following in zip(bases, [*bases[1:], None], strict=True)
-    ]
+    """The segments of :func:`list_segments`."""
+    return list_segments(folder).segments
 
 
 def topic_id_of(folder: Path) -> str | None:
@@ -106,3 +118,23 @@ def topic_id_of(folder: Path) -> str | None:
 def _folders(log_dir: Path) -> list[str]:
     with os.scandir(log_dir) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def _list(folder: Path) -> Listing:
+    logs: dict[int, os.stat_result] = {}
+    deleted: set[int] = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            parsed = parse_segment_file(entry.name.removesuffix(DELETED))
+            if parsed is None or parsed[1] != "log":
+                continue
+            if entry.name.endswith(DELETED):
+                deleted.add(parsed[0])
+            else:
+                logs[parsed[0]] = entry.stat()
+    bases = sorted(logs)
+    segments = [
+        LocalSegment(base, following, logs[base].st_size, logs[base].st_mtime)
+        for base, following in zip(bases, [*bases[1:], None], strict=True)
+    ]
+    return Listing(segments, frozenset(deleted))

@@ -16,6 +16,7 @@ from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell
 from uploader_agent.fill import Filler
 from uploader_agent.health import Health
+from uploader_agent.hold import Hold
 from uploader_agent.indexes import Indexes
 from uploader_agent.leadership import Leadership
 from uploader_agent.metadata import Metadata
@@ -69,6 +70,8 @@ class Agent:
         self._stopping = threading.Event()
         self._drained = threading.Event()
         places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only)
+        holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
+        self.hold = Hold(holding, broker.log_dirs, settings.state_dir, self.metrics)
         context = Context(
             broker.node_id,
             places.settle,
@@ -76,13 +79,16 @@ class Agent:
             places.control,
             self._drained.wait,
             self.metrics.superseded.inc,
+            self.hold,
             search_interval=settings.scan_interval.total_seconds(),
         )
         self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
         self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats)
         self._indexes = Indexes(places, broker.node_id, settings.index)
-        self._filler = Filler(places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait)
+        self._filler = Filler(
+            places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait, self.hold
+        )
         self._revisits: dict[TopicPartition, float] = {}
         self._revisits_lock = threading.Lock()
         self._next_scan = self._next_metadata = 0.0
@@ -114,6 +120,7 @@ class Agent:
         self._workers.reconfigure(settings.upload)
         self._traffic.cap(settings.upload.bandwidth)
         self._indexes.reconfigure(settings.index)
+        self.hold.reconfigure(settings.hold)
         self._next_scan = self._next_metadata = 0.0
         return changed
 
@@ -173,6 +180,7 @@ class Agent:
             due |= self._refresh()
         if now >= self._next_scan:
             self._next_scan = now + self._settings.scan_interval.total_seconds()
+            self.hold.enforce()
             due = set(self.leadership.partitions)
         self._look_at(due & self.leadership.partitions.keys())
         self._write_indexes()
@@ -279,6 +287,7 @@ class Agent:
             logger.warning("drain_timed_out", limit=str(self._settings.drain))
         self._drained.set()
         self._write_indexes(now=True)
+        self.hold.close()
 
 
 def _turn_limit(settings: AgentSettings) -> float:

@@ -27,8 +27,9 @@ from uploader_agent import eligibility, gaps, state, watermark
 from uploader_agent.eligibility import Work
 from uploader_agent.files import PartitionFiles
 from uploader_agent.gaps import Evidence
+from uploader_agent.hold import Hold
 from uploader_agent.incarnations import Life
-from uploader_agent.log_dirs import LocalSegment, find_segments
+from uploader_agent.log_dirs import LocalSegment
 from uploader_agent.manifests import Observed, StoredManifest
 from uploader_agent.metadata import UNKNOWN_POLICY, Led, Offsets
 from uploader_agent.search import Search, Wanted
@@ -46,17 +47,12 @@ _ATTEMPTS = 3
 """How often ``offset.wm`` is read anew and written in one go, when it is said to be another than was read."""
 
 
-def _nothing(_at: TopicPartition, _topic_id: str | None) -> Intervals:
-    return Intervals()
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What all partitions of an agent share. ``settle`` says where a topic's incarnation lies.
 
     ``pause`` waits some seconds, shorter when the agent stops; ``superseded`` counts what is copied aside.
-    ``yielded`` are the offsets of a partition that were held and given up; while a partition has holes, the store is
-    searched every ``search_interval`` seconds.
+    While a partition has holes, the store is searched every ``search_interval`` seconds.
     """
 
     broker: int
@@ -65,7 +61,7 @@ class Context:
     control: ControlKeys
     pause: Callable[[float], object]
     superseded: Callable[[], object]
-    yielded: Callable[[TopicPartition, str | None], Intervals] = _nothing
+    hold: Hold
     search_interval: float = 0.0
 
 
@@ -85,6 +81,7 @@ class LedPartition:
         self._remote = RemoteState(context.broker)
         self._start: int | None = None
         self._offsets: Offsets | None = None
+        self._live_start: int | None = None  # base of the first segment on the disk
         self._disk_start: int | None = None  # as it was before the broker said what its log start is
         self._gaps: tuple[Gap, ...] = ()
         self._search = Search(context.control_store, context.control, context.search_interval)
@@ -95,8 +92,13 @@ class LedPartition:
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look at the disk again."""
-        self.segments = find_segments(self.folder)
+        """Look at the disk again, and hold what is not in the store."""
+        with self._lock:
+            final = self._remote.final
+        topic_id, epoch = self.led.topic_id, self.led.leader_epoch
+        found = self._context.hold.look(self.at, topic_id, epoch, self.folder, final, self.watermark)
+        self.segments = [*found.gone, *found.live]
+        self._live_start = found.live[0].base_offset if found.live else None
 
     def plan(self, quiet_before: float) -> list[Job]:
         """What is to be done, in order, by what was last seen of disk and broker."""
@@ -142,7 +144,7 @@ class LedPartition:
     @offsets.setter
     def offsets(self, offsets: Offsets | None) -> None:
         self._offsets = offsets
-        disk_start = self.segments[0].base_offset if self.segments else None
+        disk_start = self._live_start
         if disk_start != self._disk_start and any(gap.reason == "unknown" for gap in self._gaps):
             self._unwritten = True  # there is new evidence
         self._disk_start = disk_start
@@ -221,7 +223,8 @@ class LedPartition:
             self.life = life
             bases = [*remote.segments, *(segment.base_offset for segment in self.segments[:1])]
             self._start = remote.stored.watermark.start_offset if remote.stored else min(bases)
-            self._place = Place(self.at, self.led.topic_id, self.folder, store, keys, self._context.broker)
+            hold, broker = self._context.hold, self._context.broker
+            self._place = Place(self.at, self.led.topic_id, self.folder, store, keys, broker, hold)
 
     def _load(self, store: Store, keys: PartitionKeys) -> RemoteState:
         epoch, topic_id = self.led.leader_epoch, self.led.topic_id
@@ -251,10 +254,7 @@ class LedPartition:
         with self._lock:
             present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
         passed = gaps.offsets(self.watermark.acknowledged_gaps) if self.watermark else Intervals()
-        return (present.missing(start, max(start, self._local_start())) | (damaged - present)) - passed
-
-    def _local_start(self) -> int:
-        return self.segments[0].base_offset if self.segments else self._start or 0
+        return (self._lost(present, start) | (damaged - present)) - passed
 
     def _search_store(self, lineage: Lineage) -> None:
         """Learn what the store has for the holes after all, if it is time to look."""
@@ -266,12 +266,18 @@ class LedPartition:
             place=self._place,
             holes=self._holes,
             gaps=self.gaps,
-            local_start=self._local_start(),
+            local_start=self._live_start or 0,
             lineage=lineage,
             seen=Observed(offsets, self.cleanup_policy, self.led.leader_epoch),
             fence=self._fence,
         )
         self._search.run(wanted, self._remote, self._lock)
+
+    def _lost(self, present: Intervals, start: int) -> Intervals:
+        """What is neither ``present`` nor on the disk nor held, below the active segment."""
+        local = Intervals((one.base_offset, one.next_offset) for one in self.segments if one.next_offset is not None)
+        active = self.segments[-1].base_offset if self.segments else start
+        return present.missing(start, max(start, active)) - local
 
     def _write_watermark(self) -> None:
         assert self._place is not None
@@ -298,6 +304,11 @@ class LedPartition:
                 continue
             with self._lock:
                 self._remote.vouched(written)
+            self._context.hold.recorded(
+                self.at,
+                self.led.topic_id,
+                Intervals((gap.start, gap.end) for gap in (*new.gaps, *new.acknowledged_gaps)),
+            )
             return
 
     def _reload(self, store: Store, keys: PartitionKeys) -> None:
@@ -310,9 +321,10 @@ class LedPartition:
     def _view(self, lineage: Lineage, previous: Watermark | None) -> View:
         with self._lock:
             present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
+            lineage = self._remote.history(lineage)
         passed = previous.acknowledged_gaps if previous else ()
         known = (*(previous.gaps if previous else self._gaps), *passed)
-        missing = present.missing(start, max(start, self._local_start()))
+        missing = self._lost(present, start)
         found = gaps.find_gaps(missing, damaged - present, self._evidence(previous), known, utc_now())
         holding, passed = gaps.split(found, gaps.offsets(passed) | self._search.acknowledged)
         self._gaps = holding
@@ -322,7 +334,7 @@ class LedPartition:
     def _evidence(self, previous: Watermark | None) -> Evidence:
         cuts = previous.truncations if previous else ()
         return Evidence(
-            yielded=self._context.yielded(self.at, self.led.topic_id),
+            yielded=self._context.hold.yielded(self.at, self.led.topic_id),
             cut=Intervals((cut.at, cut.old_next) for cut in cuts),
             log_start=self.offsets.log_start_offset if self.offsets else None,
             disk_start=self._disk_start,

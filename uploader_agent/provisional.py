@@ -17,7 +17,7 @@ from tidemark.records import (
 )
 from tidemark.records.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from tidemark.records.transactions import TXN_INDEX_ENTRY_SIZE
-from uploader_agent.files import Bytes, OpenFile, PartitionFiles, file_name
+from uploader_agent.files import Bytes, OpenFile, SegmentFiles, file_name
 
 
 def cut_log(log: OpenFile, path: str, base_offset: int, high_watermark: int) -> OpenFile:
@@ -26,7 +26,7 @@ def cut_log(log: OpenFile, path: str, base_offset: int, high_watermark: int) -> 
     return log.cut(size)
 
 
-def cut_indexes(files: PartitionFiles, base_offset: int, summary: SegmentSummary) -> Iterator[Bytes]:
+def cut_indexes(files: SegmentFiles, base_offset: int, summary: SegmentSummary) -> Iterator[Bytes]:
     """The index files of the first ``summary.size`` bytes, which end before ``summary.next_offset``."""
     end, entries = summary.next_offset, summary.batch_count
     index = _read(files, file_name(base_offset, "index"), entries * INDEX_ENTRY_SIZE)
@@ -46,6 +46,6 @@ def cut_indexes(files: PartitionFiles, base_offset: int, summary: SegmentSummary
             yield Bytes(aborted.name, content[: decided * TXN_INDEX_ENTRY_SIZE])
 
 
-def _read(files: PartitionFiles, name: str, size: int) -> Bytes | None:
+def _read(files: SegmentFiles, name: str, size: int) -> Bytes | None:
     file = files.open(name)
     return None if file is None else Bytes(name, file.cut(min(file.size, size)).read())

@@ -95,8 +95,10 @@ class Replica:
     again: bool = False
 
     def segments(self) -> list[LocalSegment]:
-        """What is on the disk."""
-        return find_segments(self.place.folder)
+        """What is on the disk, and before that what is held of it alone."""
+        place, live = self.place, find_segments(self.place.folder)
+        held = place.hold.segments(place.at, place.topic_id) if place.hold else []
+        return [*(one for one in held if not live or one.base_offset < live[0].base_offset), *live]
 
     def bring(self, work: Work, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
         """Bring one segment; None if the store has it.

@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
 
 from tidemark.errors import FormatError, SegmentError
+from tidemark.layout import TopicPartition
 from tidemark.manifest import Damage
 from tidemark.records import (
     OpenTransaction,
     SegmentScanner,
     SegmentSummary,
     open_transactions,
+    parse_offset_checkpoint,
     parse_producer_snapshot,
 )
 from tidemark.stored import utc_now
-from uploader_agent.files import Bytes, OpenFile, PartitionFiles, checksum, file_name
+from uploader_agent.files import Bytes, OpenFile, SegmentFiles, checksum, file_name
 from uploader_agent.metadata import UNKNOWN_POLICY
+
+logger = structlog.get_logger(__name__)
 
 SNAPSHOT_PATIENCE = timedelta(seconds=1)
 """Kafka writes a segment's producer snapshot within milliseconds after it has made the next segment."""
 
 _SNAPSHOT_POLL = 0.002
+_CLEANED = "cleaner-offset-checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ def scan(log: OpenFile, path: str, base_offset: int, open_before: Iterable[OpenT
 def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damage | None:
     """A sound segment that stops short of the next one's base has lost its last batches, unless compaction took them.
 
-    Kafka rolls at the log's end, so in a topic that was never compacted the two are equal.
+    Kafka rolls at the log's end, so in a segment that was never compacted the two are equal.
     """
     if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or "compact" in cleanup_policy.split(","):
         return None
@@ -58,7 +66,31 @@ def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damag
     return Damage(position=summary.size, offset=summary.next_offset, rule=rule)
 
 
-def producer_snapshot(files: PartitionFiles, offset: int) -> Bytes | None:
+def policy_of(log_dir: Path, at: TopicPartition, base_offset: int, cleanup_policy: str) -> str:
+    """The clean-up policy that a segment was under: its topic's ``cleanup_policy``, and ``compact`` if it once was.
+
+    A topic's policy may change; what was compacted before stays so. The cleaner notes in each log directory up to
+    where it has come (Kafka's ``LogCleanerManager``), and keeps that when the policy changes.
+    """
+    if cleanup_policy == UNKNOWN_POLICY or "compact" in cleanup_policy.split(","):
+        return cleanup_policy
+    path = log_dir / _CLEANED
+    try:
+        text = path.read_text(encoding="utf-8")
+        if (
+            f"\n{at.topic} {at.partition} " not in text
+        ):  # parsing takes long where thousands of partitions are compacted
+            return cleanup_policy
+        cleaned = parse_offset_checkpoint(text, str(path)).get((at.topic, at.partition), 0)
+    except FileNotFoundError:
+        return cleanup_policy
+    except (OSError, FormatError) as error:
+        logger.warning("cleaner_checkpoint_unreadable", error=str(error))
+        return UNKNOWN_POLICY
+    return f"compact,{cleanup_policy}" if base_offset < cleaned else cleanup_policy
+
+
+def producer_snapshot(files: SegmentFiles, offset: int) -> Bytes | None:
     """``<offset>.snapshot``; None if there is none, or it is damaged or not whole yet."""
     name = file_name(offset, "snapshot")
     file = files.open(name)
@@ -69,7 +101,7 @@ def producer_snapshot(files: PartitionFiles, offset: int) -> Bytes | None:
 
 
 def await_producer_snapshot(
-    files: PartitionFiles, end: int, rotated_at: datetime, pause: Callable[[float], object]
+    files: SegmentFiles, end: int, rotated_at: datetime, pause: Callable[[float], object]
 ) -> Bytes | None:
     """:func:`producer_snapshot` at a segment's end, waiting until a second after the rotation; ``pause`` takes seconds.
 
@@ -87,7 +119,7 @@ def transactions_in(snapshot: Bytes) -> tuple[OpenTransaction, ...]:
     return open_transactions(parse_producer_snapshot(snapshot.content, snapshot.name))
 
 
-def _is_whole(snapshot: Bytes, files: PartitionFiles) -> bool:
+def _is_whole(snapshot: Bytes, files: SegmentFiles) -> bool:
     try:
         parse_producer_snapshot(snapshot.content, files.path(snapshot.name))
     except FormatError:

@@ -8,7 +8,7 @@ a manifest for these bytes, and a repetition finishes it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +22,29 @@ from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import manifests
 from uploader_agent.eligibility import Work
-from uploader_agent.files import Bytes, Content, OpenFile, PartitionFiles, SegmentChanged, checksum, file_name
+from uploader_agent.files import (
+    Bytes,
+    Content,
+    OpenFile,
+    PartitionFiles,
+    SegmentChanged,
+    SegmentFiles,
+    checksum,
+    file_name,
+)
+from uploader_agent.hold import Hold
 from uploader_agent.manifests import Facts, Observed, StoredManifest
 from uploader_agent.objects import Relation, Summed, create, find, put_derived, relate, replace, summed
 from uploader_agent.provisional import cut_indexes, cut_log
-from uploader_agent.scan import Scanned, await_producer_snapshot, missing_end, producer_snapshot, scan, transactions_in
+from uploader_agent.scan import (
+    Scanned,
+    await_producer_snapshot,
+    missing_end,
+    policy_of,
+    producer_snapshot,
+    scan,
+    transactions_in,
+)
 from uploader_agent.superseded import copy_aside
 
 logger = structlog.get_logger(__name__)
@@ -42,6 +60,13 @@ class Place:
     store: Store
     keys: PartitionKeys
     broker: int
+    hold: Hold | None = None
+
+    def files(self) -> SegmentFiles:
+        """The partition's files, also those that are held alone. Raises SegmentChanged where there are none."""
+        if self.hold is None:
+            return PartitionFiles(self.folder, self.topic_id)
+        return self.hold.files(self.at, self.topic_id, self.folder)
 
 
 def _accept(_scanned: Scanned, _lineage: Lineage) -> None:
@@ -90,17 +115,18 @@ def upload(
         Diverged: the store has other bytes, and ``guards`` forbid to replace them.
         StoreError: the store failed; nothing is lost by doing it all again.
     """
-    with PartitionFiles(place.folder, place.topic_id) as files:
+    with place.files() as files:
         return _Upload(place, work, seen, guards, files).run(open_before, known=known)
 
 
 class _Upload:
     """The steps of :func:`upload`, which share these."""
 
-    def __init__(self, place: Place, work: Work, seen: Observed, guards: Guards, files: PartitionFiles) -> None:
+    def __init__(self, place: Place, work: Work, seen: Observed, guards: Guards, files: SegmentFiles) -> None:
         self._place = place
         self._work = work
-        self._seen = seen
+        policy = policy_of(place.folder.parent, place.at, work.base_offset, seen.cleanup_policy)
+        self._seen = dataclasses.replace(seen, cleanup_policy=policy)
         self._guards = guards
         self._files = files
         self._path = files.path(self._name("log"))
@@ -115,6 +141,7 @@ class _Upload:
         if rotated_at is not None:
             snapshot = await_producer_snapshot(self._files, self._work.end, rotated_at, self._guards.pause)
         before = producer_snapshot(self._files, self._work.base_offset)
+        indexes = self._open_indexes() if final else []  # now: retention may take them while the log is read
         scanned = self._scan(log, transactions_in(before) if before else open_before)
         lineage = self._files.lineage()
         self._check_unchanged(log)
@@ -122,7 +149,7 @@ class _Upload:
         sent = self._send_corrupt(log, scanned) if scanned.damage else self._send_log(log, scanned, known=known)
         if isinstance(sent, StoredManifest):
             return sent
-        objects = dict(self._send_derived(scanned, snapshot)) | sent
+        objects = dict(self._send_derived(scanned, indexes, snapshot)) | sent
         self._check_unchanged(log)
         facts = Facts(
             base_offset=self._work.base_offset,
@@ -164,6 +191,7 @@ class _Upload:
         scanned = scan(log, self._path, self._work.base_offset, open_before)
         if scanned.damage or self._work.provisional:
             return scanned
+        self._files.verify(self._work.base_offset, scanned.summary)
         damage = missing_end(scanned.summary, self._work.end, self._seen.cleanup_policy)
         return dataclasses.replace(scanned, damage=damage)
 
@@ -214,25 +242,23 @@ class _Upload:
         self._guards.superseded()
         logger.warning("segment_superseded", file=self._path, stored=stored.key, copies=copies)
 
-    def _send_derived(self, scanned: Scanned, snapshot: Bytes | None) -> Iterator[tuple[str, ObjectSum]]:
+    def _open_indexes(self) -> list[OpenFile]:
+        files = [self._files.open(self._name(extension)) for extension in ("index", "timeindex", "txnindex")]
+        return [file for file in files if file is not None and (file.size or not file.name.endswith(".txnindex"))]
+
+    def _send_derived(
+        self, scanned: Scanned, indexes: Sequence[OpenFile], snapshot: Bytes | None
+    ) -> Iterator[tuple[str, ObjectSum]]:
         """Send what follows from the ``.log``; nothing beside a corrupt one."""
         if scanned.damage:
             return
-        for content in self._derived(scanned, snapshot):
+        contents: Iterable[Content] = [*indexes, snapshot] if snapshot else indexes
+        if self._work.provisional:
+            contents = cut_indexes(self._files, self._work.base_offset, scanned.summary)
+        for content in contents:
             ours = Summed(content, checksum(content))
             key = self._place.keys.file(content.name)
             yield content.name, put_derived(self._place.store, key, ours, self._guards.fence)
-
-    def _derived(self, scanned: Scanned, snapshot: Bytes | None) -> Iterator[Content]:
-        if self._work.provisional:
-            yield from cut_indexes(self._files, self._work.base_offset, scanned.summary)
-            return
-        for extension in ("index", "timeindex", "txnindex"):
-            file = self._files.open(self._name(extension))
-            if file is not None and (file.size or extension != "txnindex"):
-                yield file
-        if snapshot is not None:
-            yield snapshot
 
 
 def _etag(stored: StoredManifest, name: str) -> str | None:

@@ -72,6 +72,10 @@ class Intervals:
         """What ``[start, end)`` has and this set has not."""
         return Intervals([(start, max(start, end))]) - self
 
+    def covers(self, start: int, end: int) -> bool:
+        """Whether the set has all of ``[start, end)``."""
+        return start >= end or any(part.start <= start and end <= part.end for part in self.parts)
+
     def contiguous_from(self, offset: int) -> int:
         """The first offset at or after ``offset`` that is not in the set."""
         for start, end in self.parts:

@@ -100,6 +100,18 @@ class FakePartition:
         path = self.folder / f"{offset:020d}.snapshot"
         path.write_bytes(struct.pack(">hI", 1, crc32c(count)) + count)
 
+    def retire(self, *bases: int) -> None:
+        """What retention does first: rename the files of segments."""
+        for base in bases:
+            for path in sorted(self.folder.glob(f"{base:020d}.*")):
+                if not path.name.endswith(".deleted"):
+                    path.rename(f"{path}.deleted")
+
+    def unlink_deleted(self) -> None:
+        """What retention does after ``file.delete.delay.ms``."""
+        for path in self.folder.glob("*.deleted"):
+            path.unlink()
+
     def roll(self, end: int) -> None:
         """Make ``end`` the base of a new active segment."""
         self.snapshot(end)

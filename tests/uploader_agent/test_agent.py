@@ -374,6 +374,27 @@ def test_compacted_topic_may_lack_its_tail(world: World) -> None:
     assert world.watermark()[1].next_offset == 200
 
 
+@pytest.mark.parametrize(
+    ("cleaned", "state", "policy"),
+    [
+        ("0\n1\norders 0 100\n", "whole", "compact,delete"),
+        ("0\n2\norders 1 100\norders 0 100\n", "whole", "compact,delete"),
+        ("0\n1\nborders 0 100\n", "corrupt", "delete"),
+        ("0\n1\norders 0 0\n", "corrupt", "delete"),
+        (None, "corrupt", "delete"),
+        ("0\n9\norders 0 100\n", "whole", "unknown"),
+    ],
+)
+def test_what_was_compacted_once_is_not_corrupt(world: World, cleaned: str | None, state: str, policy: str) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 40))
+    partition.roll(50)
+    if cleaned is not None:
+        (world.disk.log_dirs[0] / "cleaner-offset-checkpoint").write_text(cleaned)
+    no_errors(world.once())
+    assert (world.manifest(0).state, world.manifest(0).cleanup_policy) == (state, policy)
+
+
 def test_checkpoint_serves_while_the_broker_is_down(world: World) -> None:
     world.disk.partition().fill(0, 100, end=200)
     (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 150\n")

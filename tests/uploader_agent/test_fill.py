@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -59,6 +60,27 @@ def test_a_followers_segments_close_the_gap(leader: World, follower: World) -> N
     leader.store.puts.clear()
     follower.once()
     assert leader.store.puts == [leader.control.index(2)], "nothing is brought twice"
+
+
+@pytest.mark.parametrize("moved_away", [False, True])
+def test_a_former_leader_fills_from_what_it_holds(leader: World, follower: World, moved_away: bool) -> None:
+    """It led, retention took what it held, and another broker leads now; its replica may even be gone."""
+    partition = replica(follower, 0, 50, 130, 170, 210, end=290)
+    follower.metadata.leads = {T: Led(2, ID)}
+    with follower.agent(hold={"max": 1, "min_free": 0}) as agent:
+        agent.leadership.refresh()
+        agent.leadership.partitions[T].look()
+        if moved_away:
+            shutil.rmtree(partition.folder)
+        else:
+            partition.retire(0, 50, 130, 170)
+            partition.unlink_deleted()
+        follower.metadata.leads = {}
+        agent.upload_once()
+        assert agent.metrics.filled._value.get() == 3
+        assert (0, 50) not in [(one.base_offset, one.next_offset) for one in agent.hold.segments(T, ID)], "covered"
+    no_errors(leader.once())
+    assert (leader.watermark()[1].next_offset, leader.watermark()[1].gaps) == (300, ())
 
 
 def test_part_of_a_gap_is_better_than_nothing(leader: World, follower: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,12 +55,11 @@ def test_what_retention_took_and_what_a_disk_lost_have_their_names(world: World)
     assert gap_reasons(lost) == [(100, 200, "failed_disk")]
 
 
-def test_what_holding_gave_up_has_its_name(world: World) -> None:
+def test_what_holding_gave_up_has_its_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by what was held, with the exact offsets; the rest of the hole by the broker's log start."""
     with_hole(world)
     with world.agent() as agent:
-        context = agent.leadership._context
-        agent.leadership._context = replace(context, yielded=lambda _at, _id: Intervals([(150, 180)]))
+        monkeypatch.setattr(agent.hold, "yielded", lambda _at, _id: Intervals([(150, 180)]))
         agent.upload_once()
     assert gap_reasons(world) == [
         (100, 150, "deleted_before_upload"),

@@ -16,10 +16,12 @@ import typer
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
 from uploader_agent import __version__, reports
+from uploader_agent.broker import parse_properties
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, broker_of, locked, surveyed
 from uploader_agent.cli.inspecting import leaders, plan, verify_command
 from uploader_agent.cli.repairing import backfill
 from uploader_agent.health import HttpServer
+from uploader_agent.hold import check_links, guarantee
 from uploader_agent.notify import Notifier
 from uploader_agent.reload import Reload
 from uploader_agent.settings import load_settings
@@ -87,9 +89,13 @@ app.command(epilog="Example: tidemark-agent backfill orders 7 --from 81000 --to 
 
 @config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")
 def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
-    """Read the file and the broker's own files, and show what follows from them. Contacts nobody."""
+    """Read the file and the broker's own files, try what holding needs, and show what follows. Contacts nobody."""
     settings = load_settings(config)
     broker = broker_of(settings)
+    check_links(settings.hold.links, broker.log_dirs)
+    holding = guarantee.check(broker.log_dirs, settings.hold)
+    properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
+    delay = guarantee.delete_delay(holding, properties, settings.scan_interval)
     endpoint = resolver_of(settings.raw).default()
     found = {
         "broker": broker.node_id,
@@ -101,9 +107,11 @@ def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.T
         "store": endpoint.store,
         "prefix": endpoint.prefix,
     }
-    typer.echo(
-        json.dumps(found) if output is Output.JSON else "\n".join(f"{key}: {value}" for key, value in found.items())
-    )
+    if output is Output.JSON:
+        said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
+        typer.echo(json.dumps(found | said))
+        return
+    typer.echo("\n".join([*(f"{key}: {value}" for key, value in found.items()), *guarantee.lines(holding, delay)]))
 
 
 @app.command()

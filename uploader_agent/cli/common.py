@@ -87,8 +87,9 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
     configure(settings)
     broker = broker_of(settings)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
+    links = [folder for folder in settings.hold.links if folder.is_dir()]
     with (
-        lock_directories([*broker.log_dirs, settings.state_dir]),
+        lock_directories([*broker.log_dirs, settings.state_dir, *links]),
         built(settings, broker, notifier=notifier) as agent,
     ):
         yield agent

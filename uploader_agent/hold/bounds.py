@@ -1,0 +1,51 @@
+"""Which held sets go when they take too much. Pure.
+
+What counts is what holding alone costs: files that are in no log directory any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, NamedTuple, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost(Generic[Key]):
+    """A held set that the broker has given up: its bytes, when it was appended to last, seconds since it is costing."""
+
+    key: Key
+    size: int
+    modified: float
+    age: float
+
+
+class Space(NamedTuple):
+    """A file system: its size, and what is free of it for users, in bytes."""
+
+    total: int
+    free: int
+
+
+def to_yield(
+    costs: Sequence[Cost[Key]], space: Space | None, *, share: float, min_free: float, max_age: timedelta
+) -> list[Key]:
+    """The sets of one file system to give up, oldest first, until all bounds hold.
+
+    ``share`` and ``min_free`` are of the file system's size; ``space`` is None where it is unknown, so that only the
+    age counts. Giving up everything may not be enough for ``min_free``: others fill the disk as well.
+    """
+    excess = lacking = 0.0
+    if space is not None:
+        excess = sum(cost.size for cost in costs) - share * space.total
+        lacking = min_free * space.total - space.free
+    given_up: list[Key] = []
+    freed = 0
+    for cost in sorted(costs, key=lambda cost: cost.modified):
+        if cost.age > max_age.total_seconds() or freed < max(excess, lacking):
+            given_up.append(cost.key)
+            freed += cost.size
+    return given_up

@@ -1,0 +1,105 @@
+"""Keeping what is held within its bounds, and counting it."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import structlog
+
+from uploader_agent.hold.bounds import Cost, Space, to_yield
+from uploader_agent.hold.shelf import Key, Shelf
+from uploader_agent.hold.yielded import Owner, Yielded
+from uploader_agent.metrics import Metrics
+from uploader_agent.settings import HoldSettings
+
+logger = structlog.get_logger(__name__)
+
+
+def space_of(folder: Path) -> Space:
+    """The file system that ``folder`` is on."""
+    found = os.statvfs(folder)
+    return Space(found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail)
+
+
+class Limits:
+    """The bounds of a shelf, by ``settings``. ``clock`` is monotonic: a clock that jumps must not make anything old."""
+
+    def __init__(
+        self,
+        settings: HoldSettings,
+        log_dirs: Collection[Path],
+        shelf: Shelf,
+        yielded: Yielded,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        space: Callable[[Path], Space],
+    ) -> None:
+        self.settings = settings
+        self._log_dirs = tuple(log_dirs)
+        self._shelf = shelf
+        self._yielded = yielded
+        self._metrics = metrics
+        self._clock = clock
+        self._space = space
+        self._gone_since: dict[Key, float] = {}
+
+    def enforce(self) -> None:
+        """Give up what is beyond the bounds, on each file system for itself."""
+        costs = self._costs()
+        given_up = {key for device, some in costs.items() for key in self._beyond(device, some)}
+        self._give_up(given_up)
+        self._metrics.held_bytes.set(
+            sum(one.size for some in costs.values() for one in some if one.key not in given_up)
+        )
+        self._metrics.held_segments.set(len(self._shelf))
+
+    def _costs(self) -> dict[int, list[Cost[Key]]]:
+        """What the broker has unlinked and is held yet, by file system."""
+        now, costs = self._clock(), defaultdict[int, list[Cost[Key]]](list)
+        before, self._gone_since = self._gone_since, {}
+        for key, note, keeper in self._shelf.all():
+            try:
+                if keeper.is_last(note.log):
+                    stats = [keeper.stat(name) for name in note.files]
+                    since = self._gone_since[key] = before.get(key, now)
+                    size = sum(stat.st_size for stat in stats)
+                    costs[stats[0].st_dev].append(Cost(key, size, note.modified, now - since))
+            except OSError as error:
+                logger.warning("held_segment_unreadable", partition=str(note.at), file=note.log, error=str(error))
+        return costs
+
+    def _beyond(self, device: int, costs: list[Cost[Key]]) -> list[Key]:
+        bounds = self.settings
+        space = self._space_on(device)
+        return to_yield(costs, space, share=bounds.max, min_free=bounds.min_free, max_age=bounds.max_age)
+
+    def _space_on(self, device: int) -> Space | None:
+        """Of the log directory's file system; None if it cannot be read, as when its disk has failed."""
+        for log_dir in self._log_dirs:
+            try:
+                if log_dir.stat().st_dev == device:
+                    return self._space(log_dir)
+            except OSError as error:
+                logger.debug("log_dir_unreadable", folder=str(log_dir), error=str(error))  # leadership says so
+        return None
+
+    def _give_up(self, keys: Collection[Key]) -> None:
+        lost: list[tuple[Owner, tuple[int, int]]] = []
+        for key, note, _ in list(self._shelf.all()):
+            if key not in keys:
+                continue
+            self._shelf.drop(key)
+            lost.append((key.owner, (note.base_offset, note.next_offset)))
+            self._metrics.yielded.inc()
+            logger.error(
+                "held_segment_yielded",
+                partition=str(note.at),
+                base_offset=note.base_offset,
+                next_offset=note.next_offset,
+                rule="hold.max, hold.max_age or hold.min_free is reached; what the store lacks of it is a gap now",
+            )
+        if lost:
+            self._yielded.add(lost)
