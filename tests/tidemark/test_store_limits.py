@@ -96,6 +96,12 @@ def stops_mid_body(connection: socket.socket, ended: threading.Event) -> None:
     ended.wait()
 
 
+def stops_in_an_error(connection: socket.socket, ended: threading.Event) -> None:
+    read_head(connection)
+    connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 1000\r\n\r\n<Error>")
+    ended.wait()
+
+
 @pytest.mark.parametrize(
     ("behave", "call", "limit"),
     [
@@ -107,6 +113,8 @@ def stops_mid_body(connection: socket.socket, ended: threading.Event) -> None:
         (replies_in_a_trickle, get, "store.deadline"),
         (sends_a_body_in_a_trickle, get, "store.deadline"),
         (stops_mid_body, get, "store.no_progress"),
+        (stops_in_an_error, get, "store.no_progress"),
+        (stops_in_an_error, put_small, "store.no_progress"),
     ],
 )
 def test_a_server_that_hangs(

@@ -12,6 +12,7 @@ from botocore.exceptions import (
     ProfileNotFound,
     ReadTimeoutError,
 )
+from urllib3.exceptions import HTTPError
 
 from tidemark.errors import (
     AccessDenied,
@@ -24,6 +25,9 @@ from tidemark.errors import (
 )
 from tidemark.store.limits import overrun
 
+FAILURES = (ClientError, BotoCoreError, HTTPError)
+"""What a client raises. botocore lets urllib3's errors through where the body of an error's reply does not come."""
+
 _NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
 _CONDITION = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409", "304"}
 _SLOW_DOWN = {"SlowDown", "RequestLimitExceeded", "TooManyRequests", "TooManyRequestsException", "Throttling", "429"}
@@ -32,7 +36,7 @@ _CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrieval
 _TOKENS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "AccessDenied"}
 
 
-def translated(name: str, error: ClientError | BotoCoreError) -> StoreError:
+def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> StoreError:
     """The error of ours that says what is known about the outcome."""
     if isinstance(error, ClientError):
         return _answered(name, error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _READ_ATTEMPTS = 3
-_RENEWAL_SECONDS = 10.0
+_RENEWAL_SECONDS = 5.0
 _NOBODY = FreeTraffic()
 
 
@@ -34,7 +34,7 @@ class Clients:
         self._make()
 
     def renew(self) -> None:
-        """Look for credentials anew, after some were refused; not more often than every ten seconds."""
+        """Look for credentials anew, after some were refused; not more often than every five seconds."""
         with self._lock:
             if time.monotonic() - self._made_at >= _RENEWAL_SECONDS:
                 self._make()

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c as crc32c_of
 
 from tidemark.errors import StoreError
+from tidemark.store.answers import FAILURES
 from tidemark.store.checksums import decoded, encoded
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Upload:
             )
         except BaseException:
             # What cannot be removed is invisible, and goes by the bucket's rule for incomplete uploads.
-            with suppress(ClientError, BotoCoreError):
+            with suppress(*FAILURES):
                 self._client.abort_multipart_upload(**upload)
             raise
         return reply["ETag"], None if decoded(reply) == whole else whole

@@ -13,9 +13,10 @@ from urllib.parse import urlencode
 
 from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c as crc32c_of
+from urllib3.exceptions import HTTPError
 
 from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.store.answers import translated
+from tidemark.store.answers import FAILURES, translated
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.store.checksums import decoded, encoded
 from tidemark.store.clients import Clients
@@ -64,7 +65,7 @@ class S3Store:
             return self._clients.write.put_object(
                 **self._target, **self._attributes, **extra, **conditions, Key=key, Body=body
             )["ETag"]
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             found = self._failed(key, error)
             if if_match is not None and isinstance(found, NotFound):
                 raise PreconditionFailed(found.key, "is gone, and was to be replaced") from error
@@ -89,7 +90,7 @@ class S3Store:
         """See :meth:`tidemark.store.base.Store.head`."""
         try:
             reply = self._clients.read.head_object(**self._target, Key=key, ChecksumMode="ENABLED")
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             found = self._failed(key, error)
             if isinstance(found, NotFound):
                 self._check_bucket(key)
@@ -104,7 +105,7 @@ class S3Store:
             for page in pages:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"], item["Size"], item["ETag"], item["LastModified"])
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             raise self._failed(prefix, error) from error
 
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
@@ -123,7 +124,7 @@ class S3Store:
                 CopySource={"Bucket": self._target["Bucket"], "Key": source},
                 CopySourceIfMatch=source_etag,
             )
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             raise self._failed(source, error) from error
         return reply["CopyObjectResult"]["ETag"]
 
@@ -132,7 +133,7 @@ class S3Store:
         extra: dict[str, Any] = {"IfMatch": if_match} if if_match is not None else {}
         try:
             self._clients.write.delete_object(**self._target, Key=key, **extra)
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             raise self._failed(key, error) from error
 
     def _get(self, key: str, if_match: str | None, **extra: Any) -> Fetched:
@@ -141,7 +142,7 @@ class S3Store:
         try:
             reply = self._clients.read.get_object(**self._target, Key=key, **extra)
             body = reply["Body"].read()
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             raise self._failed(key, error) from error
         if "ChecksumMode" in extra and decoded(reply) not in {None, crc32c_of(body)}:
             raise UnknownOutcome(self._name(key), "other bytes arrived than are stored; read again")
@@ -167,11 +168,11 @@ class S3Store:
         """Raise BucketMissing if that is why HEAD found nothing: its replies have no body that would tell."""
         try:
             self._clients.read.head_bucket(**self._target)
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             if isinstance(self._failed(key, error), NotFound):
                 raise BucketMissing(self._name(key)) from error
 
-    def _failed(self, key: str, error: ClientError | BotoCoreError) -> StoreError:
+    def _failed(self, key: str, error: ClientError | BotoCoreError | HTTPError) -> StoreError:
         found = translated(self._name(key), error)
         if isinstance(found, AccessDenied):
             self._clients.renew()
