@@ -525,6 +525,21 @@ def test_what_is_given_up_is_a_gap_with_its_reason(world: World, monkeypatch: py
     assert gaps(world) == [(100, 200, "staging_full"), (200, 400, "deleted_before_upload")]
 
 
+def test_bounds_change_while_the_agent_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, 200, end=300)
+    size = partition.log(0).stat().st_size
+    monkeypatch.setattr("uploader_agent.hold.limits.os.statvfs", lambda _: FakeFileSystem(size * 10))
+    (world.root / "state").mkdir()
+    with watching(world) as agent:
+        lose(partition, 0, 100)
+        agent.hold.enforce()
+        assert held(agent) == [(0, 100), (100, 200), (200, 300)]
+        agent.reconfigure(world.settings(hold={**BOUNDLESS, "max": 0.15}), "agent.yaml")
+        agent.hold.enforce()
+        assert held(agent) == [(100, 200), (200, 300)]
+
+
 def test_age_counts_from_when_the_broker_gave_it_up_by_a_clock_that_cannot_jump(world: World) -> None:
     partition = world.disk.partition()
     partition.fill(0, 100, end=200)
