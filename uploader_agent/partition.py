@@ -310,6 +310,7 @@ class LedPartition:
     def _view(self, lineage: Lineage, previous: Watermark | None) -> View:
         with self._lock:
             present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
+            lineage = self._remote.history(lineage)
         passed = previous.acknowledged_gaps if previous else ()
         known = (*(previous.gaps if previous else self._gaps), *passed)
         missing = present.missing(start, max(start, self._local_start()))

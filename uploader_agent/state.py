@@ -34,17 +34,21 @@ class StoredSegment:
     broker: int
     open_transactions: tuple[OpenTransaction, ...]
     log_etag: str | None
+    lineage: Lineage
 
     @classmethod
     def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
         """``manifest`` as seen from a leader whose log has ``lineage``."""
         end = manifest.damage.offset if manifest.damage else manifest.next_offset
-        diverged = Lineage(manifest.lineage).divergence(lineage, end)
+        own = Lineage(manifest.lineage)
+        diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
         opened = tuple(OpenTransaction(**one.model_dump()) for one in manifest.open_transactions)
         log = manifest.objects.get(file_name(manifest.base_offset, "log"))
         etag = log.etag if log else None
-        return cls(manifest.base_offset, manifest.next_offset, readable, manifest.state, manifest.broker, opened, etag)
+        return cls(
+            manifest.base_offset, manifest.next_offset, readable, manifest.state, manifest.broker, opened, etag, own
+        )
 
 
 @dataclass(slots=True)
@@ -95,6 +99,16 @@ class RemoteState:
         """The transactions open at ``base_offset``, if the segment that ends there is known; else none."""
         ends = (one for one in self.segments.values() if one.next_offset == base_offset and one.state == "whole")
         return next((one.open_transactions for one in ends), ())
+
+    def history(self, lineage: Lineage) -> Lineage:
+        """``lineage``, with what the stored segments on it know of the offsets below its start.
+
+        A broker forgets the epochs below its log start offset; segments that were held are uploaded after that.
+        """
+        live = (one for one in self.segments.values() if one.readable_end > one.base_offset)
+        for one in sorted(live, key=lambda one: one.base_offset, reverse=True):
+            lineage = lineage.with_history(one.lineage)
+        return lineage
 
     def add(self, found: StoredManifest, lineage: Lineage) -> None:
         """A manifest is in the store."""
