@@ -26,6 +26,7 @@ from tidemark.records import (
     TransactionTracker,
 )
 from tidemark.store import ObjectInfo, Store
+from uploader_agent.epochs import lineage_of
 from uploader_agent.files import Bytes, checksum, file_name
 from uploader_agent.manifests import Facts
 from uploader_agent.objects import READ_SIZE, Summed, put_derived
@@ -39,7 +40,7 @@ _ABORT = 0
 
 
 class NotRebuilt(FormatError):
-    """The stored bytes are damaged, or not those of the live log: they are left as they are."""
+    """The stored bytes are damaged: they are left as they are."""
 
 
 @dataclass(slots=True)
@@ -106,13 +107,14 @@ def rebuild(
     another leader has taken over.
 
     Raises:
-        NotRebuilt: the bytes are damaged, or contradict the lineages.
+        NotRebuilt: the bytes are damaged.
+        OffLineage: they contradict the lineages.
         PreconditionFailed: the object is replaced meanwhile: look again.
         StoreError: the store failed.
     """
     indexes = _Indexes(base_offset, TransactionTracker(open_before))
     summary = _scan(store, log, indexes)
-    lineage = _lineage(log.key, summary, *lineages)
+    lineage = lineage_of(log.key, summary, *lineages)
     objects = {file_name(base_offset, "log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
     for content in indexes.finished():
         objects[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)), fence)
@@ -143,26 +145,6 @@ def _scan(store: Store, log: ObjectInfo, indexes: _Indexes) -> SegmentSummary:
         return scanner.finish()
     except SegmentError as error:
         raise NotRebuilt(error.name, error.rule) from error
-
-
-def _lineage(name: str, summary: SegmentSummary, stored: Lineage, stored_end: int, own: Lineage) -> Lineage:
-    """The lineage up to the segment's end, if its batches fit: nobody else remembers the epochs within the hole."""
-    known = own.with_history(stored)
-    own_start = own.entries[0][1] if own.entries else None
-    for epoch, start in summary.epochs:
-        within = start >= stored_end and (own_start is None or start < own_start)
-        fits = known.epoch_at(start) == epoch
-        if not fits and not (within and _between(epoch, known, start)):
-            raise NotRebuilt(name, f"holds offset {start} of leader epoch {epoch}, which is not on {known.entries}")
-    added = [entry for entry in summary.epochs if entry[0] not in {epoch for epoch, _ in known.entries}]
-    merged = sorted([*known.entries, *added])
-    return Lineage.of(merged, name).truncated(summary.next_offset)
-
-
-def _between(epoch: int, known: Lineage, offset: int) -> bool:
-    before = [known_epoch for known_epoch, start in known.entries if start <= offset]
-    after = [known_epoch for known_epoch, start in known.entries if start > offset]
-    return (not before or before[-1] <= epoch) and (not after or epoch <= after[0])
 
 
 def _is_abort(batch: bytes) -> bool:

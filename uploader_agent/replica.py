@@ -23,6 +23,7 @@ from tidemark.records import Lineage
 from tidemark.store import Store
 from uploader_agent import coverage, manifests, watermark
 from uploader_agent.eligibility import Work
+from uploader_agent.epochs import OffLineage, lineage_of
 from uploader_agent.files import SegmentChanged, file_name
 from uploader_agent.log_dirs import LocalSegment, find_segments
 from uploader_agent.manifests import Observed, StoredManifest
@@ -104,7 +105,7 @@ class Replica:
         """Bring one segment; None if the store has it.
 
         Raises:
-            Refused, Diverged: it must not go; it is left.
+            Refused, Diverged, OffLineage: it must not go; it is left.
             SegmentChanged: the disk shows something else by now.
             StoreError: the store failed; PreconditionFailed: others write there, again and again.
         """
@@ -135,14 +136,18 @@ class Replica:
         )
         return upload(place, work, seen, guards, known=there is not None and there.manifest.state != "corrupt")
 
-    def _judge(self, work: Work, surroundings: Surroundings, scanned: Scanned, lineage: Lineage) -> None:
+    def _judge(self, work: Work, surroundings: Surroundings, scanned: Scanned, lineage: Lineage) -> Lineage:
         path = str(self.place.folder / file_name(work.base_offset, "log"))
         if scanned.damage is not None:
             raise Refused(f"{path}: is damaged here, too: at byte {scanned.damage.position}, {scanned.damage.rule}")
-        for epoch, start in scanned.summary.epochs:
-            if lineage.epoch_at(start) not in {epoch, None}:
-                raise Refused(f"{path}: holds offset {start} of leader epoch {epoch}, which its lineage does not have")
         surroundings.check(lineage, work.end, path)
+        known, known_end = Lineage(), 0
+        if surroundings.stored is not None:
+            known = Lineage(surroundings.stored.watermark.lineage)
+            known_end = surroundings.stored.watermark.next_offset
+        whole = lineage_of(path, scanned.summary, known, known_end, lineage)
+        surroundings.check(whole, work.end, path)
+        return whole
 
     def _check_alone(self, base_offset: int, there: StoredManifest | None) -> None:
         """Who does not lead has no epoch to be fenced by, but goes by the manifest that was ``there`` at the start."""
@@ -171,7 +176,7 @@ def bring_all(
     for work in works:
         try:
             yield work, replica.bring(work, surroundings, high_watermark)
-        except (Refused, Diverged, SegmentChanged) as error:
+        except (Refused, Diverged, OffLineage, SegmentChanged) as error:
             yield work, error
 
 

@@ -20,6 +20,7 @@ from tidemark.records import Lineage
 from tidemark.store import Store
 from uploader_agent import coverage, gaps, manifests, rebuild
 from uploader_agent.coverage import Based
+from uploader_agent.epochs import OffLineage
 from uploader_agent.manifests import Observed
 from uploader_agent.state import RemoteState
 from uploader_agent.upload import Place
@@ -97,7 +98,7 @@ class Search:
         try:
             lineages = known, vouched, wanted.lineage
             facts = rebuild.rebuild(place.store, place.keys, base, info, lineages, opened, wanted.fence)
-        except rebuild.NotRebuilt as error:
+        except (rebuild.NotRebuilt, OffLineage) as error:
             self._refused.add(info.etag)
             logger.warning("stored_segment_not_rebuilt", partition=str(place.at), error=str(error))
             return

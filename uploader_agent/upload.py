@@ -69,8 +69,9 @@ class Place:
         return self.hold.files(self.at, self.topic_id, self.folder)
 
 
-def _accept(_scanned: Scanned, _lineage: Lineage) -> None:
+def _accept(_scanned: Scanned, lineage: Lineage) -> Lineage:
     """A leader's own log is right, and what is damaged in it is kept."""
+    return lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,14 @@ class Guards:
 
     ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops;
     ``superseded`` is told of each stored segment that was copied aside. ``judge`` raises if the segment must not go,
-    given what its bytes and the log's lineage say. Without ``supersede`` stored bytes that diverge are left, and
-    :class:`Diverged` is raised. ``publish`` writes the manifest.
+    given what its bytes and the log's lineage say, and returns the lineage for the manifest. Without ``supersede``
+    stored bytes that diverge are left, and :class:`Diverged` is raised. ``publish`` writes the manifest.
     """
 
     fence: Callable[[], None]
     pause: Callable[[float], object]
     superseded: Callable[[], object]
-    judge: Callable[[Scanned, Lineage], None] = _accept
+    judge: Callable[[Scanned, Lineage], Lineage] = _accept
     supersede: bool = True
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
 
@@ -145,7 +146,7 @@ class _Upload:
         scanned = self._scan(log, transactions_in(before) if before else open_before)
         lineage = self._files.lineage()
         self._check_unchanged(log)
-        self._guards.judge(scanned, lineage)
+        lineage = self._guards.judge(scanned, lineage)
         sent = self._send_corrupt(log, scanned) if scanned.damage else self._send_log(log, scanned, known=known)
         if isinstance(sent, StoredManifest):
             return sent

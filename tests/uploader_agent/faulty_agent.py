@@ -16,6 +16,7 @@ from tests.uploader_agent.fakes import WatchedStore
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.limits import Traffic
 from uploader_agent import cli
+from uploader_agent.cli import common
 
 
 class FaultyStore(WatchedStore):
@@ -52,7 +53,7 @@ def main() -> None:
             opened[url] = FaultyStore(open_store(url, options, traffic), Path(notes), *fault)
         return opened[url]
 
-    setattr(cli, "open_store", opener)  # noqa: B010 - it is no name that the module offers
+    setattr(common, "open_store", opener)  # noqa: B010 - it is no name that the module offers
     sys.argv = ["tidemark-agent", *arguments]
     cli.main()
 

@@ -24,6 +24,7 @@ from tidemark.layout import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.limits import Traffic
 from uploader_agent import cli
+from uploader_agent.cli import common
 from uploader_agent.events import InotifyDoorbell
 from uploader_agent.log_dirs import find_partitions, topic_id_of
 from uploader_agent.metadata import Led, Offsets
@@ -117,7 +118,7 @@ def main() -> None:
         "InotifyDoorbell": gates.doorbell,
     }
     for name, value in replaced.items():
-        setattr(cli, name, value)
+        setattr(common, name, value)
     sys.argv = ["tidemark-agent", *arguments]
     cli.main()
 

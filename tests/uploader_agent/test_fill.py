@@ -173,6 +173,21 @@ def test_another_branch_of_the_log_is_refused(
     assert "segment_not_filled_in" in shown.out + shown.err
 
 
+def test_epochs_that_both_brokers_have_forgotten_are_told_by_the_batches(leader: World, follower: World) -> None:
+    """The leader changed within the gap; retention has cut both lineages above it."""
+    partition = replica(follower, 80, 130, end=200)
+    partition.segment(130, records(130, 160) + records(160, 200, epoch=5))
+    partition.lineage([(5, 200)])
+    again = FakePartition(leader.disk.log_dirs[0] / "orders-0")
+    again.lineage([(5, 200), (6, 300)])
+    leader.metadata.leads = {T: Led(6, ID)}
+    follower.once()
+    assert leader.manifest(130).lineage == ((3, 0), (5, 160))
+    leader.once()
+    _, watermark = leader.watermark()
+    assert (watermark.next_offset, watermark.lineage) == (300, ((3, 0), (5, 160)))
+
+
 def test_other_sound_bytes_under_the_base_are_left(
     leader: World, follower: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
