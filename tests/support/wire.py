@@ -20,6 +20,7 @@ class WireServer:
         self._behave = behave
         self._listener = socket.create_server((HOST, 0))
         self._ended = threading.Event()
+        self._connections: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self.endpoint = f"http://{HOST}:{self._listener.getsockname()[1]}"
 
@@ -31,6 +32,9 @@ class WireServer:
         self._ended.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for connection in self._connections:
+            with suppress(OSError):  # it is over already
+                connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(10)
 
@@ -40,6 +44,7 @@ class WireServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return  # it was closed: the server ends
+            self._connections.append(connection)
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             self._threads.append(thread)
             thread.start()

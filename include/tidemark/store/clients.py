@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _READ_ATTEMPTS = 3
 _RENEWAL_SECONDS = 5.0
+_ADDRESSING = {None: "auto", True: "path", False: "virtual"}
 _NOBODY = FreeTraffic()
 
 
@@ -55,7 +56,7 @@ class Clients:
         """
         options = self._options
         addressing: Any = {
-            "addressing_style": "path" if options.path_style else "auto",
+            "addressing_style": _ADDRESSING[options.path_style],
             "payload_signing_enabled": sign_payload,
         }
         config = Config(

@@ -23,16 +23,20 @@ StorageClass = Literal["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIE
 class StoreOptions(Settings):
     """How to reach S3. Credentials are never here: they come from AWS's default chain (role, environment, profile).
 
+    ``path_style`` puts the bucket into the path (true) or the host name (false); by default AWS gets the latter and
+    any other endpoint the former.
+
     A request ends when a connection is not made within ``connect_timeout``, when no byte has moved for
     ``no_progress``, or when the store has had it wait for ``deadline`` and the time that its bytes take at
-    ``min_rate`` (bytes a second). More than ``multipart_from`` bytes go in parts of ``part_size``. An object gets the
-    KMS key, storage class and tags of the options, and no request reaches a bucket of another account than
-    ``expected_bucket_owner``.
+    ``min_rate`` (bytes a second). More than ``multipart_from`` bytes go in parts of ``part_size``.
+
+    An object gets the KMS key, storage class and tags of the options, and no request reaches a bucket of another
+    account than ``expected_bucket_owner``.
     """
 
     endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+$")
     region: str | None = None
-    path_style: bool = False
+    path_style: bool | None = None
     connections: int = Field(default=16, ge=1, le=1000)
 
     connect_timeout: Duration = Field(default=timedelta(seconds=5), gt=timedelta(0))

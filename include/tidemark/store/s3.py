@@ -20,7 +20,7 @@ from tidemark.store.answers import FAILURES, translated
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.store.checksums import decoded, encoded
 from tidemark.store.clients import Clients
-from tidemark.store.multipart import Upload
+from tidemark.store.multipart import Upload, exactly
 from tidemark.store.options import StoreOptions
 
 _READ_BACK = 8 << 20
@@ -59,7 +59,9 @@ class S3Store:
         try:
             if size is not None and size > self._multipart_from and not isinstance(body, bytes):
                 return self._put_in_parts(key, body, size, crc32c, conditions)
-            extra: dict[str, Any] = {} if size is None else {"ContentLength": size}
+            extra: dict[str, Any] = {}
+            if size is not None and not isinstance(body, bytes):
+                body, extra["ContentLength"] = exactly(body, size), size
             if crc32c is not None:
                 extra["ChecksumCRC32C"] = encoded(crc32c)
             return self._clients.write.put_object(
