@@ -67,6 +67,8 @@ class Deployment:
         self.config = root / "agent.yaml"
         self.notes = root / "puts"
         self.log = root / "agent.log"
+        self.user: tuple[int, int] | None = None  # (uid, gid) that the agent runs as
+        self.python = sys.executable
         self.settings: dict[str, Any] = {
             "broker": {"properties": str(cluster.brokers[0].properties_path)},
             "raw": {"url": f"{raw.url}/{prefix}" if raw.url.startswith("s3:") else raw.url},
@@ -85,7 +87,7 @@ class Deployment:
 
     def start(self, command: str, env: Mapping[str, str], *fault: str) -> subprocess.Popen[bytes]:
         """``tidemark-agent <command>`` as a process; ``fault`` as in ``faulty_agent``."""
-        module = [sys.executable, "-m", "tests.uploader_agent.faulty_agent", str(self.notes)]
+        module = [self.python, "-m", "tests.uploader_agent.faulty_agent", str(self.notes)]
         chosen = fault or ("SIGKILL", "never", "", "0")
         with self.log.open("ab") as log:
             return subprocess.Popen(
@@ -95,6 +97,9 @@ class Deployment:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                user=self.user[0] if self.user else None,
+                group=self.user[1] if self.user else None,
+                extra_groups=[] if self.user else None,
             )
 
     def run(self, command: str, env: Mapping[str, str], *fault: str) -> int:

@@ -23,6 +23,7 @@ from uploader_agent.files import PartitionFiles, SegmentChanged
 from uploader_agent.hold import Hold, keepers
 from uploader_agent.hold.bounds import Cost, Space, to_yield
 from uploader_agent.hold.descriptors import HEADROOM, MOST, budget
+from uploader_agent.hold.take import ends_at
 from uploader_agent.loop import Agent
 from uploader_agent.metrics import Metrics
 
@@ -91,6 +92,60 @@ def test_what_retention_takes_goes_up_all_the_same(world: World, linked: bool) -
         assert {name.partition(".")[2] for name in manifest.objects} == {"log", "index", "timeindex", "snapshot"}
         for name in manifest.objects:
             assert world.store.get(world.keys().file(name)).body == before[name]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_an_upload_under_way_survives_that_its_files_are_taken(world: World, enabled: bool) -> None:
+    """Without holding too: all files of a segment are open before the first of them is read."""
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    before = {path.name: path.read_bytes() for path in partition.folder.glob("0*")}
+
+    def take_away(operation: str, key: str) -> None:
+        if operation == "put" and key.endswith(".log"):
+            lose(partition, 0)
+            (partition.folder / f"{100:020d}.snapshot").unlink(missing_ok=True)
+
+    world.store.before = take_away
+    no_errors(world.once(hold={**BOUNDLESS, "enabled": enabled}))
+    objects = world.manifest(0).objects
+    assert {name.partition(".")[2] for name in objects} == {"log", "index", "timeindex", "snapshot"}
+    for name in objects:
+        assert world.store.get(world.keys().file(name)).body == before[name]
+
+
+def test_segments_taken_while_they_are_looked_at_are_held_or_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between listing and opening, and between opening and proving where a segment ends."""
+    partition = world.disk.partition()
+    partition.fill(0, 100, 200, end=300)
+    real = PartitionFiles.names
+
+    def take_away(files: PartitionFiles) -> list[str]:
+        partition.retire(0, 100)
+        return real(files)
+
+    monkeypatch.setattr(PartitionFiles, "names", take_away)
+    with watching(world) as agent:
+        assert held(agent) == [(0, 100), (100, 200), (200, 300)]
+        lose(partition)
+        monkeypatch.undo()
+        agent.upload_once()
+        no_errors(agent)
+    assert world.watermark()[1].next_offset == 300
+
+
+def test_a_segment_that_a_listing_missed_is_not_swallowed(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, 200, end=300)
+    names = [path.name for path in partition.folder.iterdir()]
+    assert ends_at(names, 0, 100)
+    assert not ends_at(names, 0, 200), "100 lies between"
+    partition.retire(0, 100)
+    names = [path.name for path in partition.folder.iterdir()]
+    assert ends_at(names, 0, 100)
+    assert not ends_at(names, 0, 200), "also when both were given up meanwhile"
 
 
 def test_links_outlive_the_agent(world: World) -> None:
