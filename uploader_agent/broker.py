@@ -6,7 +6,7 @@ Source: ``java.util.Properties`` for the format, ``KafkaConfig`` and ``MetaPrope
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,8 @@ class Broker:
     security_protocol: str
     mode: str
     """``kraft`` or ``zookeeper``."""
+    zookeeper: Mapping[str, str | int | bool] | None = None
+    """How to reach ZooKeeper, in ``KazooClient``'s terms, as far as the broker's own file tells."""
 
 
 def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
@@ -60,6 +62,7 @@ def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
         bootstrap=bootstrap or address,
         security_protocol=protocols.get(name, name),
         mode="kraft" if properties.get("process.roles") else "zookeeper",
+        zookeeper=_zookeeper(properties),
     )
 
 
@@ -118,6 +121,35 @@ def _listener(properties: dict[str, str], path: Path) -> tuple[str, str]:
             host = "localhost" if match["host"] in _PLACEHOLDERS else match["host"]
             return match["name"], f"{host}:{match['port']}"
     raise ConfigError(str(path), [("listeners", "has no listener for clients, so this node is no broker")])
+
+
+def _zookeeper(properties: dict[str, str]) -> dict[str, str | int | bool] | None:
+    """From ``zookeeper.connect``, chroot and all, and ``zookeeper.ssl.*``, of whose stores PEM files alone serve here.
+
+    Source: Kafka's ``ZkConfigs``; passwords of a login stand in a JAAS file that ``server.properties`` does not name.
+    """
+    hosts = properties.get("zookeeper.connect")
+    if not hosts or properties.get("process.roles"):
+        return None
+    options: dict[str, str | int | bool] = {"hosts": hosts}
+    if properties.get("zookeeper.ssl.client.enable", "false").lower() != "true":
+        return options
+    options["use_ssl"] = True
+    options["check_hostname"] = bool(properties.get("zookeeper.ssl.endpoint.identification.algorithm", "HTTPS"))
+    trusted, own = _pem(properties, "truststore"), _pem(properties, "keystore")
+    if trusted:
+        options["ca"] = trusted
+    if own:
+        options |= {"certfile": own, "keyfile": own}
+        if password := properties.get("zookeeper.ssl.keystore.password"):
+            options["keyfile_password"] = password
+    return options
+
+
+def _pem(properties: dict[str, str], store: str) -> str | None:
+    location = properties.get(f"zookeeper.ssl.{store}.location", "")
+    kind = properties.get(f"zookeeper.ssl.{store}.type", "")
+    return location if kind.upper() == "PEM" or (not kind and location.endswith(".pem")) else None
 
 
 def _list(text: str) -> list[str]:

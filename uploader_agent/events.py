@@ -1,4 +1,8 @@
-"""A doorbell on directories: something was created here, look again. It decides nothing.
+"""A doorbell on directories: something was made or given up here, look again. It decides nothing.
+
+Two kinds of news come from it: a segment's file was made or renamed (look at that directory), and something that goes
+along with a change of leadership (ask the broker): a directory that is new or was renamed, or a leader epoch file
+moved into place, which Kafka writes when an epoch starts.
 
 inotify may overflow, run out of watches or miss a file system altogether; the loop's own scan then finds the same
 things later. So nothing here is an error: what cannot be watched is left to the scan, and said once.
@@ -11,15 +15,29 @@ import select
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
-from inotify_simple import INotify, flags
+from inotify_simple import Event, INotify, flags
+
+from uploader_agent.files import EPOCHS
 
 logger = structlog.get_logger(__name__)
 
-_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+_MASK = flags.CREATE | flags.MOVED_TO | flags.MOVE_SELF | flags.ONLYDIR
+_LEADERSHIP = flags.ISDIR | flags.MOVE_SELF | flags.IGNORED
+_SEGMENT_NAMES = (".log", ".deleted")
 _SHORT_OF_WATCHES = "raise fs.inotify.max_user_watches; until then the scan finds new segments later"
+
+
+class Heard(NamedTuple):
+    """What rang: directories in which segments came or went, and whether the broker should be asked who leads."""
+
+    folders: frozenset[Path] = frozenset()
+    leaders: bool = False
+
+
+NOTHING = Heard()
 
 
 class Doorbell(Protocol):
@@ -29,8 +47,8 @@ class Doorbell(Protocol):
         """Watch exactly these directories from now on."""
         ...
 
-    def wait(self, timeout: float) -> set[Path]:
-        """Wait at most ``timeout`` seconds; the directories in which something was created, possibly none."""
+    def wait(self, timeout: float) -> Heard:
+        """Wait at most ``timeout`` seconds; what was heard, possibly nothing."""
         ...
 
     def ring(self) -> None:
@@ -51,10 +69,10 @@ class SilentDoorbell:
     def watch(self, folders: Iterable[Path]) -> None:
         """See :class:`Doorbell`."""
 
-    def wait(self, timeout: float) -> set[Path]:
+    def wait(self, timeout: float) -> Heard:
         """See :class:`Doorbell`."""
         self._select([self._read], timeout)
-        return set()
+        return NOTHING
 
     def ring(self) -> None:
         """See :class:`Doorbell`."""
@@ -81,6 +99,7 @@ class InotifyDoorbell(SilentDoorbell):
         super().__init__()
         self._inotify = INotify()
         self._watched: dict[Path, int] = {}
+        self._names: dict[int, Path] = {}
         self._complained = False
 
     def watch(self, folders: Iterable[Path]) -> None:
@@ -90,32 +109,46 @@ class InotifyDoorbell(SilentDoorbell):
             self._forget(folder)
         for folder in wanted - self._watched.keys():
             try:
-                self._watched[folder] = self._inotify.add_watch(folder, _MASK)
+                number = self._inotify.add_watch(folder, _MASK)
+                self._watched[folder], self._names[number] = number, folder
             except OSError as error:
                 self._complain(folder, error)
 
-    def wait(self, timeout: float) -> set[Path]:
+    def wait(self, timeout: float) -> Heard:
         """See :class:`Doorbell`."""
         if self._inotify.fileno() not in self._select([self._read, self._inotify.fileno()], timeout):
-            return set()
-        events = self._inotify.read(timeout=0)
-        if any(event.mask & flags.Q_OVERFLOW for event in events):
-            return set(self._watched)
-        ended = {event.wd for event in events if event.mask & flags.IGNORED}
-        rung = {event.wd for event in events}
-        names = {number: folder for folder, number in self._watched.items()}
-        for number in ended & names.keys():
-            del self._watched[names[number]]
-        return {names[number] for number in rung & names.keys()}
+            return NOTHING
+        folders: set[Path] = set()
+        leaders = False
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                return Heard(frozenset(self._watched), leaders=True)
+            leaders = leaders or event.name == EPOCHS or bool(event.mask & _LEADERSHIP)
+            folder = self._names.get(event.wd)
+            if folder is None:
+                continue
+            if event.name.endswith(_SEGMENT_NAMES):
+                folders.add(folder)
+            self._follow(folder, event)
+        return Heard(frozenset(folders), leaders)
 
     def close(self) -> None:
         """See :class:`Doorbell`."""
         self._inotify.close()
         super().close()
 
+    def _follow(self, folder: Path, event: Event) -> None:
+        """A watch stays with a directory that is renamed: let it go, so that what takes the path is watched anew."""
+        if event.mask & flags.MOVE_SELF:
+            self._forget(folder)
+        elif event.mask & flags.IGNORED:
+            del self._watched[folder], self._names[event.wd]
+
     def _forget(self, folder: Path) -> None:
+        number = self._watched.pop(folder)
+        del self._names[number]
         try:
-            self._inotify.rm_watch(self._watched.pop(folder))
+            self._inotify.rm_watch(number)
         except OSError as error:
             logger.debug("watch_gone", folder=str(folder), error=str(error))  # deleted with its directory
 

@@ -1,38 +1,73 @@
 """Which partitions stand in which watermark index, and what is said about each.
 
-The default bucket's index has all; every other bucket's has the partitions whose segments lie there.
+The default bucket's index has all; every other bucket's has the partitions whose segments lie there. What the agent
+wrote before it was restarted is read once at the start: where it still holds, it saves looking at the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import structlog
 
 from tidemark.errors import FormatError
 from tidemark.layout import ControlKeys, TopicPartition
-from tidemark.stored import utc_now
+from tidemark.watermark import Watermark
 from tidemark.watermark_index import IndexEntry
 from uploader_agent.active import ActiveSpan
 from uploader_agent.files import SegmentChanged
-from uploader_agent.index import IndexWriter
+from uploader_agent.folder import Tail
+from uploader_agent.index import IndexWriter, Statement
+from uploader_agent.metadata import Offsets
 from uploader_agent.partition import LedPartition
 from uploader_agent.places import Places
 from uploader_agent.settings import IndexSettings
 
 logger = structlog.get_logger(__name__)
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+"""Stands for the time at which an entry was observed, which the writer puts in."""
+
+
+class _Basis(NamedTuple):
+    """All that an entry is made from."""
+
+    partition: LedPartition
+    offsets: Offsets | None
+    tail: Tail | None
+    watermark: Watermark | None
+    next_offset: int
+    uploaded_end: int
+
+
+class _Known(NamedTuple):
+    """An entry that was made, and what of."""
+
+    basis: _Basis
+    statement: Statement
+    span: ActiveSpan
+
 
 class Indexes:
-    """Writes all indexes of one broker."""
+    """Reads and writes all indexes of one broker; one thread at a time."""
 
-    def __init__(self, places: Places, broker: int, settings: IndexSettings) -> None:
+    def __init__(self, places: Places, broker: int, endpoints: str, settings: IndexSettings) -> None:
+        """``endpoints`` is a digest of the configuration by which ``places`` decides."""
         self._places = places
         self._broker = broker
+        self._endpoints = endpoints
         self._settings = settings
         self._default_url = places.control_store.url
         self._writers = {self._default_url: self._writer(self._default_url, places.control)}
-        self._spans: dict[TopicPartition, ActiveSpan] = {}
+        self._former: Mapping[TopicPartition, IndexEntry] = {}
+        self._known: dict[TopicPartition, _Known] = {}
+
+    def read(self) -> Mapping[TopicPartition, IndexEntry]:
+        """What this broker's agent said last of all partitions. Raises StoreError and FormatError."""
+        self._former = self._writers[self._default_url].read()
+        return self._former
 
     def reconfigure(self, settings: IndexSettings) -> None:
         """Write at these intervals from now on."""
@@ -40,64 +75,81 @@ class Indexes:
         for writer in self._writers.values():
             writer.reconfigure(*self._intervals())
 
-    def offer(self, partitions: Iterable[LedPartition], *, now: bool = False) -> bool:
+    def offer(
+        self, partitions: Iterable[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
+    ) -> bool:
         """Write what has changed, where it is time, or everything ``now``; True if anything was written.
+
+        ``confirmed_at`` is when the leadership was last confirmed by the broker, and the disks last looked at.
 
         Raises:
             StoreError: an index could not be written; the next call tries again.
         """
         if not now and not any(writer.due() for writer in self._writers.values()):
             return False
-        by_store: dict[str, list[IndexEntry]] = {url: [] for url in self._writers}
-        known = {partition.at: partition for partition in partitions}
-        self._spans = {at: self._spans.get(at) or ActiveSpan() for at in known}
-        for at, partition in known.items():
-            entry = self._entry(partition)
-            if entry is None:
+        by_store: dict[str, dict[TopicPartition, tuple[Statement, datetime]]] = {url: {} for url in self._writers}
+        known: dict[TopicPartition, _Known] = {}
+        for partition in partitions:
+            at = partition.at
+            made = self._made(partition)
+            observed_at = partition.observed_at(confirmed_at)
+            if made is not None and observed_at is not None:
+                known[at] = made
+                said = made.statement, observed_at
+            elif at in self._former and self._former[at].topic_id == partition.led.topic_id:
+                said = Statement.of(self._former[at]), self._former[at].observed_at
+            else:
                 continue
             url, control = self._places.bucket(at)
-            by_store[self._default_url].append(entry)
+            by_store[self._default_url][at] = said
             if url != self._default_url:
-                by_store.setdefault(url, []).append(entry)
+                by_store.setdefault(url, {})[at] = said
                 if url not in self._writers:
                     self._writers[url] = self._writer(url, control)
-        written = [self._writers[url].offer(entries, now=now) for url, entries in by_store.items()]
+        self._known = known
+        written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
         return any(written)
 
     def _writer(self, url: str, control: ControlKeys) -> IndexWriter:
-        return IndexWriter(self._places.store(url), control, self._broker, *self._intervals())
+        return IndexWriter(self._places.store(url), control, self._broker, self._endpoints, *self._intervals())
 
     def _intervals(self) -> tuple[float, float]:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
 
-    def _entry(self, partition: LedPartition) -> IndexEntry | None:
-        """What is known of ``partition``; None before it has been surveyed and the broker asked."""
-        offsets, life = partition.offsets, partition.life
-        if offsets is None or life is None:
+    def _made(self, partition: LedPartition) -> _Known | None:
+        """What is known of ``partition``; None before the store's part of it is, or before the broker was asked."""
+        incarnation, offsets = partition.incarnation, partition.offsets
+        if incarnation is None or offsets is None:
             return None
-        span = self._span(partition)
-        watermark = partition.watermark
-        return IndexEntry(
+        watermark, tail = partition.watermark, partition.disk.tail
+        basis = _Basis(partition, offsets, tail, watermark, partition.next_offset, partition.uploaded_end)
+        known = self._known.get(partition.at)
+        if known is not None and known.basis == basis:
+            return known
+        span = known.span if known is not None and known.basis.partition is partition else ActiveSpan()
+        if tail is not None:
+            _follow(span, partition, tail)
+        entry = IndexEntry(
             topic=partition.at.topic,
             partition=partition.at.partition,
             topic_id=partition.led.topic_id,
-            incarnation=life.number,
+            incarnation=incarnation,
             leader_epoch=partition.led.leader_epoch,
-            next_offset=watermark.next_offset if watermark else partition.start,
-            uploaded_end=partition.uploaded_end,
+            next_offset=basis.next_offset,
+            uploaded_end=basis.uploaded_end,
+            provisional=partition.provisional,
             log_end_offset=offsets.log_end_offset or offsets.high_watermark,
             high_watermark=offsets.high_watermark,
             active_first_timestamp=span.first,
             active_max_timestamp=span.largest,
-            observed_at=utc_now(),
+            observed_at=_EPOCH,
             gaps=partition.gaps,
         )
+        return _Known(basis, Statement.of(entry), span)
 
-    def _span(self, partition: LedPartition) -> ActiveSpan:
-        span = self._spans[partition.at]
-        if partition.segments:
-            try:
-                span.update(partition.folder, partition.led.topic_id, partition.segments[-1].base_offset)
-            except (SegmentChanged, FormatError, OSError) as error:
-                logger.debug("active_segment_not_read", partition=str(partition.at), error=str(error))
-        return span
+
+def _follow(span: ActiveSpan, partition: LedPartition, tail: Tail) -> None:
+    try:
+        span.update(partition.folder, partition.led.topic_id, tail.base_offset)
+    except (SegmentChanged, FormatError, OSError) as error:
+        logger.debug("active_segment_not_read", partition=str(partition.at), error=str(error))

@@ -1,29 +1,32 @@
 """The partitions that are this agent's to upload: led by its broker, chosen by its settings, found on its disks.
 
-While the broker cannot be asked, what it led last stays, with high watermarks from its checkpoint: what lies below
-them is committed whoever leads, and the watermark's leader epoch fences what somebody else has taken over.
+The poller asks, this module judges the answers. While the broker cannot be asked, what it led last stays, with high
+watermarks from its checkpoint: what lies below them is committed whoever leads, and the watermark's leader epoch
+fences what somebody else has taken over. Any broker may have answered, and one that lags tells of a former leadership:
+an epoch below the highest that was ever seen is not believed.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 
 import structlog
 
 from tidemark.errors import FormatError
 from tidemark.layout import TopicPartition
+from tidemark.stored import utc_now
+from tidemark.watermark_index import IndexEntry
+from uploader_agent.folder import Tail
 from uploader_agent.log_dirs import Inventory, find_partitions, topic_id_of
-from uploader_agent.metadata import UNKNOWN_POLICY, BrokerUnavailable, Led, Metadata, Offsets, checkpointed_offsets
+from uploader_agent.metadata import UNKNOWN_POLICY, BrokerUnavailable, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.metrics import Metrics
 from uploader_agent.partition import Context, LedPartition
+from uploader_agent.poller import LeadersAnswer, OffsetsAnswer
 from uploader_agent.repeats import Repeats
 
 logger = structlog.get_logger(__name__)
-
-_POLICY_AGE = 60.0
-"""Seconds for which a topic's clean-up policy is believed."""
 
 
 class Leadership:
@@ -31,110 +34,167 @@ class Leadership:
 
     def __init__(
         self,
-        metadata: Metadata,
         log_dirs: Collection[Path],
         takes: Callable[[str], bool],
         context: Context,
         metrics: Metrics,
         repeats: Repeats,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partitions: dict[TopicPartition, LedPartition] = {}
+        self.replicas: dict[TopicPartition, Path] = {}
+        """The directories of all partitions on this broker's disks that the settings choose, led or not."""
         self.seen = False
-        self._metadata = metadata
+        self.confirmed_at: datetime | None = None
+        """When the broker was last asked who leads, and answered."""
         self._log_dirs = log_dirs
         self._takes = takes
         self._context = context
         self._metrics = metrics
         self._repeats = repeats
-        self._clock = clock
-        self._policies: dict[str, str] = {}
-        self._policies_at = -float("inf")
+        self._leaders: Mapping[TopicPartition, Leader] = {}
+        self._policies: Mapping[str, str] = {}
+        self._judged: tuple[Mapping[TopicPartition, Leader], Mapping[str, str]] | None = None
+        """The last answer, as long as the same one would change nothing."""
+        self._highest: dict[tuple[TopicPartition, str | None], int] = {}
+        self._former: Mapping[TopicPartition, IndexEntry] = {}
+        self._asked: dict[TopicPartition, tuple[LedPartition, Tail | None]] = {}
         self._ignored: set[Path] = set()
-        self._troubles: dict[Hashable, dict[str, object]] = {}
-        self._raised: set[Hashable] = set()
+        self._unreadable: set[Path] = set()
 
-    def refresh(self) -> set[TopicPartition]:
-        """Ask the broker and look through the log directories; the partitions that were gained, lost or replaced."""
-        self._raised.clear()
+    def look_at_disks(self) -> bool:
+        """Look through the log directories; whether a partition's directory came, went or moved."""
         inventory = find_partitions(self._log_dirs)
         self._complain_about(inventory)
-        try:
-            led = {at: led for at, led in self._metadata.led().items() if self._takes(at.topic)}
-            self._refresh_policies({at.topic for at in led})
-        except BrokerUnavailable as error:
-            self._unreachable(error)
-            led = {at: partition.led for at, partition in self.partitions.items() if self._takes(at.topic)}
+        topics = {at.topic for at in inventory.partitions}
+        taken = {topic for topic in topics if self._takes(topic)}
+        replicas = {at: path for at, path in inventory.partitions.items() if at.topic in taken}
+        if replicas == self.replicas:
+            return False
+        self.replicas = replicas
+        self._highest = {key: epoch for key, epoch in self._highest.items() if key[0] in replicas}
+        self._judged = None
+        return True
+
+    def settle(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
+        """Take this broker's former watermark index at its word where it still holds."""
+        self._former = former
+        for at, partition in self.partitions.items():
+            if at in former:
+                partition.settle(former[at])
+
+    def learn(self, answer: LeadersAnswer) -> set[TopicPartition]:
+        """The partitions that were gained, lost or replaced by what the broker says now."""
+        self._metrics.metadata_seconds.observe(answer.seconds)
+        if answer.error is not None:
+            self._unreachable(answer.error)
         else:
-            self.seen = True
+            self.seen, self.confirmed_at = True, answer.asked_at
+            self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
-        before = dict(self.partitions)
-        self.partitions = {
-            at: self._keep_or_make(at, led[at], inventory.partitions[at]) for at in led if at in inventory.partitions
-        }
-        for at in led.keys() - inventory.partitions.keys():
-            self._once(("no directory", at), "partition_not_on_disk", partition=str(at))
-        self._drop_other_incarnations()
-        self.refresh_offsets(self.partitions)
+            if self._judged == (answer.leaders, answer.policies):
+                return set()
+            self._judged = answer.leaders, answer.policies
+            self._leaders, self._policies = self._believed(answer.leaders), answer.policies
+        before = self.partitions
+        self.partitions = {}
+        for at, (broker, led) in self._leaders.items():
+            if broker == self._context.broker and at in self.replicas:
+                partition = self._keep_or_make(before.get(at), at, led)
+                if partition is not None:
+                    self.partitions[at] = partition
+                else:
+                    self._judged = None
         self._metrics.led.set(len(self.partitions))
-        self._clear_what_is_over()
         return {at for at in before.keys() | self.partitions.keys() if before.get(at) is not self.partitions.get(at)}
 
-    def refresh_offsets(self, wanted: Iterable[TopicPartition]) -> None:
-        """Ask for the offsets of some partitions again; what the broker no longer leads keeps what it had."""
-        asked = {at: self.partitions[at].led for at in wanted if at in self.partitions}
-        if not asked:
-            return
-        try:
-            found = self._metadata.offsets(asked)
-        except BrokerUnavailable as error:
-            self._unreachable(error)
-            found = self._from_checkpoints(asked)
-        for at, offsets in found.items():
-            self.partitions[at].offsets = offsets
+    def ask(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Led]:
+        """The question for the offsets of ``wanted``; what their disks showed last is noted, for the answer."""
+        asked = {at: self.partitions[at] for at in wanted if at in self.partitions}
+        self._asked |= {at: (partition, partition.disk.tail) for at, partition in asked.items()}
+        return {at: partition.led for at, partition in asked.items()}
 
-    def _from_checkpoints(self, asked: dict[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+    def observe(self, answer: OffsetsAnswer) -> set[TopicPartition]:
+        """Take over the offsets; the partitions whose offsets are others now."""
+        found = answer.offsets
+        if answer.error is not None:
+            self._unreachable(answer.error)
+            found = self._checkpointed(answer.asked)
+        changed: set[TopicPartition] = set()
+        for at in answer.asked:
+            partition, tail = self._asked.pop(at, (None, None))
+            offsets = found.get(at)
+            if partition is None or offsets is None or partition is not self.partitions.get(at):
+                continue
+            if partition.offsets != offsets:
+                changed.add(at)
+            partition.observe(offsets, answer.asked_at, tail)
+        return changed
+
+    def waiting(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of ``wanted`` that have a rotated segment beyond the high watermark, as far as that is known."""
+        known = ((at, self.partitions.get(at)) for at in wanted)
+        return [at for at, partition in known if partition is not None and partition.waits_for_high_watermark()]
+
+    def fall_back(self, wanted: Collection[TopicPartition]) -> None:
+        """The broker says nothing: take its checkpoints' word."""
+        for at, offsets in self._checkpointed(wanted).items():
+            self.partitions[at].observe(offsets, utc_now(), None)
+
+    def _checkpointed(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:
+        """High watermarks from the broker's checkpoints, where they are higher than what it has said itself."""
         try:
-            found = checkpointed_offsets(self._log_dirs, asked)
+            found = checkpointed_offsets(self._log_dirs, wanted)
         except FormatError as error:
-            self._once("checkpoint", "checkpoint_unreadable", error=str(error))
+            self._trouble("checkpoint", "checkpoint_unreadable", error=str(error))
             return {}
-        older = {at: self.partitions[at].offsets for at in found}
+        self._over("checkpoint", was="checkpoint_unreadable")
+        known = {at: partition.offsets for at in found if (partition := self.partitions.get(at))}
         # A checkpoint lags: what the broker itself has said before is never taken back.
         return {
             at: new
             for at, new in found.items()
-            if (old := older[at]) is None or new.high_watermark > old.high_watermark
+            if at in known and ((old := known[at]) is None or new.high_watermark > old.high_watermark)
         }
 
-    def _keep_or_make(self, at: TopicPartition, led: Led, folder: Path) -> LedPartition:
-        known = self.partitions.get(at)
+    def _believed(self, leaders: Mapping[TopicPartition, Leader]) -> dict[TopicPartition, Leader]:
+        believed: dict[TopicPartition, Leader] = {}
+        for at, leader in leaders.items():
+            key = at, leader.led.topic_id
+            highest = self._highest.get(key, -1)
+            if leader.led.leader_epoch >= highest:
+                self._highest[key] = leader.led.leader_epoch
+                believed[at] = leader
+                continue
+            known = self._leaders.get(at)
+            logger.info("lower_epoch_ignored", partition=str(at), said=leader.led.leader_epoch, highest=highest)
+            if known is not None:
+                believed[at] = known
+        return believed
+
+    def _keep_or_make(self, known: LedPartition | None, at: TopicPartition, led: Led) -> LedPartition | None:
+        folder = self.replicas[at]
         if known is None or known.led != led or known.folder != folder:
+            if not self._belongs(folder, led):
+                return None
             known = LedPartition(at, led, folder, self._context)
+            if at in self._former:
+                known.settle(self._former[at])
         known.cleanup_policy = self._policies.get(at.topic, UNKNOWN_POLICY)
         return known
 
-    def _drop_other_incarnations(self) -> None:
+    def _belongs(self, folder: Path, led: Led) -> bool:
         """A directory that still belongs to a topic's former incarnation is about to be renamed by the broker."""
-        for at, partition in list(self.partitions.items()):
-            try:
-                found = topic_id_of(partition.folder)
-            except FormatError as error:
-                self._once((partition.folder, "metadata"), "partition_metadata_unreadable", error=str(error))
-                del self.partitions[at]
-                continue
-            if None not in {found, partition.led.topic_id} and found != partition.led.topic_id:
-                del self.partitions[at]
-
-    def _refresh_policies(self, topics: set[str]) -> None:
-        if topics <= self._policies.keys() and self._clock() - self._policies_at < _POLICY_AGE:
-            return
-        self._policies = self._metadata.cleanup_policy(topics)
-        self._policies_at = self._clock()
+        try:
+            found = topic_id_of(folder)
+        except FormatError as error:
+            self._trouble(folder, "partition_metadata_unreadable", folder=str(folder), error=str(error))
+            return False
+        self._over(folder, was="partition_metadata_unreadable", folder=str(folder))
+        return found == led.topic_id or None in {found, led.topic_id}
 
     def _unreachable(self, error: BrokerUnavailable) -> None:
         self._metrics.broker_reachable.set(0)
-        self._once("broker", "broker_unavailable", error=str(error), instead="high watermarks from the checkpoint")
+        self._trouble("broker", "broker_unavailable", error=str(error), instead="high watermarks from the checkpoint")
 
     def _complain_about(self, inventory: Inventory) -> None:
         for path in inventory.strangers:
@@ -143,13 +203,13 @@ class Leadership:
         self._ignored = set(inventory.strangers)
         self._metrics.log_dirs_unreadable.set(len(inventory.unreadable))
         for path, reason in inventory.unreadable.items():
-            self._once(("unreadable", path), "log_dir_unreadable", folder=str(path), error=reason)
+            self._trouble(path, "log_dir_unreadable", folder=str(path), error=reason)
+        for path in self._unreadable - inventory.unreadable.keys():
+            self._over(path, was="log_dir_unreadable", folder=str(path))
+        self._unreadable = set(inventory.unreadable)
 
-    def _once(self, what: Hashable, event: str, **details: object) -> None:
-        self._raised.add(what)
-        self._troubles[what] = {"was": event, **{name: value for name, value in details.items() if name != "error"}}
+    def _trouble(self, what: Hashable, event: str, **details: object) -> None:
         self._repeats.failed(("leadership", what), event, "warning", **details)
 
-    def _clear_what_is_over(self) -> None:
-        for what in self._troubles.keys() - self._raised:
-            self._repeats.cleared(("leadership", what), "trouble_over", **self._troubles.pop(what))
+    def _over(self, what: Hashable, **details: object) -> None:
+        self._repeats.cleared(("leadership", what), "trouble_over", **details)

@@ -1,29 +1,41 @@
-"""The run loop: it connects what lies on disk, what the broker says, the queue and the workers, and decides nothing."""
+"""The run loop: it connects what lies on disk, what the broker says, the queue and the workers, and decides nothing.
+
+It never waits for a network: the broker is asked in one thread, the watermark index written in another, segments
+uploaded in a third kind. What it does in a turn is bounded by what has changed, not by how much is led.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from pathlib import Path
 
 import structlog
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError, StoreError, TidemarkError
+from tidemark.errors import ConfigError, TidemarkError
 from tidemark.layout import TopicPartition
+from tidemark.stored import utc_now
+from uploader_agent import lag
+from uploader_agent.agenda import Agenda
 from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell
 from uploader_agent.fill import Filler
 from uploader_agent.health import Health
+from uploader_agent.hints import Hints, NoHints
 from uploader_agent.hold import Hold
+from uploader_agent.index_thread import IndexThread
 from uploader_agent.indexes import Indexes
 from uploader_agent.leadership import Leadership
 from uploader_agent.metadata import Metadata
 from uploader_agent.metrics import Metrics
 from uploader_agent.notify import Notifier
 from uploader_agent.partition import Context, LedPartition
-from uploader_agent.places import OpenStore, Places
+from uploader_agent.places import OpenStore, Places, digest
+from uploader_agent.poller import Answer, LeadersAnswer, OffsetsAnswer, Poller
 from uploader_agent.queue import UploadQueue
 from uploader_agent.repeats import Repeats
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
@@ -35,8 +47,23 @@ logger = structlog.get_logger(__name__)
 _HIGH_WATERMARK_POLL = 0.25
 """Seconds until the high watermark is asked for again while a rotated segment waits for it: followers must fetch."""
 
-_NEW_DIRECTORY_PAUSE = 0.2
-"""Seconds from a new partition directory until the broker's metadata is asked who leads it."""
+_BROKER_PATIENCE = 1.0
+"""Seconds without an answer, or after a refusal, for which the broker's checkpoint is not yet used, or asked again."""
+
+_HINT_PAUSE = 0.2
+"""Seconds from a hint until the broker is asked who leads: hints come in swarms, and a little before the fact."""
+
+_HINT_SPACING = 1.0
+"""Seconds from one such question to the next."""
+
+_SECOND_QUESTION = 2.0
+"""Seconds from a hinted question to another one: the hint may have come before the broker itself was told."""
+
+_INDEX_PATIENCE = 2.0
+"""Seconds from the start for which the former index is waited for: without it everything rotated would be held."""
+
+_MEASURE_INTERVAL = 10.0
+"""Seconds between two reckonings of the lag over all partitions."""
 
 _STALLS = 3
 """How often ``upload_once`` tries the same jobs before it gives up on them."""
@@ -53,6 +80,7 @@ class Agent:
         opener: OpenStore,
         doorbell: Doorbell,
         *,
+        hints: Hints | None = None,
         notifier: Notifier | None = None,
         traffic: StoreTraffic | None = None,
         read_only: bool = False,
@@ -64,6 +92,8 @@ class Agent:
         self._settings = settings
         self._broker = broker
         self._doorbell = doorbell
+        self._hints = hints or NoHints()
+        self._hinted = threading.Event()
         self._notifier = notifier or Notifier({})
         self._repeats = Repeats(logger, settings.log.repeat)
         self._requests: deque[Callable[[], None]] = deque()
@@ -82,20 +112,32 @@ class Agent:
             self.hold,
             search_interval=settings.scan_interval.total_seconds(),
         )
-        self.leadership = Leadership(metadata, broker.log_dirs, self._takes, context, self.metrics, self._repeats)
+        self.leadership = Leadership(broker.log_dirs, self._takes, context, self.metrics, self._repeats)
+        self._poller = Poller(metadata, doorbell.ring)
         self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
         self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats)
-        self._indexes = Indexes(places, broker.node_id, settings.index)
+        indexes = Indexes(places, broker.node_id, digest(settings.raw), settings.index)
+        interval = settings.index.min_interval.total_seconds()
+        self._index = IndexThread(indexes, self.metrics, self._repeats, interval, doorbell.ring)
         self._filler = Filler(
             places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait, self.hold
         )
-        self._revisits: dict[TopicPartition, float] = {}
-        self._revisits_lock = threading.Lock()
-        self._next_scan = self._next_metadata = 0.0
+        self._agenda: Agenda[TopicPartition] = Agenda()
+        self._by_folder: dict[Path, TopicPartition] = {}
+        self._settled = False
+        self._hinted_questions = 0
+        self._looked_at = utc_now()
+        self._next_scan = self._next_metadata = self._next_measure = 0.0
+        self._asked_leaders = -_HINT_SPACING
 
     def stop(self) -> None:
         """End :meth:`run` soon: take no new work, finish what is under way. For signal handlers and other threads."""
         self._stopping.set()
+        self._doorbell.ring()
+
+    def hint(self) -> None:
+        """The leadership may have changed: ask soon. For other threads."""
+        self._hinted.set()
         self._doorbell.ring()
 
     def soon(self, action: Callable[[], None]) -> None:
@@ -119,7 +161,7 @@ class Agent:
         self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
         self._workers.reconfigure(settings.upload)
         self._traffic.cap(settings.upload.bandwidth)
-        self._indexes.reconfigure(settings.index)
+        self._index.reconfigure(settings.index)
         self.hold.reconfigure(settings.hold)
         self._next_scan = self._next_metadata = 0.0
         return changed
@@ -127,6 +169,9 @@ class Agent:
     def run(self) -> None:
         """Upload until :meth:`stop`."""
         self._workers.start()
+        self._poller.start()
+        self._index.start()
+        self._hints.start(self.hint)
         filling = threading.Thread(target=self._fill, name="fill", daemon=True)
         filling.start()
         while not self._stopping.is_set():
@@ -139,12 +184,13 @@ class Agent:
 
     def upload_once(self) -> None:
         """Upload all that may go now, write the index, and return. What failed is told by the partitions' ``error``."""
+        self._settled = True
         self._workers.start()
         before: dict[TopicPartition, list[Task]] = {}
         stalls = 0
         while stalls < _STALLS and not self._stopping.is_set():
-            self._refresh()
-            planned = {at: tasks for at in self.leadership.partitions if (tasks := self._look(at))}
+            self.refresh()
+            planned = {at: tasks for at, one in self.leadership.partitions.items() if (tasks := self._offer(one))}
             if not planned:
                 break
             stalls = stalls + 1 if planned == before else 0
@@ -156,9 +202,8 @@ class Agent:
 
     def survey(self) -> None:
         """Learn where everything stands, and change nothing."""
-        self._refresh()
+        self.refresh()
         for partition in self.leadership.partitions.values():
-            partition.look()
             try:
                 if partition.segments:
                     partition.learn()
@@ -170,22 +215,151 @@ class Agent:
 
     def _turn(self) -> None:
         """Wait for whatever comes first, and see to it."""
-        rung = self._doorbell.wait(self._next_time() - time.monotonic())
+        heard = self._doorbell.wait(self._next_time() - time.monotonic())
         self.health.turned()
         now = time.monotonic()
-        if rung & set(self._broker.log_dirs):
-            self._next_metadata = min(self._next_metadata, now + _NEW_DIRECTORY_PAUSE)
-        due = {at for at, one in self.leadership.partitions.items() if one.folder in rung} | self._revisited(now)
-        if now >= self._next_metadata:
-            due |= self._refresh()
+        if heard.leaders or self._hinted.is_set():
+            self._hinted.clear()
+            soon = max(now + _HINT_PAUSE, self._asked_leaders + _HINT_SPACING)
+            self._next_metadata = min(self._next_metadata, soon)
+            self._hinted_questions = 2
+        if not self._settled and self._index.former is not None:
+            self._settle()
+        for answer in self._poller.take():
+            if isinstance(answer, LeadersAnswer):
+                self._learn(answer)
+            else:
+                self._observe(answer)
+        due = {self._by_folder[folder] for folder in heard.folders & self._by_folder.keys()} | self._agenda.take(now)
+        self._look_at(due)
         if now >= self._next_scan:
-            self._next_scan = now + self._settings.scan_interval.total_seconds()
-            self.hold.enforce()
-            due = set(self.leadership.partitions)
-        self._look_at(due & self.leadership.partitions.keys())
-        self._write_indexes()
-        self._measure()
+            self._scan()
+        if now >= self._next_metadata:
+            self._ask_leaders()
+        if now >= self._next_measure:
+            self._measure()
+        self._tell_health()
         self._notifier.turned(ready=self.health.ready, status=self._status())
+
+    def _settle(self) -> None:
+        """The former index has been read: what it says is known of the store."""
+        assert self._index.former is not None
+        self._settled = True
+        self.leadership.settle(self._index.former)
+        self._look_at(self.leadership.partitions.keys())
+        self._ask_outdated()
+        self._show()
+
+    def _look_through_disks(self) -> None:
+        if self.leadership.look_at_disks():
+            self._hints.watch(self.leadership.replicas.keys())
+            self._next_metadata = 0.0
+        self._doorbell.watch([*self._broker.log_dirs, *self.leadership.replicas.values()])
+
+    def _ask_leaders(self) -> None:
+        pause = self._settings.metadata_interval.total_seconds()
+        if self._hinted_questions:
+            self._look_through_disks()
+            self._hinted_questions -= 1
+            pause = min(pause, _SECOND_QUESTION) if self._hinted_questions else pause
+        self._poller.ask_leaders(self.leadership.replicas.keys())
+        self._asked_leaders = time.monotonic()
+        self._next_metadata = self._asked_leaders + pause
+
+    def _scan(self) -> None:
+        """Look at every directory; of what inotify has told, little is left to find."""
+        self._looked_at = utc_now()
+        self.hold.enforce()
+        with self.metrics.scan_seconds.time():
+            self._look_through_disks()
+            due = {at for at, one in self.leadership.partitions.items() if one.look() or one.restless}
+        self.metrics.scans.inc()
+        self.metrics.missed_events.inc(sum(self.leadership.partitions[at].disk.overdue for at in due))
+        self._next_scan = time.monotonic() + self._settings.scan_interval.total_seconds()
+        self._offer_all(due)
+        self._ask_outdated()
+        self._show()
+
+    def _learn(self, answer: LeadersAnswer) -> None:
+        """The broker has said who leads."""
+        changed = self.leadership.learn(answer)
+        for at in changed:
+            self._queue.drop(at)
+            self._workers.forget(at)
+        if changed:
+            self._by_folder = {one.folder: at for at, one in self.leadership.partitions.items()}
+        if not self._settled:
+            self._look_later(changed, _INDEX_PATIENCE)
+            return
+        self._look_at(changed)
+        self._ask_outdated()
+        self._show()
+
+    def _observe(self, answer: OffsetsAnswer) -> None:
+        """The broker has said offsets, or failed to; what still waits for its high watermark is looked at again."""
+        self._offer_all(self.leadership.observe(answer))
+        pause = _HIGH_WATERMARK_POLL if answer.error is None else _BROKER_PATIENCE
+        self._look_later(self.leadership.waiting(answer.asked), pause)
+
+    def _ask_outdated(self) -> None:
+        """Ask for the offsets of all partitions whose log is another than when they were asked for."""
+        self._ask_offsets(at for at, one in self.leadership.partitions.items() if one.outdated)
+
+    def _ask_offsets(self, wanted: Iterable[TopicPartition]) -> None:
+        question = self.leadership.ask(wanted)
+        if question:
+            self._poller.ask_offsets(question)
+
+    def _look_at(self, due: AbstractSet[TopicPartition]) -> None:
+        """Look at some directories; ask for the offsets of those that have something rotated beyond what is known."""
+        here = due & self.leadership.partitions.keys()
+        for at in here:
+            self.leadership.partitions[at].look()
+        waiting = self.leadership.waiting(here)
+        if waiting and self._poller.hangs(_BROKER_PATIENCE):
+            self.leadership.fall_back(waiting)
+        self._ask_offsets(waiting)
+        self._look_later(waiting, _BROKER_PATIENCE)
+        self._offer_all(here)
+
+    def _look_later(self, wanted: Iterable[TopicPartition], after: float) -> None:
+        for at in wanted:
+            self._agenda.add(at, time.monotonic() + after)
+
+    def _offer_all(self, due: Iterable[TopicPartition]) -> None:
+        """Plan anew by what is known now, if the store's part of it is."""
+        if self._settled:
+            for at in due:
+                self._offer(self.leadership.partitions[at])
+
+    def _offer(self, partition: LedPartition) -> list[Task]:
+        tail_after, now = self._settings.tail_after.total_seconds(), time.time()
+        tasks = [Task(partition, job) for job in partition.plan(now - tail_after)]
+        self._queue.offer(partition.at, tasks)
+        quiet_at = partition.tail_due(tail_after)
+        if quiet_at is not None and not tasks:
+            self._look_later([partition.at], max(1.0, quiet_at - now))
+        return tasks
+
+    def _revisit(self, at: TopicPartition, after: float) -> None:
+        self._agenda.add(at, time.monotonic() + after)
+        self._doorbell.ring()
+
+    def _next_time(self) -> float:
+        return min(
+            self._next_scan, self._next_metadata, self._next_measure, self._notifier.next_time, self._agenda.next_time()
+        )
+
+    def _show(self) -> None:
+        """Give the watermark index what there is to be told."""
+        confirmed_at = self.leadership.confirmed_at
+        if confirmed_at is not None and self._settled:
+            self._index.show(self.leadership.partitions.values(), min(confirmed_at, self._looked_at))
+
+    def _measure(self) -> None:
+        self.metrics.waiting.set(self._queue.waiting())
+        lag.measure(self.leadership.partitions.values(), self.metrics)
+        self._next_measure = time.monotonic() + _MEASURE_INTERVAL
 
     def _takes(self, topic: str) -> bool:
         return self._settings.takes(topic)
@@ -196,11 +370,7 @@ class Agent:
         partitions, jobs = len(self.leadership.partitions), self._queue.unfinished()
         return f"{wrong or 'healthy'}; {partitions} partitions led, {jobs} jobs"
 
-    def _measure(self) -> None:
-        partitions = self.leadership.partitions.values()
-        self.metrics.waiting.set(self._queue.waiting())
-        self.metrics.gaps.set(sum(len(one.gaps) for one in partitions))
-        self.metrics.gap_offsets.set(sum(gap.end - gap.start for one in partitions for gap in one.gaps))
+    def _tell_health(self) -> None:
         self.health.unfinished(self._queue.unfinished())
         if not self.health.ready:
             self.health.waits_for = self._waits_for()
@@ -214,79 +384,35 @@ class Agent:
         """What is missing until the agent is ready."""
         if not self.leadership.seen:
             return "the broker has not said yet what it leads"
-        unknown = sum(not (one.surveyed or one.error) for one in self.leadership.partitions.values())
-        return f"{unknown} partitions have not been compared with the store yet" if unknown else None
+        return None if self._settled else "the watermark index that the agent wrote before has not been read yet"
 
-    def _refresh(self) -> set[TopicPartition]:
-        changed = self.leadership.refresh()
-        for at in changed:
-            self._queue.drop(at)
-            self._workers.forget(at)
-        # A watch follows a directory that is renamed: what is new under an old path must be watched anew.
-        folders = {at: one.folder for at, one in self.leadership.partitions.items()}
-        kept = [folder for at, folder in folders.items() if at not in changed]
-        self._doorbell.watch([*self._broker.log_dirs, *kept])
-        self._doorbell.watch([*self._broker.log_dirs, *folders.values()])
-        self._next_metadata = time.monotonic() + self._settings.metadata_interval.total_seconds()
-        return changed
+    def refresh(self) -> None:
+        """Look at all disks and ask the broker about all of it, here and now."""
+        self._looked_at = utc_now()
+        self._look_through_disks()
+        self._poller.ask_leaders(self.leadership.replicas.keys())
+        self._judge(self._poller.answer_all())
+        for partition in self.leadership.partitions.values():
+            partition.look()
+        self._poller.ask_offsets(self.leadership.ask(self.leadership.partitions))
+        self._judge(self._poller.answer_all())
+        self._show()
 
-    def _look_at(self, due: Collection[TopicPartition]) -> None:
-        """Look at the disks; ask for the offsets of those that have something rotated beyond what is known."""
-        for at in due:
-            self.leadership.partitions[at].look()
-        waiting = [at for at in due if self.leadership.partitions[at].waits_for_high_watermark()]
-        self.leadership.refresh_offsets(waiting)
-        for at in due:
-            self._offer(self.leadership.partitions[at])
-        for at in waiting:
-            if self.leadership.partitions[at].waits_for_high_watermark():
-                self._revisit(at, _HIGH_WATERMARK_POLL)
-
-    def _look(self, at: TopicPartition) -> list[Task]:
-        self.leadership.partitions[at].look()
-        return self._offer(self.leadership.partitions[at])
-
-    def _offer(self, partition: LedPartition) -> list[Task]:
-        quiet_before = time.time() - self._settings.tail_after.total_seconds()
-        tasks = [Task(partition, job) for job in partition.plan(quiet_before)]
-        self._queue.offer(partition.at, tasks)
-        return tasks
-
-    def _revisit(self, at: TopicPartition, after: float) -> None:
-        with self._revisits_lock:
-            moment = time.monotonic() + after
-            self._revisits[at] = min(moment, self._revisits.get(at, moment))
-        self._doorbell.ring()
-
-    def _revisited(self, now: float) -> set[TopicPartition]:
-        with self._revisits_lock:
-            due = {at for at, moment in self._revisits.items() if moment <= now}
-            for at in due:
-                del self._revisits[at]
-            return due
-
-    def _next_time(self) -> float:
-        with self._revisits_lock:
-            moments = [self._next_scan, self._next_metadata, self._notifier.next_time, *self._revisits.values()]
-        return min([*moments, time.monotonic() + self._settings.index.min_interval.total_seconds()])
-
-    def _write_indexes(self, *, now: bool = False) -> None:
-        try:
-            written = self._indexes.offer(self.leadership.partitions.values(), now=now)
-        except StoreError as error:
-            self._repeats.failed("index", "index_not_written", error=str(error))
-        else:
-            if written:
-                self.metrics.index_written.set_to_current_time()
-                self._repeats.cleared("index", "index_written_again")
+    def _judge(self, answers: Iterable[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer, LeadersAnswer):
+                self.leadership.learn(answer)
+            else:
+                self.leadership.observe(answer)
 
     def _drain(self) -> None:
         """Hand out nothing more, wait for what is under way, and say where things stand."""
         self._queue.close()
+        self._poller.stop()
         if not self._queue.wait_idle(self._settings.drain.total_seconds(), running_only=True):
             logger.warning("drain_timed_out", limit=str(self._settings.drain))
         self._drained.set()
-        self._write_indexes(now=True)
+        self._index.stop(self._settings.drain.total_seconds())
         self.hold.close()
 
 

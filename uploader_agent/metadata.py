@@ -42,6 +42,13 @@ class Led(NamedTuple):
     topic_id: str | None
 
 
+class Leader(NamedTuple):
+    """Who leads a partition, and what the leadership is: ``broker`` is -1 while nobody does."""
+
+    broker: int
+    led: Led
+
+
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """A partition's offsets as last observed; None where nobody could be asked."""
@@ -56,8 +63,8 @@ class Offsets:
 class Metadata(Protocol):
     """The questions that the agent asks its broker. Every method raises :class:`BrokerUnavailable`."""
 
-    def led(self) -> dict[TopicPartition, Led]:
-        """All partitions that this broker leads now."""
+    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+        """Who leads each of ``wanted``; those that are not in the cluster are left out."""
         ...
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
@@ -77,15 +84,18 @@ class AdminMetadata:
         self._connect = connect
         self._client: Any = None
 
-    def led(self) -> dict[TopicPartition, Led]:
-        """See :class:`Metadata`."""
-        topics = self._ask(lambda client: client.describe_topics(None))
-        return {
-            TopicPartition(topic["name"], part["partition_index"]): Led(part["leader_epoch"], _topic_id(topic))
-            for topic in topics
-            for part in topic["partitions"]
-            if part["leader_id"] == self._node_id
-        }
+    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+        """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and none is ever created by asking."""
+        named = sorted({at.topic for at in wanted})
+        topics = self._ask(lambda client: client.describe_topics(named)) if named else []
+        found: dict[TopicPartition, Leader] = {}
+        for topic in topics:
+            name, topic_id = topic["name"], _topic_id(topic)
+            for part in topic["partitions"]:
+                at = TopicPartition(name, part["partition_index"])
+                if at in wanted:
+                    found[at] = Leader(part["leader_id"], Led(part["leader_epoch"], topic_id))
+        return found
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         """See :class:`Metadata`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -23,9 +24,11 @@ from tidemark.records import Lineage
 from tidemark.store import Store
 from tidemark.stored import utc_now
 from tidemark.watermark import Watermark
+from tidemark.watermark_index import IndexEntry
 from uploader_agent import eligibility, gaps, state, watermark
 from uploader_agent.eligibility import Work
 from uploader_agent.files import PartitionFiles
+from uploader_agent.folder import Folder, Tail
 from uploader_agent.gaps import Evidence
 from uploader_agent.hold import Hold
 from uploader_agent.incarnations import Life
@@ -72,7 +75,9 @@ class LedPartition:
         self.at = at
         self.led = led
         self.folder = folder
-        self.segments: list[LocalSegment] = []
+        self.disk = Folder(folder)
+        self.restless = True
+        """Whether there was something to do, or to wait for, when it was last planned."""
         self.cleanup_policy = UNKNOWN_POLICY
         self.life: Life | None = None
         self.error: str | None = None
@@ -81,30 +86,91 @@ class LedPartition:
         self._remote = RemoteState(context.broker)
         self._start: int | None = None
         self._offsets: Offsets | None = None
-        self._live_start: int | None = None  # base of the first segment on the disk
+        self._gone: list[LocalSegment] = []  # held, and below the first one on the disk
+        self._holding = False  # whether something was to be held when last looked
         self._disk_start: int | None = None  # as it was before the broker said what its log start is
         self._gaps: tuple[Gap, ...] = ()
         self._search = Search(context.control_store, context.control, context.search_interval)
         self._lock = threading.Lock()  # over what is known of the store
         self._writing = threading.Lock()  # held by the one worker that writes offset.wm
         self._unwritten = True
+        self._settled: IndexEntry | None = None
+        self._observed_at: datetime | None = None
+        self._observed: Tail | None = None
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Look at the disk again, and hold what is not in the store."""
-        with self._lock:
-            final = self._remote.final
-        topic_id, epoch = self.led.topic_id, self.led.leader_epoch
-        found = self._context.hold.look(self.at, topic_id, epoch, self.folder, final, self.watermark)
-        self.segments = [*found.gone, *found.live]
-        self._live_start = found.live[0].base_offset if found.live else None
+    def settle(self, entry: IndexEntry) -> None:
+        """Take this broker's former watermark index at its word, until there is something to do.
+
+        It counts only if it was written under this very leadership, knew of no gap, and all was contiguous.
+        """
+        same = (entry.topic_id, entry.leader_epoch) == (self.led.topic_id, self.led.leader_epoch)
+        if same and not entry.gaps and entry.next_offset == entry.uploaded_end and self._place is None:
+            with self._lock:
+                self._settled, self._remote = entry, RemoteState.settled(entry, self._context.broker)
+
+    @property
+    def settled(self) -> IndexEntry | None:
+        """The former index's entry, as long as it is all that is known of the store."""
+        return self._settled if self._place is None else None
+
+    @property
+    def segments(self) -> list[LocalSegment]:
+        """The segments held and on the disk, as last seen, by base offset; the last one is active."""
+        return [*self._gone, *self.disk.listing.segments]
+
+    def look(self) -> bool:
+        """Look at the disk again, and hold what is not in the store; whether there is something new.
+
+        Where nothing is to be held, and the directory is as it was, there is nothing more to it.
+        """
+        before, gone = self.disk.tail, self._gone
+        listed = self.disk.look()
+        if listed or self._holding:
+            with self._lock:
+                final = self._remote.final
+            owner, folder = (self.at, self.led.topic_id, self.led.leader_epoch), self.folder
+            found = self._context.hold.look(*owner, folder, final, self.watermark, self.disk.listing)
+            self._gone = found.gone
+            rotated = ((one.base_offset, one.next_offset) for one in found.live if one.next_offset is not None)
+            self._holding = bool(found.gone) or any(final.missing(start, end) for start, end in rotated)
+        return self.disk.tail != before or self._gone != gone
+
+    def observe(self, offsets: Offsets, asked_at: datetime, tail: Tail | None) -> None:
+        """The broker says ``offsets``, asked at ``asked_at``, when the disk had last shown ``tail``.
+
+        Its checkpoint is no observation: it tells what was committed, not that this was all.
+        """
+        self.offsets = offsets
+        if offsets.source == "broker":
+            self._observed_at, self._observed = asked_at, tail
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the broker would say other offsets now than when it was last asked."""
+        offsets = self.offsets
+        if offsets is None or offsets.source == "checkpoint" or self._observed != self.disk.tail:
+            return True
+        return offsets.log_end_offset is None or offsets.high_watermark < offsets.log_end_offset
+
+    def observed_at(self, confirmed_at: datetime | None) -> datetime | None:
+        """When the offsets held: at ``confirmed_at``, if the disk showed then that nothing was appended since."""
+        asked_at = self._observed_at
+        if asked_at is None or confirmed_at is None or confirmed_at < asked_at or self.outdated:
+            return asked_at
+        return confirmed_at
 
     def plan(self, quiet_before: float) -> list[Job]:
         """What is to be done, in order, by what was last seen of disk and broker."""
+        jobs = self._plan(quiet_before)
+        self.restless = bool(jobs or self.gaps)
+        return jobs
+
+    def _plan(self, quiet_before: float) -> list[Job]:
         if not self.segments:
             return []
-        if self._place is None:
+        if self._place is None and self._settled is None:
             return [SURVEY]
         if self.offsets is None:
             return []
@@ -113,7 +179,17 @@ class LedPartition:
         high_watermark = self.offsets.high_watermark
         jobs: list[Job] = [*eligibility.finished(self.segments, final, high_watermark)]
         jobs += eligibility.quiet_tail(self.segments, present, high_watermark, quiet_before)
+        if self._place is None:
+            return [SURVEY] if jobs or self._holes() else []
         return [SURVEY, *jobs] if self._unwritten or self._search.is_due(self._holes()) else jobs
+
+    def tail_due(self, tail_after: float) -> float | None:
+        """When the active segment will have been quiet for ``tail_after`` seconds; None if it has no news."""
+        tail, offsets = self.disk.tail, self.offsets
+        if tail is None or not tail.size or offsets is None:
+            return None
+        news = max(tail.base_offset, self.uploaded_end) < offsets.high_watermark
+        return tail.modified + tail_after if news else None
 
     def waits_for_high_watermark(self) -> bool:
         """Whether a rotated segment may be ready to go as soon as the high watermark is asked for again."""
@@ -131,10 +207,34 @@ class LedPartition:
             if segment.next_offset is not None and final.missing(segment.base_offset, segment.next_offset)
         ]
 
+    @property
+    def next_offset(self) -> int:
+        """Up to where the store has everything."""
+        if self.settled is not None:
+            return self.settled.next_offset
+        return self.watermark.next_offset if self.watermark else self.start
+
+    @property
+    def incarnation(self) -> int | None:
+        """The number of the topic's incarnation; None until it is agreed upon."""
+        if self.settled is not None:
+            return self.settled.incarnation
+        return self.life.number if self.life else None
+
+    @property
+    def provisional(self) -> int | None:
+        """Base offset of the stored segment that may still grow."""
+        with self._lock:
+            return self._remote.provisional
+
     def learn(self) -> None:
         """Find out what the store has, unless that is known."""
         if self._place is None:
             self._learn()
+
+    def _live_start(self) -> int | None:
+        """Base of the first segment on the disk."""
+        return self.disk.tail.first if self.disk.tail else None
 
     @property
     def offsets(self) -> Offsets | None:
@@ -144,7 +244,7 @@ class LedPartition:
     @offsets.setter
     def offsets(self, offsets: Offsets | None) -> None:
         self._offsets = offsets
-        disk_start = self._live_start
+        disk_start = self._live_start()
         if disk_start != self._disk_start and any(gap.reason == "unknown" for gap in self._gaps):
             self._unwritten = True  # there is new evidence
         self._disk_start = disk_start
@@ -266,7 +366,7 @@ class LedPartition:
             place=self._place,
             holes=self._holes,
             gaps=self.gaps,
-            local_start=self._live_start or 0,
+            local_start=self._live_start() or 0,
             lineage=lineage,
             seen=Observed(offsets, self.cleanup_policy, self.led.leader_epoch),
             fence=self._fence,

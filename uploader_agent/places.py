@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 
-from tidemark.endpoints import EndpointResolver
+from tidemark.endpoints import EndpointResolver, EndpointSettings
 from tidemark.errors import FormatError
 from tidemark.layout import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.store import Store
@@ -53,3 +54,8 @@ class Places:
         """The store's URL of a partition, and the keys of what agents say about themselves there."""
         endpoint = self._endpoints.resolve(self._cluster, at.topic, at.partition)
         return endpoint.store, ControlKeys(endpoint.prefix, self._cluster)
+
+
+def digest(settings: EndpointSettings) -> str:
+    """Tells one configuration of endpoints from another."""
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:16]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator
 
@@ -55,6 +56,19 @@ class BrokerSettings(Settings):
         unknown = sorted(options.keys() - KafkaAdminClient.DEFAULT_CONFIG.keys())
         if unknown:
             raise ValueError(f"kafka-python's admin client knows no {', '.join(unknown)}")
+        return options
+
+    @field_validator("zookeeper")
+    @classmethod
+    def _check_zookeeper(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if not options:
+            return options
+        from kazoo.client import KazooClient
+
+        known = signature(KazooClient).parameters.keys() - {"handler", "logger", "client_id", "kwargs"}
+        unknown = sorted(options.keys() - known)
+        if unknown:
+            raise ValueError(f"kazoo's client knows no {', '.join(unknown)}")
         return options
 
 

@@ -14,6 +14,7 @@ from tidemark.layout import PartitionKeys
 from tidemark.manifest import SegmentManifest
 from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import Store
+from tidemark.watermark_index import IndexEntry
 from uploader_agent import coverage, manifests, watermark
 from uploader_agent.files import file_name
 from uploader_agent.manifests import StoredManifest
@@ -67,6 +68,15 @@ class RemoteState:
     below: Intervals = field(default_factory=Intervals)
     """What the watermark vouches for, on this leader's lineage."""
 
+    @classmethod
+    def settled(cls, entry: IndexEntry, broker: int) -> RemoteState:
+        """What this broker's watermark index vouches for: everything up to its uploaded end, under its leadership."""
+        state = cls(broker, below=Intervals([(0, entry.uploaded_end)]))
+        if entry.provisional is not None:
+            base, end = entry.provisional, entry.uploaded_end
+            state.segments[base] = StoredSegment(base, end, end, "provisional", broker, (), None, Lineage())
+        return state
+
     @property
     def present(self) -> Intervals:
         """Offsets that can be read from the store."""
@@ -93,7 +103,13 @@ class RemoteState:
     @property
     def end(self) -> int:
         """The end of the last uploaded segment, be it beyond a hole; 0 if there is none."""
-        return max((part.end for part in self.present), default=0)
+        readable = (one.readable_end for one in self.segments.values() if one.readable_end > one.base_offset)
+        return max([*(part.end for part in self.below), *readable], default=0)
+
+    @property
+    def provisional(self) -> int | None:
+        """Base offset of the first segment that may still grow; None if all are final."""
+        return min((one.base_offset for one in self.segments.values() if one.state == "provisional"), default=None)
 
     def open_before(self, base_offset: int) -> tuple[OpenTransaction, ...]:
         """The transactions open at ``base_offset``, if the segment that ends there is known; else none."""

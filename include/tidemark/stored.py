@@ -29,8 +29,7 @@ class StoredObject(Part):
 
     def to_bytes(self) -> bytes:
         """Canonical JSON (sorted keys, no spaces, UTF-8): the same object gives the same bytes."""
-        value = self.model_dump(mode="json", by_alias=True)
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        return canonical(self.model_dump(mode="json", by_alias=True))
 
     @classmethod
     def from_bytes(cls, body: bytes, key: str) -> Self:
@@ -43,6 +42,11 @@ class StoredObject(Part):
             return cls.model_validate_json(body)
         except ValidationError as error:
             raise FormatError(key, describe(error)) from error
+
+
+def canonical(value: object) -> bytes:
+    """The canonical JSON of plain values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def describe(error: ValidationError) -> str:

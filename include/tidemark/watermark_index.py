@@ -17,7 +17,11 @@ from tidemark.stored import Part, StoredObject
 
 
 class IndexEntry(Part):
-    """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole."""
+    """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole.
+
+    ``provisional`` is the base offset of the uploaded segment that may still grow, ``observed_at`` the latest moment
+    at which this broker is known to have led the partition with these offsets.
+    """
 
     topic: str
     partition: int = Field(ge=0)
@@ -26,6 +30,7 @@ class IndexEntry(Part):
     leader_epoch: int
     next_offset: int
     uploaded_end: int
+    provisional: int | None = None
     log_end_offset: int
     high_watermark: int
     active_first_timestamp: int | None = None
@@ -35,12 +40,16 @@ class IndexEntry(Part):
 
 
 class WatermarkIndex(StoredObject):
-    """What one broker's agent knows of the partitions that it leads."""
+    """What one broker's agent knows of the partitions that it leads.
+
+    ``endpoints`` is a digest of where its segments go, by which the agent tells whether the entries still hold.
+    """
 
     cluster: str
     broker: int
     agent_version: str
     written_at: AwareDatetime
+    endpoints: str | None = None
     entries: tuple[IndexEntry, ...] = ()
 
 

@@ -22,7 +22,7 @@ from tidemark.watermark import Watermark, parse
 from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell, SilentDoorbell
 from uploader_agent.loop import Agent
-from uploader_agent.metadata import BrokerUnavailable, Led, Offsets
+from uploader_agent.metadata import BrokerUnavailable, Leader, Led, Offsets
 from uploader_agent.settings import AgentSettings
 
 CLUSTER = "test-cluster"
@@ -120,20 +120,23 @@ class FakePartition:
 
 @dataclass
 class FakeMetadata:
-    """Says what it is told to; ``down`` makes it fail."""
+    """Says what it is told to; ``down`` makes it fail. ``leads`` is led by ``node_id``, ``others`` by others."""
 
     leads: dict[TopicPartition, Led] = field(default_factory=lambda: {T: Led(3, ID)})
+    others: dict[TopicPartition, Leader] = field(default_factory=dict)
     high: dict[TopicPartition, int] = field(default_factory=dict)
     default_high: int = 1_000_000
     policy: str = "delete"
+    node_id: int = 1
     log_start: int = 0
     down: bool = False
     asked: int = 0
 
-    def led(self) -> dict[TopicPartition, Led]:
+    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         self._check()
         self.asked += 1
-        return dict(self.leads)
+        ours = {at: Leader(self.node_id, led) for at, led in self.leads.items()}
+        return {at: leader for at, leader in (ours | self.others).items() if at in wanted}
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._check()
@@ -229,6 +232,7 @@ class World:
 
     @contextmanager
     def agent(self, doorbell: Doorbell | None = None, *, read_only: bool = False, **changes: Any) -> Iterator[Agent]:
+        self.metadata.node_id = self.broker.node_id
         with closing(doorbell or SilentDoorbell()) as bell:
             settings = self.settings(**changes)
             yield Agent(settings, self.broker, self.metadata, lambda _url: self.store, bell, read_only=read_only)

@@ -25,9 +25,9 @@ from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.limits import Traffic
 from uploader_agent import cli
 from uploader_agent.cli import common
-from uploader_agent.events import InotifyDoorbell
+from uploader_agent.events import Heard, InotifyDoorbell
 from uploader_agent.log_dirs import find_partitions, topic_id_of
-from uploader_agent.metadata import Led, Offsets
+from uploader_agent.metadata import Leader, Led, Offsets
 
 _POLL = 0.01
 
@@ -39,10 +39,10 @@ class DiskMetadata:
         self._log_dirs = log_dirs
         self._told = FakeMetadata()
 
-    def led(self) -> dict[TopicPartition, Led]:
+    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         found = find_partitions(self._log_dirs).partitions
         self._told.leads = {at: Led(_epoch(folder), topic_id_of(folder)) for at, folder in found.items()}
-        return self._told.led()
+        return self._told.leaders(wanted)
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         return self._told.offsets(led)
@@ -89,7 +89,7 @@ class Gates:
         class Gated(InotifyDoorbell):
             """An inotify doorbell that may be deaf."""
 
-            def wait(bell, timeout: float) -> set[Path]:  # noqa: N805 - `self` is the gates
+            def wait(bell, timeout: float) -> Heard:  # noqa: N805 - `self` is the gates
                 self.pass_through("deaf")
                 if self.shut("crash"):
                     raise _quotation()

@@ -399,7 +399,7 @@ def test_checkpoint_serves_while_the_broker_is_down(world: World) -> None:
     world.disk.partition().fill(0, 100, end=200)
     (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 150\n")
     with world.agent() as agent:
-        agent.leadership.refresh()
+        agent.refresh()
         agent.leadership.partitions[T].offsets = None
         world.metadata.down = True
         agent.upload_once()

@@ -68,7 +68,7 @@ def test_a_former_leader_fills_from_what_it_holds(leader: World, follower: World
     partition = replica(follower, 0, 50, 130, 170, 210, end=290)
     follower.metadata.leads = {T: Led(2, ID)}
     with follower.agent(hold={"max": 1, "min_free": 0}) as agent:
-        agent.leadership.refresh()
+        agent.refresh()
         agent.leadership.partitions[T].look()
         if moved_away:
             shutil.rmtree(partition.folder)

@@ -42,7 +42,7 @@ def watching(world: World, **hold: Any) -> Iterator[Agent]:
 
 
 def look(agent: Agent) -> None:
-    agent.leadership.refresh()
+    agent.refresh()
     for partition in agent.leadership.partitions.values():
         partition.look()
 

@@ -180,7 +180,10 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
     Load(cluster, topic).producer.produce(topic, b"v", b"k", partition=1)
     broker = read_broker(cluster.brokers[0].properties_path)
     metadata = AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, {}))
-    led = {at: found for at, found in metadata.led().items() if at.topic == topic}
+    wanted = {TopicPartition(topic, number) for number in range(3)}
+    leaders = metadata.leaders({*wanted, TopicPartition("never-made", 0)})
+    assert {leader.broker for leader in leaders.values()} == {broker.node_id}
+    led = {at: leader.led for at, leader in leaders.items()}
     assert sorted(at.partition for at in led) == [0, 1]
     gone = TopicPartition("never-made", 0)
     stale = TopicPartition(topic, 1)
@@ -192,11 +195,12 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
 
 UNREACHABLE = """
 import threading
+from tidemark.layout import TopicPartition
 from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, connect
 metadata = AdminMetadata(1, lambda: connect("127.0.0.1:1", "PLAINTEXT", {"bootstrap_timeout_ms": 100}))
 for _ in range(3):
     try:
-        metadata.led()
+        metadata.leaders({TopicPartition("any", 0)})
     except BrokerUnavailable as error:
         print(error)
 assert threading.active_count() == 1, threading.enumerate()

@@ -18,6 +18,7 @@ import typer
 from tidemark.store import open_store
 from uploader_agent.broker import Broker, read_broker
 from uploader_agent.events import InotifyDoorbell
+from uploader_agent.hints import Hints, NoHints
 from uploader_agent.lock import lock_directories
 from uploader_agent.logs import configure
 from uploader_agent.loop import Agent
@@ -75,10 +76,28 @@ def built(
             AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
         ) as metadata,
         closing(InotifyDoorbell()) as doorbell,
+        closing(_hints(settings, broker)) as hints,
     ):
         yield Agent(
-            settings, broker, metadata, opener, doorbell, notifier=notifier, traffic=traffic, read_only=read_only
+            settings,
+            broker,
+            metadata,
+            opener,
+            doorbell,
+            hints=hints,
+            notifier=notifier,
+            traffic=traffic,
+            read_only=read_only,
         )
+
+
+def _hints(settings: AgentSettings, broker: Broker) -> Hints:
+    """What else tells of changes of leadership, by the broker's own configuration."""
+    if broker.zookeeper is None:
+        return NoHints()
+    from uploader_agent.zookeeper import ZooKeeperHints
+
+    return ZooKeeperHints({**broker.zookeeper, **settings.broker.zookeeper})
 
 
 @contextmanager

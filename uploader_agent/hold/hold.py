@@ -144,12 +144,13 @@ class Hold:
         folder: Path,
         final: Intervals,
         watermark: Watermark | None,
+        listing: Listing | None = None,
     ) -> Look:
         """Look at a led partition's directory, hold what retention may take, release what is ``final`` in the store.
 
-        ``watermark`` is the partition's, if it is known.
+        ``watermark`` is the partition's, if it is known; ``listing`` the directory's, if it is.
         """
-        listing = list_segments(folder)
+        listing = list_segments(folder) if listing is None else listing
         if not self._settings.enabled or not listing.segments:
             return Look([], listing.segments)
         owned = Owned(at, topic_id, leader_epoch)

@@ -1,0 +1,44 @@
+"""What is due when: each key at most once, at its earliest time. Thread-safe."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Agenda(Generic[Key]):
+    """Times are those of one clock, chosen by the caller."""
+
+    def __init__(self) -> None:
+        self._times: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self, key: Key, moment: float) -> None:
+        """Make ``key`` due at ``moment``, unless it is due before."""
+        with self._lock:
+            if moment < self._times.get(key, float("inf")):
+                self._times[key] = moment
+                self._count += 1
+                heapq.heappush(self._heap, (moment, self._count, key))
+
+    def take(self, now: float) -> set[Key]:
+        """What is due by ``now``; it is no longer on the agenda."""
+        due: set[Key] = set()
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now:
+                moment, _, key = heapq.heappop(self._heap)
+                if self._times.get(key) == moment:  # else it was moved to an earlier time, and taken then
+                    del self._times[key]
+                    due.add(key)
+        return due
+
+    def next_time(self) -> float:
+        """When something may be due next; infinity if nothing will."""
+        with self._lock:
+            return self._heap[0][0] if self._heap else float("inf")

@@ -1,0 +1,109 @@
+"""The watermark indexes in a thread of their own: a store that hangs must not keep the loop from the disks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import structlog
+
+from tidemark.errors import FormatError, StoreError
+from tidemark.layout import TopicPartition
+from tidemark.watermark_index import IndexEntry
+from uploader_agent.indexes import Indexes
+from uploader_agent.metrics import Metrics
+from uploader_agent.partition import LedPartition
+from uploader_agent.repeats import Repeats
+from uploader_agent.settings import IndexSettings
+
+logger = structlog.get_logger(__name__)
+
+_TRIES = 5
+"""How often the former index is asked for before the agent goes on without it, which only costs more requests."""
+
+_PAUSE = 1.0
+"""Seconds between these tries."""
+
+
+class _Shown(NamedTuple):
+    partitions: Collection[LedPartition]
+    confirmed_at: datetime | None
+
+
+class IndexThread:
+    """Writes what it is shown, every ``interval`` seconds where that has changed."""
+
+    def __init__(
+        self, indexes: Indexes, metrics: Metrics, repeats: Repeats, interval: float, was_read: Callable[[], None]
+    ) -> None:
+        """``was_read`` is called, from the thread, once :attr:`former` is there."""
+        self.former: Mapping[TopicPartition, IndexEntry] | None = None
+        """What this broker's agent said before it was started; None until that was read."""
+        self._interval = interval
+        self._indexes = indexes
+        self._metrics = metrics
+        self._repeats = repeats
+        self._was_read = was_read
+        self._shown: _Shown | None = None
+        self._showing = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="index", daemon=True)
+
+    def start(self) -> None:
+        """Read the former index, then write."""
+        self._thread.start()
+
+    def reconfigure(self, settings: IndexSettings) -> None:
+        """Write at these intervals from now on."""
+        self._interval = settings.min_interval.total_seconds()
+        self._indexes.reconfigure(settings)
+
+    def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
+        """What there is to be told, as :meth:`Indexes.offer` takes it; ``partitions`` must not change afterwards."""
+        self._shown = _Shown(partitions, confirmed_at)
+        self._showing.set()
+
+    def stop(self, timeout: float) -> None:
+        """Write once more what was shown last; within ``timeout`` seconds, unless a request hangs for longer."""
+        self._stopping.set()
+        self._showing.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        if not self._thread.is_alive():
+            self._write(now=True)
+
+    def _run(self) -> None:
+        self.former = self._read()
+        if not self._stopping.is_set():
+            self._was_read()
+        self._showing.wait()
+        while not self._stopping.is_set():
+            self._write(now=False)
+            self._stopping.wait(self._interval)
+
+    def _read(self) -> Mapping[TopicPartition, IndexEntry]:
+        for _ in range(_TRIES):
+            try:
+                return self._indexes.read()
+            except FormatError as error:
+                logger.warning("former_index_ignored", error=str(error))
+                break
+            except StoreError as error:
+                logger.warning("former_index_not_read", error=str(error))
+                if self._stopping.wait(_PAUSE):
+                    break
+        return {}
+
+    def _write(self, *, now: bool) -> None:
+        if self._shown is None:
+            return
+        try:
+            if self._indexes.offer(*self._shown, now=now):
+                self._metrics.index_written.set_to_current_time()
+                self._repeats.cleared("index", "index_written_again")
+        except StoreError as error:
+            self._repeats.failed("index", "index_not_written", error=str(error))
+        except Exception:
+            logger.exception("index_not_written")  # the next try must come, whatever went wrong with this one
