@@ -1,8 +1,8 @@
 """Other leaders' gaps, filled from the replicas that this broker has on its disks.
 
-Every agent reads the others' watermark indexes, those that have changed since. What it brings for a gap closes it once
-the leader's agent has seen it. Several agents may do so at a time: conditional writes make that harmless, and a random
-delay makes it rare.
+Every agent lists what the others say of their gaps, and reads what has changed since. What it brings for a gap closes
+it once the leader's agent has seen it. Several agents may do so at a time: conditional writes make that harmless, and
+a random delay makes it rare.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -19,7 +19,7 @@ from tidemark.errors import FormatError, StoreError, TidemarkError
 from tidemark.intervals import Interval, Intervals
 from tidemark.layout import TopicPartition
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
-from uploader_agent import gaps
+from uploader_agent import gaps, watermark
 from uploader_agent.files import SegmentChanged
 from uploader_agent.hold import Hold
 from uploader_agent.log_dirs import find_partitions, topic_id_of
@@ -41,10 +41,10 @@ Settled = tuple[TopicPartition, str | None, int, int]
 
 @dataclass(slots=True)
 class _Known:
-    """An index as it was last read: its ETag, and its entries with gaps."""
+    """What a broker said last of its gaps: the object's ETag, and its entries."""
 
     etag: str
-    entries: list[IndexEntry] = field(default_factory=list)
+    entries: tuple[IndexEntry, ...]
 
 
 class Filler:
@@ -76,7 +76,8 @@ class Filler:
         Gaps of ``led`` partitions are their leader's own business. Before each gap up to ``delay`` seconds pass, so
         that one of several replicas is first. Whatever one gap meets, the others go on.
         """
-        entries = [entry for entry in self._open_gaps(led) if self._may_fill(entry, led)]
+        self._release_covered(led)
+        entries = [entry for entry in self._open_gaps() if self._may_fill(entry, led)]
         self._settled = {one for one in self._settled if one[0] in {_at(entry) for entry in entries}}
         filled = 0
         folders = find_partitions(self._log_dirs).partitions if entries else {}
@@ -111,15 +112,29 @@ class Filler:
             except Exception as error:  # filling is a help: it must outlive whatever one turn meets
                 logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
 
-    def _open_gaps(self, led: Collection[TopicPartition]) -> list[IndexEntry]:
-        """Entries with gaps of all brokers' indexes but ours. What these cover is held no longer, unless it is led."""
+    def _release_covered(self, led: Collection[TopicPartition]) -> None:
+        """What other leaders' watermarks cover by now is held no longer."""
+        for at, topic_id in self._hold.owners():
+            if at in led:
+                continue
+            try:
+                _, store, keys = self._places.settle(at, topic_id)
+                found = watermark.read(store, keys)
+            except (StoreError, FormatError) as error:
+                logger.warning("watermark_not_read", partition=str(at), error=str(error))
+                continue
+            if found is not None and found.watermark.topic_id == topic_id:
+                self._hold.release(at, topic_id, found.watermark.next_offset)
+
+    def _open_gaps(self) -> list[IndexEntry]:
+        """What all brokers but ours say of their partitions with gaps."""
         control, store = self._places.control, self._places.control_store
         try:
-            listed = {info.key: info.etag for info in store.list(control.indexes)}
+            listed = {info.key: info.etag for info in store.list(control.gaps)}
         except StoreError as error:
-            logger.warning("indexes_not_listed", error=str(error))
+            logger.warning("gaps_not_listed", error=str(error))
             return []
-        listed.pop(control.index(self._broker), None)
+        listed.pop(control.broker_gaps(self._broker), None)
         self._indexes = {key: known for key, known in self._indexes.items() if key in listed}
         for key, etag in listed.items():
             known = self._indexes.get(key)
@@ -129,12 +144,9 @@ class Filler:
                 body, read = store.get(key)
                 entries = WatermarkIndex.from_bytes(body, key).entries
             except (StoreError, FormatError) as error:
-                logger.warning("index_not_read", key=key, error=str(error))
+                logger.warning("gaps_not_read", key=key, error=str(error))
                 continue
-            for entry in entries:
-                if _at(entry) not in led:
-                    self._hold.release(_at(entry), entry.topic_id, entry.next_offset)
-            self._indexes[key] = _Known(read, [entry for entry in entries if entry.gaps])
+            self._indexes[key] = _Known(read, entries)
         return [entry for known in self._indexes.values() for entry in known.entries]
 
     def _may_fill(self, entry: IndexEntry, led: Collection[TopicPartition]) -> bool:

@@ -1,7 +1,11 @@
 """This broker's watermark index: one object that tells a watcher about all partitions that the broker leads.
 
-Written on change, but not more often than ``min_interval``; at least every ``idle_interval``, so that a watcher can
-tell a quiet agent from a dead one. One index goes to each bucket that holds led partitions, and one to the default.
+Written when something matters to a watcher who waits for data (an offset uploaded, a gap, an epoch), but not more often
+than ``min_interval``; what the broker's log does alone waits for ``idle_interval``, at which an index is written in any
+case, so that a watcher can tell a quiet agent from a dead one: a busy broker would else write 8,640 objects a day.
+
+One index goes to each bucket that holds led partitions, and one to the default. The partitions with gaps stand once
+more in an object of their own, so that agents who look for gaps to fill read nothing while there are none.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 from crc32c import crc32c
 from pydantic import AwareDatetime, TypeAdapter
 
-from tidemark.errors import NotFound
+from tidemark.errors import FormatError, NotFound
 from tidemark.layout import ControlKeys, TopicPartition
 from tidemark.store import Store
 from tidemark.stored import canonical, utc_now
@@ -24,12 +28,20 @@ from uploader_agent import __version__
 
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
+_PATIENT = {"log_end_offset", "high_watermark", "active_first_timestamp", "active_max_timestamp", "observed_at"}
+"""Fields of an entry whose change may wait."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Statement:
     """An entry as it goes into the index, but for the time at which it was observed: another one is another object."""
 
     said: Mapping[str, Any]
+
+    @property
+    def news(self) -> Mapping[str, Any]:
+        """What a watcher should hear of soon."""
+        return {name: value for name, value in self.said.items() if name not in _PATIENT}
 
     @classmethod
     def of(cls, entry: IndexEntry) -> Statement:
@@ -42,7 +54,11 @@ Statements = Mapping[TopicPartition, tuple[Statement, datetime]]
 
 
 class IndexWriter:
-    """Writes one broker's index into one store. ``min_interval`` and ``idle_interval`` are seconds."""
+    """Writes one broker's index into one store. ``min_interval`` and ``idle_interval`` are seconds.
+
+    With ``of_gaps`` it is the index of the partitions with gaps, which is not written while it is empty, unless to
+    replace one that is not.
+    """
 
     def __init__(
         self,
@@ -53,14 +69,18 @@ class IndexWriter:
         min_interval: float,
         idle_interval: float,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        of_gaps: bool = False,
     ) -> None:
         self._store = store
-        self._control = control
+        self._cluster = control.cluster
+        self._key = control.broker_gaps(broker) if of_gaps else control.index(broker)
         self._broker = broker
         self._endpoints = endpoints
         self._min_interval = min_interval
         self._idle_interval = idle_interval
         self._clock = clock
+        self._of_gaps = of_gaps
         self._written: Mapping[TopicPartition, Statement] | None = None
         self._written_at = -float("inf")
 
@@ -71,9 +91,8 @@ class IndexWriter:
             StoreError: the store failed.
             FormatError: what is there is no watermark index.
         """
-        key = self._control.index(self._broker)
         try:
-            index = WatermarkIndex.from_bytes(self._store.get(key).body, key)
+            index = WatermarkIndex.from_bytes(self._store.get(self._key).body, self._key)
         except NotFound:
             return {}
         if index.endpoints != self._endpoints:
@@ -89,16 +108,19 @@ class IndexWriter:
         return self._clock() - self._written_at >= self._min_interval
 
     def offer(self, statements: Statements, *, now: bool = False) -> bool:
-        """Write ``statements`` if they are others and it is time, or if it has been long, or ``now``; True if written.
+        """Write ``statements`` if they have news and it is time, or if it has been long, or ``now``; True if written.
 
         Only this agent writes this object, so the last PUT is right whatever became of the one before.
         """
         current = {at: statements[at][0] for at in sorted(statements)}
-        idle = self._clock() - self._written_at >= self._idle_interval
-        if not (now or idle or (current != self._written and self.due())):
+        if self._of_gaps and self._written is None:
+            self._recall()
+        idle = self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not current)
+        news = (now or self.due()) and _have_news(current, self._written)
+        if not (idle or news or (now and not self._of_gaps)):
             return False
         head = WatermarkIndex(
-            cluster=self._control.cluster,
+            cluster=self._cluster,
             broker=self._broker,
             agent_version=__version__,
             written_at=utc_now(),
@@ -107,6 +129,26 @@ class IndexWriter:
         times = {moment: _TIME.dump_python(moment, mode="json") for moment in {one[1] for one in statements.values()}}
         entries = [{**one.said, "observed_at": times[statements[at][1]]} for at, one in current.items()]
         body = canonical({**head.model_dump(mode="json", by_alias=True), "entries": entries})
-        self._store.put(self._control.index(self._broker), body, crc32c=crc32c(body))
+        self._store.put(self._key, body, crc32c=crc32c(body))
         self._written, self._written_at = current, self._clock()
         return True
+
+    def _recall(self) -> None:
+        """Take what a former agent wrote for written; where there is doubt, it is written anew."""
+        try:
+            body = self._store.get(self._key).body
+        except NotFound:
+            self._written = {}
+            return
+        try:
+            entries = WatermarkIndex.from_bytes(body, self._key).entries
+        except FormatError:
+            return
+        self._written = {TopicPartition(one.topic, one.partition): Statement.of(one) for one in entries}
+        self._written_at = self._clock()
+
+
+def _have_news(current: Mapping[TopicPartition, Statement], written: Mapping[TopicPartition, Statement] | None) -> bool:
+    if written is None or current.keys() != written.keys():
+        return True
+    return any(one != written[at] and one.news != written[at].news for at, one in current.items())

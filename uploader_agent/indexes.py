@@ -1,6 +1,7 @@
 """Which partitions stand in which watermark index, and what is said about each.
 
-The default bucket's index has all; every other bucket's has the partitions whose segments lie there. What the agent
+The default bucket's index has all; every other bucket's has the partitions whose segments lie there. In the default
+bucket those with gaps stand once more in an object of their own, for agents that could fill them. What the agent
 wrote before it was restarted is read once at the start: where it still holds, it saves looking at the store.
 """
 
@@ -61,6 +62,7 @@ class Indexes:
         self._settings = settings
         self._default_url = places.control_store.url
         self._writers = {self._default_url: self._writer(self._default_url, places.control)}
+        self._of_gaps = self._writer(self._default_url, places.control, of_gaps=True)
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._known: dict[TopicPartition, _Known] = {}
 
@@ -72,7 +74,7 @@ class Indexes:
     def reconfigure(self, settings: IndexSettings) -> None:
         """Write at these intervals from now on."""
         self._settings = settings
-        for writer in self._writers.values():
+        for writer in (*self._writers.values(), self._of_gaps):
             writer.reconfigure(*self._intervals())
 
     def offer(
@@ -85,7 +87,7 @@ class Indexes:
         Raises:
             StoreError: an index could not be written; the next call tries again.
         """
-        if not now and not any(writer.due() for writer in self._writers.values()):
+        if not now and not any(writer.due() for writer in (*self._writers.values(), self._of_gaps)):
             return False
         by_store: dict[str, dict[TopicPartition, tuple[Statement, datetime]]] = {url: {} for url in self._writers}
         known: dict[TopicPartition, _Known] = {}
@@ -108,10 +110,13 @@ class Indexes:
                     self._writers[url] = self._writer(url, control)
         self._known = known
         written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
+        everything = by_store[self._default_url]
+        self._of_gaps.offer({at: said for at, said in everything.items() if said[0].said["gaps"]}, now=now)
         return any(written)
 
-    def _writer(self, url: str, control: ControlKeys) -> IndexWriter:
-        return IndexWriter(self._places.store(url), control, self._broker, self._endpoints, *self._intervals())
+    def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
+        store, intervals = self._places.store(url), self._intervals()
+        return IndexWriter(store, control, self._broker, self._endpoints, *intervals, of_gaps=of_gaps)
 
     def _intervals(self) -> tuple[float, float]:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()

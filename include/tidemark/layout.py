@@ -165,6 +165,15 @@ class ControlKeys:
         """The watermark index of one broker."""
         return f"{self.indexes}{broker}.json"
 
+    @property
+    def gaps(self) -> str:
+        """The folder of what the brokers' watermark indexes say of partitions with gaps."""
+        return self._under("_gaps")
+
+    def broker_gaps(self, broker: int) -> str:
+        """The partitions with gaps that one broker leads: a watermark index of these alone."""
+        return f"{self.gaps}{broker}.json"
+
     def superseded(self, place: str, partition: int, epoch: int) -> str:
         """The folder of what diverging segments replaced under ``epoch``."""
         return f"{self._under('_superseded')}{place}-{partition}/{epoch}/"

@@ -93,6 +93,10 @@ class Hold:
         """
         return [note.segment for _, (note, _) in sorted(self._shelf.of((at, topic_id)).items())]
 
+    def owners(self) -> list[Owner]:
+        """(partition, topic id) of all that is held."""
+        return self._shelf.owners()
+
     def files(self, at: TopicPartition, topic_id: str | None, folder: Path | None) -> SegmentFiles:
         """A partition's files, to be used with ``with``: what ``folder`` has, else what is held.
 

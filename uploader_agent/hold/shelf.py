@@ -56,6 +56,11 @@ class Shelf:
         with self._lock:
             return dict(self._sets.get(owner, {}))
 
+    def owners(self) -> list[Owner]:
+        """Whose sets are held now."""
+        with self._lock:
+            return list(self._sets)
+
     def all(self) -> Iterator[tuple[Key, Note, Keeper]]:
         """Everything held now."""
         with self._lock:
