@@ -19,6 +19,7 @@ from uploader_agent import manifests
 from uploader_agent.log_dirs import find_partitions, topic_id_of
 from uploader_agent.manifests import StoredManifest
 from uploader_agent.metadata import checkpointed_offsets
+from uploader_agent.objects import find
 from uploader_agent.places import Places
 from uploader_agent.replica import Replica, around, bring_all, overlapping
 from uploader_agent.upload import Place
@@ -79,17 +80,28 @@ class Backfill:
         within = Intervals((work.base_offset, work.end) for work in works)
         surroundings = around(place.store, place.keys, Interval(within.parts[0].start, within.parts[-1].end))
         for work in works:
-            before = manifests.read(place.store, place.keys, work.base_offset)
+            intact = _intact(place, work.base_offset)
             [(_, outcome)] = bring_all(self._replica, [work], surroundings, self._high_watermark)
             base, size = work.base_offset, sizes[work.base_offset]
-            yield Line(str(place.at), base, work.end, size, *_told(before, outcome))
+            yield Line(str(place.at), base, work.end, size, *_told(intact, outcome))
 
 
-def _told(before: StoredManifest | None, outcome: StoredManifest | TidemarkError | None) -> tuple[Outcome, str | None]:
+def _intact(place: Place, base_offset: int) -> str | None:
+    """The ETag of a manifest all of whose objects are there, as it names them; else None."""
+    stored = manifests.read(place.store, place.keys, base_offset)
+    if stored is None:
+        return None
+    for name, total in stored.manifest.objects.items():
+        info = find(place.store, place.keys.file(name))
+        if info is None or (info.size, info.etag) != (total.size, total.etag):
+            return None
+    return stored.etag
+
+
+def _told(intact: str | None, outcome: StoredManifest | TidemarkError | None) -> tuple[Outcome, str | None]:
     if isinstance(outcome, TidemarkError):
         return "left", str(outcome)
-    same = outcome is None or (before is not None and before.etag == outcome.etag)
-    return ("as it was" if same else "brought"), None
+    return ("as it was" if outcome is None or outcome.etag == intact else "brought"), None
 
 
 def _high_watermark(log_dirs: tuple[Path, ...], at: TopicPartition) -> int:

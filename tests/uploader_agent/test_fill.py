@@ -180,18 +180,25 @@ def test_another_branch_of_the_log_is_refused(
     assert "segment_not_filled_in" in shown.out + shown.err
 
 
-def test_epochs_that_both_brokers_have_forgotten_are_told_by_the_batches(leader: World, follower: World) -> None:
-    """The leader changed within the gap; retention has cut both lineages above it."""
-    partition = replica(follower, 80, 130, end=200)
-    partition.segment(130, records(130, 160) + records(160, 200, epoch=5))
+def test_epochs_that_both_brokers_have_forgotten_are_told_by_the_batches(world: World) -> None:
+    """The leader changed at 160, within the gap; retention has cut both lineages above it."""
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    world.once()
+    remove(partition, 0, 100)
     partition.lineage([(5, 200)])
-    again = FakePartition(leader.disk.log_dirs[0] / "orders-0")
-    again.lineage([(5, 200), (6, 300)])
-    leader.metadata.leads = {T: Led(6, ID)}
+    partition.fill(200, end=300, epoch=5)
+    world.metadata.leads, world.metadata.log_start = {T: Led(5, ID)}, 200
+    no_errors(world.once())
+    follower = world.another(2, leads={})
+    copy = replica(follower, 80, 130, end=200)
+    copy.segment(130, records(130, 160) + records(160, 200, epoch=5))
+    copy.lineage([(5, 200)])
     follower.once()
-    assert leader.manifest(130).lineage == ((3, 0), (5, 160))
-    leader.once()
-    _, watermark = leader.watermark()
+    assert world.manifest(80).lineage == ((3, 0),)
+    assert world.manifest(130).lineage == ((3, 0), (5, 160))
+    no_errors(world.once())
+    _, watermark = world.watermark()
     assert (watermark.next_offset, watermark.lineage) == (300, ((3, 0), (5, 160)))
 
 

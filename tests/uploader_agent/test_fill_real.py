@@ -95,10 +95,10 @@ class Pair:
         offsets: set[int] = set()
         content = b""
         for manifest in agent.manifests():
-            if manifest.state != "whole":
-                continue
-            name = f"{manifest.base_offset:020d}.log"
+            name = f"{manifest.base_offset:020d}.{'corrupt' if manifest.damage else 'log'}"
             body = agent.store.get(agent.keys().file(name)).body
+            if manifest.damage:  # what lies before the damage counts
+                body = body[: manifest.damage.position]
             content += body
             for header in scan_batches([body], name, manifest.base_offset):
                 offsets |= set(range(header.base_offset, header.next_offset))
