@@ -8,6 +8,7 @@ import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ from typing import Any
 import pytest
 
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, records
-from tests.uploader_agent.test_agent import no_errors
+from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.errors import ConfigError
 from tidemark.intervals import Intervals
 from tidemark.layout import TopicPartition
 from uploader_agent.files import PartitionFiles, SegmentChanged
-from uploader_agent.hold import Hold, keepers
+from uploader_agent.hold import Hold, keepers, looking
 from uploader_agent.hold.bounds import Cost, Space, to_yield
 from uploader_agent.hold.descriptors import HEADROOM, MOST, budget
+from uploader_agent.hold.shelf import Key
 from uploader_agent.hold.take import ends_at
+from uploader_agent.log_dirs import find_segments
 from uploader_agent.loop import Agent
 from uploader_agent.metrics import Metrics
 
@@ -227,6 +230,60 @@ def test_held_bytes_that_changed_do_not_count(world: World, spoil: Any) -> None:
         assert (0, 100) not in held(agent)
 
 
+def test_what_changes_between_a_look_and_the_upload_does_not_count(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    with watching(world) as agent:
+        partition.retire(0)
+        Path(f"{partition.log(0)}.deleted").write_bytes(records(0, 100, value="another"))
+        with (
+            agent.hold.files(T, ID, partition.folder) as files,
+            pytest.raises(SegmentChanged, match="the log was truncated"),
+        ):
+            files.open(f"{0:020d}.log")
+        assert held(agent) == []
+
+
+def test_held_indexes_serve_no_other_log(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    with watching(world) as agent, agent.hold.files(T, ID, partition.folder) as files:
+        index = partition.log(0).with_suffix(".index")
+        index.unlink()
+        assert files.open(index.name) is not None
+        partition.log(0).unlink()
+        partition.log(0).write_bytes(records(0, 90))
+        assert files.open(index.name) is None
+
+
+def test_what_is_held_is_no_hole(world: World) -> None:
+    """Neither before it may go up, nor between two holes."""
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    world.once()
+    partition.fill(100, 200, 300, 400, end=500)
+    with watching(world) as agent:
+        lose(partition, 0, 100, 200, 300)
+        agent.hold._shelf.drop(Key((T, ID), 100))
+        agent.hold._shelf.drop(Key((T, ID), 300))
+        world.metadata.default_high, world.metadata.log_start = 150, 400
+        agent.upload_once()
+        assert gaps(world) == [(100, 200, "deleted_before_upload"), (300, 400, "deleted_before_upload")]
+
+
+def test_a_segment_that_changed_since_it_was_listed_is_not_held(world: World) -> None:
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    first, second, _ = find_segments(partition.folder)
+    stale = replace(first, size=first.size + 1)
+    with PartitionFiles(partition.folder, ID) as files:
+        found = list(looking.rotated(files, looking.Owned(T, ID, 3), files.lineage(), [stale, second]))
+        assert [one.note.base_offset for one in found] == [100]
+        for one in found:
+            keepers.close_all(one.files)
+    assert open_below(partition.folder) == []
+
+
 def test_batches_that_contradict_the_lineage_do_not_count(world: World) -> None:
     partition = world.disk.partition()
     partition.segment(0, records(0, 50, epoch=3) + records(50, 100, epoch=2))
@@ -250,6 +307,7 @@ def test_a_log_truncated_while_it_is_held_is_held_anew(world: World) -> None:
         partition.roll(150)
         look(agent)
         assert held(agent) == [(0, 100), (100, 150)]
+    assert open_below(partition.folder) == []
 
 
 def test_a_topic_made_again_shares_nothing(world: World) -> None:
@@ -344,7 +402,6 @@ def test_deleted_files_with_several_epochs(world: World, index: bool) -> None:
 
 def dead_branch(partition: FakePartition) -> None:
     partition.segment(0, records(0, 150))  # ends above the first live base
-    partition.segment(100, records(100, 200))
 
 
 def two_claims(partition: FakePartition) -> None:
@@ -382,19 +439,32 @@ def test_other_deleted_files_do_not_count(world: World, left: Any) -> None:
     assert (watermark.start_offset, watermark.next_offset, watermark.gaps) == (100, 200, ())
 
 
+def test_deleted_files_that_reach_into_the_active_segment_do_not_count(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 150))
+    partition.retire(0)
+    partition.segment(100, records(100, 120))
+    with watching(world) as agent:
+        assert held(agent) == []
+    partition.segment(0, records(0, 100))
+    partition.retire(0)
+    with watching(world) as agent:
+        assert held(agent) == [(0, 100)]
+
+
 def test_deleted_files_must_agree_with_the_watermark(world: World) -> None:
+    """Their own lineage is not part of the live one, and starts within what was uploaded from another branch."""
     partition = world.disk.partition()
     partition.fill(0, end=50)
     world.once()
-    partition.segment(50, records(50, 100))
-    partition.roll(100)
-    partition.segment(0, records(0, 50, epoch=2))  # below it: not what was uploaded as epoch 3
-    partition.lineage([(3, 50)])
-    partition.retire(0)
-    with world.agent() as agent:
-        agent.upload_once()
-    assert world.stored(0) == records(0, 50)
-    assert world.watermark()[1].next_offset == 100
+    remove(partition, 0, 50)
+    partition.segment(40, records(40, 100, epoch=2))
+    partition.retire(40)
+    partition.fill(100, end=200)
+    partition.lineage([(3, 100)])
+    no_errors(world.once())
+    assert not [name for name in world.names() if name.startswith(f"{40:020d}")]
+    assert [(gap.start, gap.end) for gap in world.watermark()[1].gaps] == [(50, 100)]
 
 
 def test_deleted_files_that_the_store_has_are_left_alone(world: World) -> None:
