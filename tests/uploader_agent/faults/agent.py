@@ -76,7 +76,7 @@ class _Clock:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._time = time.time
-        self._signing = botocore.auth.get_current_datetime
+        self._signing = getattr(botocore.auth, "get_current_datetime")  # noqa: B009 - the stubs do not have it
 
     def shift(self) -> float:
         return float(self._file.read_text() or 0) if self._file.exists() else 0.0
@@ -98,7 +98,7 @@ def apply(plan: Plan) -> None:
     if plan.clock:
         clock = _Clock(Path(plan.clock))
         time.time = clock.time
-        botocore.auth.get_current_datetime = clock.signing
+        setattr(botocore.auth, "get_current_datetime", clock.signing)  # noqa: B010 - the stubs do not have it
 
 
 def main() -> None:

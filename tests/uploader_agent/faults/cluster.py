@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
-from kafka import TopicPartition as KafkaPartition
-from kafka.admin import NewTopic
-from kafka.errors import ElectionNotNeededError, KafkaError
+from confluent_kafka import ElectionType, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec, PartitionMetadata
+from kafka import TopicPartition
+from kafka.errors import NoError
 
-from tests.support.kafka import KafkaCluster, leaders
-from tests.support.kafka_broker import Broker, KafkaVersion, connect
+from tests.support.kafka import KafkaCluster
+from tests.support.kafka_broker import Broker, KafkaVersion
 from tests.support.waiting import wait_until
 from tidemark.records import parse_leader_epoch_checkpoint, parse_partition_metadata
+
+Answer = TypeVar("Answer")
+
+_PATIENCE = 30.0
 
 SEGMENT_BYTES: dict[KafkaVersion, tuple[int, int, int]] = {
     "4.3.1": (1 << 20, 1_200_000, 1_500_000),  # it takes no less than 1 MiB
@@ -36,41 +45,86 @@ def three_brokers(root: Path, version: KafkaVersion) -> KafkaCluster:
     return KafkaCluster(root, version=version, brokers=3, log_dirs=2, common=_COMMON, per_broker=sizes)
 
 
+@cache
+def _admin(bootstrap: str) -> AdminClient:
+    """librdkafka's client: it gets over brokers that come and go."""
+    return AdminClient({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 200, "log_level": 0})
+
+
+def asked(question: Callable[[], Answer]) -> Answer:
+    """The answer to a question that may be asked again, for as long as brokers come and go."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return question()
+        except KafkaException as error:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
 def create(cluster: KafkaCluster, topic: str, replicas: Sequence[Sequence[int]], **config: str) -> None:
     """Create a topic with these replicas by partition, the first of each preferred, and wait until it is led."""
-    assignments = {number: list(nodes) for number, nodes in enumerate(replicas)}
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    with cluster.admin() as admin:
-        admin.create_topics([NewTopic(topic, replica_assignments=assignments, topic_configs=settings)])
-    for broker in cluster.brokers:
-        if broker.running:
-            wait_until(
-                lambda at=broker.bootstrap: _count(at, topic) == len(replicas),  # type: ignore[misc]
-                timeout=30,
-                what=f"{topic} to be led, as broker {broker.node_id} sees it",
-            )
+    made = NewTopic(topic, len(replicas), replica_assignment=[list(nodes) for nodes in replicas], config=settings)
+    asked(lambda: _admin(cluster.bootstrap).create_topics([made])[topic].result(_PATIENCE))
+    await_led(cluster, topic, len(replicas))
 
 
-def _count(bootstrap: str, topic: str) -> int:
-    try:
-        return len(leaders(bootstrap, topic))
-    except KafkaError:
-        return 0  # this broker has not heard of it
+def delete(cluster: KafkaCluster, topic: str) -> None:
+    """Delete a topic, and wait until it is not listed; its files go later."""
+    asked(lambda: _admin(cluster.bootstrap).delete_topics([topic])[topic].result(_PATIENCE))
+    wait_until(
+        lambda: topic not in _admin(cluster.bootstrap).list_topics(timeout=5).topics,
+        timeout=_PATIENCE,
+        what=f"topic {topic} to be gone",
+    )
 
 
-def describe(cluster: KafkaCluster, topic: str) -> dict[int, Mapping[str, object]]:
-    """By partition what the cluster says: leader, epoch, replicas, in-sync replicas; asked of a running broker."""
-    running = next(broker for broker in cluster.brokers if broker.running)
-    with connect(running.bootstrap) as admin:
-        [found] = admin.describe_topics([topic])
-    return {part["partition_index"]: part for part in found["partitions"]}
+def add_partitions(cluster: KafkaCluster, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+    """Add partitions with these replicas."""
+    count = len(describe(cluster, topic)) + len(replicas)
+    more = NewPartitions(topic, count, replica_assignment=[list(nodes) for nodes in replicas])
+    asked(lambda: _admin(cluster.bootstrap).create_partitions([more])[topic].result(_PATIENCE))
+
+
+def await_led(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """Wait until the topic has ``count`` partitions, and each broker that leads one knows it."""
+
+    def led() -> bool:
+        parts = describe(cluster, topic)
+        return len(parts) == count and all(
+            high_watermark(cluster, topic, number, patience=0) is not None for number in parts
+        )
+
+    wait_until(led, timeout=_PATIENCE, what=f"{count} partitions of {topic} to be led")
+
+
+def describe(cluster: KafkaCluster, topic: str) -> dict[int, PartitionMetadata]:
+    """By partition what the cluster says: leader, replicas, isrs."""
+    found = asked(lambda: _admin(cluster.bootstrap).list_topics(topic, timeout=5))
+    return dict(found.topics[topic].partitions)
+
+
+def high_watermark(cluster: KafkaCluster, topic: str, partition: int, *, patience: float = _PATIENCE) -> int | None:
+    """As the leader says; None if it does not answer for so long."""
+    at = KafkaPartition(topic, partition)
+    deadline = time.monotonic() + patience
+    while True:
+        asking = _admin(cluster.bootstrap).list_offsets(
+            {at: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=5
+        )
+        try:
+            return asking[at].result(_PATIENCE).offset
+        except KafkaException:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.2)
 
 
 def leader_of(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
     """Node id of the leader; -1 if there is none."""
-    number = describe(cluster, topic)[partition]["leader_id"]
-    assert isinstance(number, int)
-    return number
+    return describe(cluster, topic)[partition].leader
 
 
 def await_leader(cluster: KafkaCluster, topic: str, node: int, partition: int = 0) -> None:
@@ -83,27 +137,32 @@ def await_in_sync(cluster: KafkaCluster, topic: str, count: int) -> None:
     """Wait until each partition has ``count`` replicas in sync."""
 
     def synced() -> bool:
-        return all(len(part["isr_nodes"]) == count for part in describe(cluster, topic).values())  # type: ignore[arg-type]
+        return all(len(part.isrs) == count for part in describe(cluster, topic).values())
 
     wait_until(synced, timeout=60, what=f"{count} replicas of {topic} in sync")
 
 
 def elect_preferred(cluster: KafkaCluster, topic: str, partition: int) -> None:
     """A preferred leader election."""
-    with cluster.admin() as admin:
-        try:
-            admin.elect_leaders(0, {topic: [partition]}, timeout_ms=10_000)
-        except ElectionNotNeededError:
-            return  # it leads already
+    at = KafkaPartition(topic, partition)
+
+    def elect() -> object:
+        answer = _admin(cluster.bootstrap).elect_leaders(ElectionType.PREFERRED, [at]).result(_PATIENCE)
+        error = answer[at]
+        if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
+            raise KafkaException(error)
+        return answer
+
+    asked(elect)
 
 
 def reassign(cluster: KafkaCluster, topic: str, partition: int, nodes: Sequence[int]) -> None:
-    """Give a partition other replicas, and wait until it has them."""
+    """Give a partition other replicas, and wait until it has them; all brokers must run."""
     with cluster.admin() as admin:
-        answer = admin.alter_partition_reassignments({KafkaPartition(topic, partition): list(nodes)})
+        answer = admin.alter_partition_reassignments({TopicPartition(topic, partition): list(nodes)})
     assert set(answer.values()) == {None}, answer
     wait_until(
-        lambda: describe(cluster, topic)[partition]["replica_nodes"] == list(nodes),
+        lambda: describe(cluster, topic)[partition].replicas == list(nodes),
         timeout=60,
         what=f"{topic}-{partition} to be on brokers {nodes}",
     )
@@ -111,8 +170,7 @@ def reassign(cluster: KafkaCluster, topic: str, partition: int, nodes: Sequence[
 
 def lead(cluster: KafkaCluster, topic: str, partition: int, node: int) -> None:
     """Make ``node``, which has a replica in sync, the leader, by reordering the replicas and a preferred election."""
-    nodes = describe(cluster, topic)[partition]["replica_nodes"]
-    assert isinstance(nodes, list)
+    nodes = describe(cluster, topic)[partition].replicas
     reassign(cluster, topic, partition, [node, *(other for other in nodes if other != node)])
     elect_preferred(cluster, topic, partition)
     await_leader(cluster, topic, node, partition)
@@ -122,9 +180,10 @@ def move_log_dir(cluster: KafkaCluster, topic: str, partition: int, broker: Brok
     """Move a broker's replica to its other log directory, and wait until it is there; its new folder."""
     before = folder(broker, topic, partition)
     target = next(place for place in broker.log_dirs if place != before.parent)
+    wanted = {(topic, partition, broker.node_id): str(target)}
     with cluster.admin() as admin:
-        answer = admin.alter_replica_log_dirs({(topic, partition, broker.node_id): str(target)})
-    assert answer
+        answer = admin.alter_replica_log_dirs(wanted)
+    assert set(answer.values()) == {NoError}, answer
     wait_until(
         lambda: (target / before.name).is_dir() and not before.exists(),
         timeout=60,

@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from kafka import TopicPartition as KafkaPartition
-from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
 from tests.support.kafka import KafkaCluster
-from tests.support.kafka_broker import Broker, connect
+from tests.support.kafka_broker import Broker
 from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess, stop_all
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.agent import Plan
-from tests.uploader_agent.faults.cluster import bases, describe, folder, topic_id
+from tests.uploader_agent.faults.cluster import bases, folder, high_watermark, leader_of, topic_id
 from tests.uploader_agent.faults.load import Book
 from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, total
 from tidemark.errors import NotFound
@@ -49,6 +47,7 @@ class FleetAgent:
         }
         root.mkdir(parents=True)
         self.process = self._process("run", self.plan())
+        self._from = 0
 
     def plan(self, **fault: Any) -> Plan:
         """A plan with the agent's own files."""
@@ -57,12 +56,18 @@ class FleetAgent:
     def start(self, *, plan: Plan | None = None, command: str = "run", **settings: Any) -> None:
         """Start it; ``plan`` is the fault that it meets, ``settings`` are for this time only."""
         assert not self.process.running, "it runs"
+        self._from = len(self.text())
         self.config.write_text(json.dumps(self.settings | settings))
         self.process = self._process(command, plan or self.plan()).start()
+
+    def await_started(self) -> None:
+        """Wait until it has signal handlers, and works."""
+        self.process.wait_until(lambda: "agent_started" in self.text()[self._from :], timeout=60)
 
     def stop(self) -> None:
         """SIGTERM; it must end by itself, and well."""
         if self.process.running:
+            self.await_started()
             self.process.send(signal.SIGTERM)
             code = self.process.wait(60)
             assert code == 0, f"the agent of broker {self.broker.node_id} ended with {code}\n{self.tail()}"
@@ -164,7 +169,7 @@ class Fleet:
 
     def leader(self, topic: str, partition: int = 0) -> FleetAgent:
         """The agent beside the leader."""
-        return self.agents[int(str(describe(self.cluster, topic)[partition]["leader_id"]))]
+        return self.agents[leader_of(self.cluster, topic, partition)]
 
     def next_offset(self, topic: str, partition: int = 0) -> int:
         """How far the store is; 0 before anything is there."""
@@ -192,6 +197,19 @@ class Fleet:
                 timeout=timeout,
                 what=f"what is rotated of {topic}-{partition} to be in the store",
             )
+
+    def await_writer(self, topic: str, node: int, partition: int = 0) -> None:
+        """Wait until the agent of broker ``node`` has brought a rotated segment over and written ``offset.wm``."""
+        place = folder(self.agents[node].broker, topic, partition)
+
+        def wrote() -> bool:
+            try:
+                found = self.reader.watermark(self.reader.keys(topic, topic_id(place), partition))
+            except (AssertionError, NotFound):
+                return False  # the incarnation has not been written down yet
+            return found is not None and found[1].broker == node
+
+        wait_until(wrote, timeout=60, what=f"broker {node} to bring over a segment of {topic}-{partition}")
 
     def settle(self) -> None:
         """Stop the agents that run, and let each once upload everything, quiet tails too."""
@@ -224,18 +242,9 @@ class Fleet:
         return verdicts
 
 
-def high_watermark(cluster: KafkaCluster, topic: str, partition: int) -> int:
-    """As the leader says."""
-    at = KafkaPartition(topic, partition)
-    running = next(broker for broker in cluster.brokers if broker.running)
-    with connect(running.bootstrap) as admin:
-        answer = admin.list_partition_offsets({at: OffsetSpec.LATEST}, IsolationLevel.READ_UNCOMMITTED)
-    return int(answer[at].offset)
-
-
 def assert_exact(verdicts: Sequence[Verdict], tried: str) -> None:
     """Print what was tried and looked at, and fail with everything that is wrong."""
-    print(f"tried: {tried}\njudged: {total(verdicts)}")
+    print(f"tried: {tried}\njudged: {total(verdicts)}")  # noqa: T201 - what a test tried is part of its result
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     assert not problems, f"{len(problems)} problems\n" + "\n".join(problems[:30])
     assert sum(verdict.counts["compared"] for verdict in verdicts), "nothing was compared: the test shows nothing"

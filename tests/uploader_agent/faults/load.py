@@ -70,6 +70,7 @@ def producer(cluster: KafkaCluster, **config: object) -> Producer:
     base: dict[str, object] = {
         "bootstrap.servers": cluster.bootstrap,
         "acks": "all",
+        "batch.size": 16_384,
         "enable.idempotence": True,
         "linger.ms": 2,
         "delivery.timeout.ms": 60_000,
@@ -94,7 +95,7 @@ def send(
     one_by_one: bool = False,
 ) -> None:
     """Send ``count`` records and wait for all; ``one_by_one`` puts each in a batch of its own that followers have."""
-    client = producer(cluster)
+    client, refused = producer(cluster), book.refused
     for number in range(count):
         key = b"key-%d" % (number % keys) if keys else None
         value = make_value(size)
@@ -102,7 +103,8 @@ def send(
         if one_by_one:
             client.flush(30)
         client.poll(0)
-    assert client.flush(60) == 0, f"{topic}-{partition}: not everything was acknowledged"
+    assert client.flush(60) == 0, f"{topic}-{partition}: not everything was answered"
+    assert book.refused == refused, f"{topic}-{partition}: {book.refused - refused} records were refused"
 
 
 class Load:
@@ -129,6 +131,7 @@ class Load:
         self._partitions, self._rate, self._size, self._keys = partitions, rate, size, keys
         self._transactional = transactional
         self._config = {**config, "transactional.id": transactional} if transactional else config
+        self._sent = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"load-{topic}", daemon=True)
         self.errors: list[str] = []
@@ -176,7 +179,8 @@ class Load:
 
     def _some(self, client: Producer, count: int) -> None:
         for _ in range(count):
-            number = next(_numbers)
+            self._sent += 1
+            number = self._sent
             partition = number % self._partitions
             key = b"key-%d" % (number % self._keys) if self._keys else None
             value = make_value(self._size)

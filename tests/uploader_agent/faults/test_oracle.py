@@ -30,7 +30,7 @@ class Shelf:
 
     root: Path
     truth: Truth = field(default_factory=Truth)
-    expected: Expected = Expected(end=30, high=30)
+    expected: Expected = field(default_factory=lambda: Expected(end=30, high=30))
 
     def __post_init__(self) -> None:
         self.store = LocalStore(self.root)
