@@ -202,12 +202,14 @@ class Fleet:
         """Wait until the agent of broker ``node`` has brought a rotated segment over and written ``offset.wm``."""
         place = folder(self.agents[node].broker, topic, partition)
 
+        before = self._next_offset(topic, partition, topic_id(place))
+
         def wrote() -> bool:
             try:
                 found = self.reader.watermark(self.reader.keys(topic, topic_id(place), partition))
             except (AssertionError, NotFound):
                 return False  # the incarnation has not been written down yet
-            return found is not None and found[1].broker == node
+            return found is not None and found[1].broker == node and found[1].next_offset > before
 
         wait_until(wrote, timeout=60, what=f"broker {node} to bring over a segment of {topic}-{partition}")
 
