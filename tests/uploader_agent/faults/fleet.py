@@ -46,19 +46,21 @@ class FleetAgent:
             **settings,
         }
         root.mkdir(parents=True)
-        self.process = self._process("run", self.plan())
+        self.process = self._process("run", self.plan(), None)
         self._from = 0
 
     def plan(self, **fault: Any) -> Plan:
         """A plan with the agent's own files."""
         return Plan(str(self.notes), **fault)
 
-    def start(self, *, plan: Plan | None = None, command: str = "run", **settings: Any) -> None:
+    def start(
+        self, *, plan: Plan | None = None, command: str = "run", user: int | None = None, **settings: Any
+    ) -> None:
         """Start it; ``plan`` is the fault that it meets, ``settings`` are for this time only."""
         assert not self.process.running, "it runs"
         self._from = len(self.text())
         self.config.write_text(json.dumps(self.settings | settings))
-        self.process = self._process(command, plan or self.plan()).start()
+        self.process = self._process(command, plan or self.plan(), user).start()
 
     def await_started(self) -> None:
         """Wait until it has signal handlers, and works."""
@@ -101,8 +103,10 @@ class FleetAgent:
         """Its log."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def _process(self, command: str, plan: Plan) -> ManagedProcess:
+    def _process(self, command: str, plan: Plan, user: int | None) -> ManagedProcess:
         program = [sys.executable, "-m", "tests.uploader_agent.faults.agent", plan.argument()]
+        if user is not None:
+            program = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *program]
         argv = [*program, "--", command, "-c", str(self.config)]
         return ManagedProcess(f"agent-{self.broker.node_id}", argv, log=self.log, env=self._env, cwd=ROOT)
 
@@ -138,6 +142,7 @@ class Fleet:
         self.agents = {
             broker.node_id: FleetAgent(root / f"agent-{broker.node_id}", broker, settings, env)
             for broker in cluster.brokers
+            if broker.node_id in nodes
         }
 
     def start(self, **settings: Any) -> None:

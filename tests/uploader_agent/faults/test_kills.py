@@ -55,7 +55,7 @@ def draw(rng: random.Random, count: int) -> list[Point]:
     return points
 
 
-@pytest.mark.parametrize("version", ["4.3.1", "3.9.2"])
+@pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)])
 @pytest.mark.timeout(1200)
 def test_killed_at_seeded_points_under_load(
     version: str, request: pytest.FixtureRequest, make_fleet: MakeFleet, s3: S3Server, rng: random.Random, full: bool
@@ -64,7 +64,7 @@ def test_killed_at_seeded_points_under_load(
     topic, book = f"killed-{version}", Book()
     create(cluster, topic, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     fleet = make_fleet(cluster, f"killed-{version}", [topic])
-    points = draw(rng, POINTS if full else SAMPLE if version == "4.3.1" else SAMPLE // 2)
+    points = draw(rng, POINTS if full else SAMPLE)
     done: Counter[str] = Counter()
     load = Load(cluster, topic, book, partitions=PARTITIONS, rate=150, size=12_000 if version == "4.3.1" else 3000)
     with fleet.running(), under(load):

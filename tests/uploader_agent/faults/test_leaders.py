@@ -31,7 +31,7 @@ from tidemark.manifest import SegmentManifest
 from tidemark.watermark import Watermark
 
 
-@pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)])
+@pytest.mark.parametrize("version", ["3.9.2", pytest.param("4.3.1", marks=pytest.mark.full)])
 @pytest.mark.timeout(600)
 def test_leaders_change_under_load(
     version: str, request: pytest.FixtureRequest, make_fleet: MakeFleet, full: bool
@@ -97,7 +97,7 @@ def test_old_leader_that_still_believes(kraft3: KafkaCluster, make_fleet: MakeFl
     name = f"believes-{suffix.strip('.').replace('.', '-')}"
     book, cluster = Book(), kraft3
     create(cluster, name, [[1, 2, 3]], internal_segment_bytes="32768")
-    fleet = make_fleet(cluster, name, [name])
+    fleet = make_fleet(cluster, name, [name], nodes=[1, 2])
     old = fleet.agents[1]
     with fleet.running():
         send(cluster, name, book, 100)
@@ -205,7 +205,7 @@ class Branches:
 @pytest.mark.timeout(300)
 def test_unclean_election_with_truncation(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
     """The former leader comes back as a follower, and its disk is cut in place."""
-    fleet = make_fleet(kraft3, "unclean", ["unclean"])
+    fleet = make_fleet(kraft3, "unclean", ["unclean"], nodes=[1, 2])
     with fleet.running():
         branches = Branches(kraft3, fleet, "unclean")
         branches.part()
@@ -227,7 +227,7 @@ def test_unclean_election_with_truncation(kraft3: KafkaCluster, make_fleet: Make
 @pytest.mark.timeout(300)
 def test_unclean_elections_that_return_to_the_older_branch(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
     """The highest epoch does not win: what broker 1 wrote under epoch 0 is live again, and broker 2's is dead."""
-    fleet, last = make_fleet(kraft3, "returns", ["returns"]), Book()
+    fleet, last = make_fleet(kraft3, "returns", ["returns"], nodes=[1, 2]), Book()
     with fleet.running():
         branches = Branches(kraft3, fleet, "returns")
         branches.part()

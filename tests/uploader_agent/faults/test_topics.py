@@ -36,7 +36,7 @@ def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet
     topic = f"again-{suffix.strip('.').replace('.', '-')}"
     former, latter = Book(), Book()
     create(kraft3, topic, [[1, 2, 3]], **SMALL)
-    fleet = make_fleet(kraft3, topic, [topic])
+    fleet = make_fleet(kraft3, topic, [topic], nodes=[1])
     agent = fleet.agents[1]
     with fleet.running():
         agent.stop()
@@ -112,7 +112,7 @@ def test_compacted(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
         segment_ms="2000",
         **SMALL,
     )
-    fleet = make_fleet(kraft3, "compacted", ["compacted"])
+    fleet = make_fleet(kraft3, "compacted", ["compacted"], nodes=[1])
     for _ in range(3):
         send(kraft3, "compacted", book, 300, keys=40)
     place = folder(kraft3.brokers[0], "compacted", 0)
