@@ -122,8 +122,11 @@ class Fleet:
         raw: Store,
         prefix: str,
         include: Sequence[str],
+        *,
+        nodes: Sequence[int] = (1, 2, 3),
         **more: Any,
     ) -> None:
+        """``nodes`` are the brokers that have an agent, ``more`` are settings."""
         self.cluster = cluster
         self.store = raw
         self.reader = Reader(raw, prefix, cluster.cluster_id)
