@@ -75,14 +75,13 @@ def test_directories_that_must_not_be_written(kraft3: KafkaCluster, make_fleet: 
     agent.config.touch()
     open_to_all(place.parent, agent.config)
     state = Path(agent.settings["state_dir"])
-    state.mkdir(mode=0o755)
     agent.start(user=NOBODY)
     assert agent.process.wait(30) == 1
     assert str(state) in agent.text(), "it does not say which directory"
-    os.chown(state, NOBODY, NOBODY)
-    for shared in (agent.log, agent.notes, agent.notes.parent):
-        shared.touch()
-        os.chown(shared, NOBODY, NOBODY)
+    state.mkdir()
+    agent.notes.touch()
+    for own in (state, agent.notes):
+        os.chown(own, NOBODY, NOBODY)
     agent.start(user=NOBODY)
     try:
         fleet.await_rotated("readonly")
