@@ -132,7 +132,7 @@ class Fleet:
         self.reader = Reader(raw, prefix, cluster.cluster_id)
         settings: dict[str, Any] = {
             "raw": {"url": f"{raw.url}/{prefix}"},
-            "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True},
+            "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True, "no_progress": "3s"},
             "include": list(include),
             "tail_after": "1h",
             "scan_interval": "2s",

@@ -1,7 +1,8 @@
 """Load, random faults, and the comparison at the end, for any length.
 
-``python -m tests.uploader_agent.faults.soak [--minutes 5] [--seed N] [--version 4.3.1|3.9.2]``; the exit code is 1 if anything is wrong. Several
-topics with codecs, keys and transactions on three brokers with an agent each; every fault is followed by its repair.
+``make soak MINUTES=5 [SEED=n] [KAFKA=3.9.2]``; the exit code is 1 if anything is wrong. Several topics with codecs and
+transactions on three brokers with an agent each; the store is reached through a proxy; every fault is repaired before
+the next, so that what was acknowledged keeps two replicas.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
+from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.support.s3 import S3Server
 from tests.uploader_agent.faults.cluster import (
     await_in_sync,
@@ -32,6 +34,7 @@ from tests.uploader_agent.faults.cluster import (
     folder,
     lead,
     move_log_dir,
+    three_brokers,
     topic_id,
 )
 from tests.uploader_agent.faults.fleet import Fleet, FleetAgent
@@ -57,7 +60,8 @@ class Soak:
         self.cluster, self.s3 = cluster, s3
         self.rng = random.Random(seed)
         raw = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
-        self.fleet = Fleet(root / "fleet", cluster, s3, raw, "soak", [*TOPICS, AGAIN])
+        self.proxy = FaultProxy(s3.endpoint, random.Random(seed))
+        self.fleet = Fleet(root / "fleet", cluster, s3, raw, "soak", [*TOPICS, AGAIN], endpoint=self.proxy.endpoint)
         self.books = {topic: Book() for topic in TOPICS}
         self.lives: list[tuple[str | None, Book]] = []
         self.done: Counter[str] = Counter()
@@ -70,6 +74,7 @@ class Soak:
             "broker stopped": self.stop_broker,
             "broker and agent killed": self.kill_both,
             "store killed": self.kill_store,
+            "storm between agents and store": self.storm,
             "leader moved": self.move_leader,
             "replica moved to another disk": self.move_disk,
             "topic made again": self.make_again,
@@ -86,7 +91,7 @@ class Soak:
             for topic, options in TOPICS.items()
         ]
         end = time.monotonic() + seconds
-        with self.fleet.running():
+        with self.proxy, self.fleet.running():
             with contextlib.ExitStack() as stack:
                 for load in loads:
                     load.start()
@@ -174,6 +179,13 @@ class Soak:
         time.sleep(self.rng.uniform(0, 3))
         self.s3.start()
 
+    def storm(self) -> None:
+        """Some kinds of what a proxy can do to requests, often."""
+        kinds = self.rng.sample(sorted(Fault), 4)
+        self.proxy.rules = [Rule(kind, self.rng.uniform(0.02, 0.2)) for kind in kinds]
+        time.sleep(self.rng.uniform(1, 5))
+        self.proxy.rules = ()
+
     def move_leader(self) -> None:
         topic, partition = self.rng.choice(list(TOPICS)), self.rng.randrange(PARTITIONS)
         lead(self.cluster, topic, partition, self.rng.choice(describe(self.cluster, topic)[partition].replicas))
@@ -201,7 +213,8 @@ class Soak:
         books = [*self.books.values(), *(book for _, book in self.lives)]
         acknowledged, refused = sum(book.acknowledged for book in books), sum(book.refused for book in books)
         faults = ", ".join(f"{number} x {what}" for what, number in sorted(self.done.items()))
-        return f"{sum(self.done.values())} faults ({faults}); {acknowledged} acknowledged, {refused} refused"
+        requests = ", ".join(f"{number} x {what}" for what, number in sorted(self.proxy.counts().items()))
+        return f"{sum(self.done.values())} faults ({faults}); requests hit: {requests or 'none'}; {acknowledged} acknowledged, {refused} refused"
 
 
 def soak(root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: int) -> list[str]:
@@ -221,8 +234,6 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    from tests.uploader_agent.faults.cluster import three_brokers
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=SEED)
