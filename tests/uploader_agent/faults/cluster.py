@@ -10,7 +10,13 @@ from typing import TypeVar
 
 from confluent_kafka import ElectionType, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec, PartitionMetadata
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it does not list what it exports
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    PartitionMetadata,
+)
 from kafka import TopicPartition
 from kafka.errors import NoError
 
@@ -47,7 +53,7 @@ def three_brokers(root: Path, version: KafkaVersion) -> KafkaCluster:
 
 @cache
 def _admin(bootstrap: str) -> AdminClient:
-    """librdkafka's client: it gets over brokers that come and go."""
+    """A client that gets over brokers that come and go."""
     return AdminClient({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 200, "log_level": 0})
 
 
@@ -57,7 +63,7 @@ def asked(question: Callable[[], Answer]) -> Answer:
     while True:
         try:
             return question()
-        except KafkaException as error:
+        except KafkaException:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
@@ -112,10 +118,12 @@ def high_watermark(cluster: KafkaCluster, topic: str, partition: int, *, patienc
     deadline = time.monotonic() + patience
     while True:
         asking = _admin(cluster.bootstrap).list_offsets(
-            {at: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=5
+            {at: OffsetSpec.latest()},  # type: ignore[no-untyped-call]  # it has no types
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=5,
         )
         try:
-            return asking[at].result(_PATIENCE).offset
+            return int(asking[at].result(_PATIENCE).offset)
         except KafkaException:
             if time.monotonic() > deadline:
                 return None

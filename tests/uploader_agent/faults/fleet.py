@@ -167,7 +167,8 @@ class Fleet:
             yield
         except BaseException:
             for agent in self.agents.values():
-                print(f"--- agent {agent.broker.node_id}, runs: {agent.process.running}\n{agent.tail(40)}")
+                state = "runs" if agent.process.running else "has ended"
+                print(f"agent {agent.broker.node_id} {state}\n{agent.tail(40)}")  # noqa: T201 - for whoever looks into it
             raise
         finally:
             for agent in self.agents.values():

@@ -214,7 +214,8 @@ class Soak:
         acknowledged, refused = sum(book.acknowledged for book in books), sum(book.refused for book in books)
         faults = ", ".join(f"{number} x {what}" for what, number in sorted(self.done.items()))
         requests = ", ".join(f"{number} x {what}" for what, number in sorted(self.proxy.counts().items()))
-        return f"{sum(self.done.values())} faults ({faults}); requests hit: {requests or 'none'}; {acknowledged} acknowledged, {refused} refused"
+        tried = f"{sum(self.done.values())} faults ({faults})\nrequests hit: {requests or 'none'}"
+        return f"{tried}\nrecords: {acknowledged} acknowledged, {refused} refused"
 
 
 def soak(root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: int) -> list[str]:
@@ -246,7 +247,7 @@ def main() -> int:
             s3 = stack.enter_context(S3Server(root / "s3"))
             cluster = stack.enter_context(three_brokers(root / "kafka", version))
             problems = soak(root, cluster, s3, 60 * chosen.minutes, chosen.seed)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it is shown with the seed
             say(f"{traceback.format_exc()}\nit ended before its time; logs and data are in {root}; seed {chosen.seed}")
             return 1
     if problems:

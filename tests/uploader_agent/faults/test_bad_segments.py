@@ -112,9 +112,7 @@ DAMAGE: dict[str, Damage] = {f"bit of {place}": flip(place) for place in AT} | {
 
 @pytest.mark.parametrize("batch", ["first", "middle", "last"])
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged(
-    world: World, kind: str, batch: str, rng: random.Random, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged(world: World, kind: str, batch: str, rng: random.Random, capsys: pytest.CaptureFixture[str]) -> None:
     """Segment [100, 200) of one partition is damaged at one batch; the next one, and the other partition, are sound."""
     good = records(100, 200)
     starts = [header.position for header in scan_batches([good], "good", 100)]

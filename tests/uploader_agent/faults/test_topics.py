@@ -28,7 +28,8 @@ SMALL = {"internal_segment_bytes": "32768"}
 
 
 @pytest.mark.parametrize(
-    "suffix", [".log", pytest.param(".manifest.json", marks=pytest.mark.full), pytest.param("offset.wm", marks=pytest.mark.full)]
+    "suffix",
+    [".log", pytest.param(".manifest.json", marks=pytest.mark.full), pytest.param("offset.wm", marks=pytest.mark.full)],
 )
 @pytest.mark.timeout(300)
 def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet, suffix: str) -> None:
