@@ -28,11 +28,15 @@ SMALL = {"internal_segment_bytes": "32768"}
 
 
 @pytest.mark.parametrize(
-    "suffix",
-    [".log", pytest.param(".manifest.json", marks=pytest.mark.full), pytest.param("offset.wm", marks=pytest.mark.full)],
+    ("suffix", "n"),
+    [
+        (".log", 2),
+        pytest.param(".manifest.json", 2, marks=pytest.mark.full),
+        pytest.param("offset.wm", 1, marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.timeout(300)
-def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet, suffix: str) -> None:
+def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet, suffix: str, n: int) -> None:
     """The agent stands in the middle of a PUT while its topic is deleted and made again under the same path."""
     topic = f"again-{suffix.strip('.').replace('.', '-')}"
     former, latter = Book(), Book()
@@ -44,7 +48,7 @@ def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet
         send(kraft3, topic, former, 300)
         old = folder(agent.broker, topic, 0)
         old_id = topic_id(old)
-        agent.start(plan=agent.plan(number="SIGSTOP", when="before", suffix=suffix, n=2))
+        agent.start(plan=agent.plan(number="SIGSTOP", when="before", suffix=suffix, n=n))
         wait_until(lambda: agent.frozen, timeout=30, what="the agent to stand in an upload")
         delete(kraft3, topic)
         wait_until(lambda: not old.exists(), timeout=30, what="the old directory to be renamed")
