@@ -277,9 +277,8 @@ class _Judge:
         unknown = [offset for offset, record in live.items() if record not in truth.sent]
         if unknown:
             self._verdict.wrong(f"{len(unknown)} records were never sent, the first at {min(unknown)}")
-        twice = len(live) - len(set(live.values()))
-        if twice and not self._expected.compacted:
-            self._verdict.wrong(f"{twice} records are there at two offsets")
+        # A broker that died before it answered may have a record twice. Offsets lie in the batches, so that is its log.
+        self._verdict.counts["twice_in_the_log"] += len(live) - len(set(live.values()))
 
 
 def _within(log: StoredLog, piece: Piece) -> list[int]:

@@ -181,16 +181,6 @@ def invented(shelf: Shelf) -> None:
     shelf.truth.sent = set(shelf.truth.acknowledged.values())
 
 
-def twice(shelf: Shelf) -> None:
-    repeated = b"".join(batch(offset, [Record(0, key=b"k0", value=b"v0")], leader_epoch=0) for offset in range(10, 20))
-    name = f"{10:020d}.log"
-    etag = shelf.store.put(shelf.keys.file(name), repeated)
-    shelf.segment(10, 20, objects={name: ObjectSum(size=len(repeated), crc32c=f"{crc32c(repeated):08x}", etag=etag)})
-    shelf.store.put(shelf.keys.file(name), repeated)
-    for offset in range(10, 20):
-        del shelf.truth.acknowledged[offset]
-
-
 def dead_branch_taken(shelf: Shelf) -> None:
     """Its manifest claims the newest lineage, its batches are another epoch's."""
     shelf.segment(10, 20, epoch=1, value=b"dead", lineage=((0, 0),))
@@ -254,7 +244,6 @@ PLANTED: list[tuple[Callable[[Shelf], None], str]] = [
     (other_content, "other content than was acknowledged"),
     (two_live_copies, "twice with different content"),
     (invented, "never sent"),
-    (twice, "at two offsets"),
     (dead_branch_taken, "acknowledged offsets are missing"),
     (dead_branch_taken, "dead branch"),
     (watermark_too_far, "are not there"),
