@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.agent import Plan
 from tests.uploader_agent.faults.cluster import bases, folder, high_watermark, leader_of, topic_id
 from tests.uploader_agent.faults.load import Book
-from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, total
+from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
 from tidemark.errors import NotFound
 from tidemark.store import Store
 
@@ -235,21 +235,32 @@ class Fleet:
             assert code == 0, f"upload-once of broker {agent.broker.node_id} ended with {code}\n{agent.tail(40)}"
 
     def judge(
-        self, topic: str, book: Book, partitions: int = 1, expected: Expected | None = None, identity: str | None = None
+        self,
+        topic: str,
+        book: Book,
+        partitions: int = 1,
+        expected: Expected | None = None,
+        identity: str | None = None,
+        *,
+        disk: bool = True,
     ) -> list[Verdict]:
         """The oracle's verdicts on a topic; without ``expected`` everything up to the high watermark is due.
 
-        ``identity`` is the topic id of a former incarnation, of which only what is there is judged.
+        ``identity`` is the topic id of a former incarnation, of which only what is there is judged; without ``disk``
+        the leader's own log is not to be trusted either.
         """
         verdicts = []
         for partition in range(partitions):
-            truth, due = book.truth(partition), expected
-            number = identity or topic_id(folder(self.leader(topic, partition).broker, topic, partition))
-            if due is None or due.high is None:
-                high = None if identity else high_watermark(self.cluster, topic, partition)
+            place = folder(self.leader(topic, partition).broker, topic, partition)
+            due = expected
+            if identity is None:
+                high = high_watermark(self.cluster, topic, partition)
                 due = replace(due or Expected(end=high or 0), high=high)
+                if disk and not due.compacted:
+                    due = replace(due, log=log_on_disk(place))
+            number = identity or topic_id(place)
             keys = self.reader.keys(topic, number, partition)
-            verdicts.append(self.reader.judge(keys, number, truth, due))
+            verdicts.append(self.reader.judge(keys, number, book.truth(partition), due or Expected()))
         return verdicts
 
 

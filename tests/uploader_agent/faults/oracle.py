@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 
 from crc32c import crc32c
 from kafka.record.memory_records import MemoryRecords
@@ -53,12 +54,16 @@ class Truth:
 
 @dataclass(frozen=True)
 class Expected:
-    """What must hold beyond the records: ``end`` is the least that ``next_offset`` must be, ``high`` the most."""
+    """What must hold beyond the records: ``end`` is the least that ``next_offset`` must be, ``high`` the most.
+
+    ``log`` is what the leader's own log holds by offset: a producer may not know of all that it wrote.
+    """
 
     end: int = 0
     high: int | None = None
     gaps: tuple[tuple[int, int, str], ...] = ()
     compacted: bool = False
+    log: Mapping[int, Digest] | None = None
 
 
 @dataclass(frozen=True)
@@ -277,8 +282,25 @@ class _Judge:
         unknown = [offset for offset, record in live.items() if record not in truth.sent]
         if unknown:
             self._verdict.wrong(f"{len(unknown)} records were never sent, the first at {min(unknown)}")
-        # A broker that died before it answered may have a record twice. Offsets lie in the batches, so that is its log.
-        self._verdict.counts["twice_in_the_log"] += len(live) - len(set(live.values()))
+        if self._expected.log is not None:
+            other = [offset for offset, record in live.items() if self._expected.log.get(offset) != record]
+            if other:
+                self._verdict.wrong(
+                    f"{len(other)} records are not those of the leader's log, the first at {min(other)}"
+                )
+        twice = len(live) - len(set(live.values()))
+        if twice and self._expected.log is None and not self._expected.compacted:
+            self._verdict.wrong(f"{twice} records are there at two offsets")
+        self._verdict.counts["twice_in_the_log"] += twice  # written again when a broker died before it answered
+
+
+def log_on_disk(place: Path) -> dict[int, Digest]:
+    """The data records of a partition's directory by offset."""
+    found: dict[int, Digest] = {}
+    for path in sorted(place.glob("*.log")):
+        for records in _records(path.read_bytes()).values():
+            found.update(records)
+    return found
 
 
 def _within(log: StoredLog, piece: Piece) -> list[int]:

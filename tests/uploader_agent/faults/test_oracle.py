@@ -181,6 +181,23 @@ def invented(shelf: Shelf) -> None:
     shelf.truth.sent = set(shelf.truth.acknowledged.values())
 
 
+def twice(shelf: Shelf) -> None:
+    repeated = b"".join(batch(offset, [Record(0, key=b"k0", value=b"v0")], leader_epoch=0) for offset in range(10, 20))
+    name = f"{10:020d}.log"
+    etag = shelf.store.put(shelf.keys.file(name), repeated)
+    known = ObjectSum(size=len(repeated), crc32c=f"{crc32c(repeated):08x}", etag=etag)
+    shelf.segment(10, 20, objects={name: known})
+    shelf.store.put(shelf.keys.file(name), repeated)
+    for offset in range(10, 20):
+        del shelf.truth.acknowledged[offset]
+
+
+def not_the_leaders(shelf: Shelf) -> None:
+    """An offset that nobody was told of, with a record that was sent, but is another in the leader's log."""
+    shelf.expected = replace(shelf.expected, log={**shelf.truth.acknowledged, 13: digest(b"k", b"w")})
+    del shelf.truth.acknowledged[13]
+
+
 def dead_branch_taken(shelf: Shelf) -> None:
     """Its manifest claims the newest lineage, its batches are another epoch's."""
     shelf.segment(10, 20, epoch=1, value=b"dead", lineage=((0, 0),))
@@ -244,6 +261,8 @@ PLANTED: list[tuple[Callable[[Shelf], None], str]] = [
     (other_content, "other content than was acknowledged"),
     (two_live_copies, "twice with different content"),
     (invented, "never sent"),
+    (twice, "at two offsets"),
+    (not_the_leaders, "not those of the leader's log"),
     (dead_branch_taken, "acknowledged offsets are missing"),
     (dead_branch_taken, "dead branch"),
     (watermark_too_far, "are not there"),
