@@ -30,7 +30,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) java jars requirements lint style types format test test-full bench demo down clean
+.PHONY: help env $(ENVS:%=env-%) java jars requirements lint style types format test test-full bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ test-full: test ## All tests, the long ones too
 
 bench: env jars ## Benchmarks against Spark's Kafka source
 	$(DEV) -m bench
+
+soak: env-dev java jars ## Load and random faults for MINUTES, then a comparison (SEED=n repeats, KAFKA=3.9.2 for ZooKeeper)
+	$(DEV) -m tests.uploader_agent.faults.soak --minutes $(or $(MINUTES),5) \
+		$(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--version $(KAFKA))
 
 demo: env java ## Run the whole pipeline on this machine (KEEP=1 leaves it running)
 	$(DEV) -m demo $(if $(KEEP),--keep)

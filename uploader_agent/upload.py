@@ -21,6 +21,7 @@ from tidemark.manifest import ObjectSum, SegmentManifest
 from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import manifests
+from uploader_agent.doubts import doubt
 from uploader_agent.eligibility import Work
 from uploader_agent.files import (
     Bytes,
@@ -189,7 +190,10 @@ class _Upload:
         return datetime.fromtimestamp(moment, UTC)
 
     def _scan(self, log: OpenFile, open_before: Iterable[OpenTransaction]) -> Scanned:
-        scanned = scan(log, self._path, self._work.base_offset, open_before)
+        opened = tuple(open_before)
+        scanned = scan(log, self._path, self._work.base_offset, opened)
+        if not self._work.provisional:
+            scanned = doubt(log, self._path, self._work, opened, self._files.lineage(), scanned)
         if scanned.damage or self._work.provisional:
             return scanned
         self._files.verify(self._work.base_offset, scanned.summary)

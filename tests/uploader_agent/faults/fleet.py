@@ -1,0 +1,272 @@
+"""An agent beside each broker of a cluster, and the comparison of what they made with what producers know."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.support.kafka import KafkaCluster
+from tests.support.kafka_broker import Broker
+from tests.support.paths import ROOT
+from tests.support.process import ManagedProcess, stop_all
+from tests.support.s3 import S3Server
+from tests.support.waiting import wait_until
+from tests.uploader_agent.faults.agent import Plan
+from tests.uploader_agent.faults.cluster import bases, folder, high_watermark, leader_of, topic_id
+from tests.uploader_agent.faults.load import Book
+from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
+from tidemark.errors import NotFound
+from tidemark.store import Store
+
+
+class FleetAgent:
+    """The agent of one broker: its configuration, its process, its log."""
+
+    def __init__(self, root: Path, broker: Broker, settings: Mapping[str, Any], env: Mapping[str, str]) -> None:
+        self.broker = broker
+        self._root = root
+        self._env = {**os.environ, **env}
+        self.config = root / "agent.yaml"
+        self.log = root / "agent.log"
+        self.notes = root / "puts"
+        self.clock = root / "clock"
+        self.settings: dict[str, Any] = {
+            "broker": {"properties": str(broker.properties_path)},
+            "state_dir": str(root / "state"),
+            **settings,
+        }
+        root.mkdir(parents=True)
+        self.process = self._process("run", self.plan(), None)
+        self._from = 0
+
+    def plan(self, **fault: Any) -> Plan:
+        """A plan with the agent's own files."""
+        return Plan(str(self.notes), **fault)
+
+    def start(
+        self, *, plan: Plan | None = None, command: str = "run", user: int | None = None, **settings: Any
+    ) -> None:
+        """Start it; ``plan`` is the fault that it meets, ``settings`` are for this time only."""
+        assert not self.process.running, "it runs"
+        self._from = len(self.text())
+        self.config.write_text(json.dumps(self.settings | settings))
+        self.process = self._process(command, plan or self.plan(), user).start()
+
+    def await_started(self) -> None:
+        """Wait until it has signal handlers, and works."""
+        self.process.wait_until(lambda: "agent_started" in self.text()[self._from :], timeout=60)
+
+    def stop(self) -> None:
+        """SIGTERM; it must end by itself, and well."""
+        if self.process.running:
+            self.await_started()
+            self.process.send(signal.SIGTERM)
+            code = self.process.wait(60)
+            assert code == 0, f"the agent of broker {self.broker.node_id} ended with {code}\n{self.tail()}"
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send(number)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it has been stopped by SIGSTOP."""
+        return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+
+    def await_end(self, timeout: float) -> int | None:
+        """Its exit code, negative for a signal; None if it still runs after ``timeout`` seconds."""
+        try:
+            wait_until(lambda: not self.process.running, timeout=timeout, what="the agent to end")
+        except TimeoutError:
+            return None
+        return self.process.wait(1)
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of its log."""
+        return self.process.log_tail(lines)
+
+    def text(self) -> str:
+        """Its log."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def _process(self, command: str, plan: Plan, user: int | None) -> ManagedProcess:
+        program = [sys.executable, "-m", "tests.uploader_agent.faults.agent", plan.argument()]
+        if user is not None:
+            program = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *program]
+        argv = [*program, "--", command, "-c", str(self.config)]
+        return ManagedProcess(f"agent-{self.broker.node_id}", argv, log=self.log, env=self._env, cwd=ROOT)
+
+
+class Fleet:
+    """The agents of all brokers, with one prefix in one store; ``agents`` is by node id."""
+
+    def __init__(
+        self,
+        root: Path,
+        cluster: KafkaCluster,
+        s3: S3Server,
+        raw: Store,
+        prefix: str,
+        include: Sequence[str],
+        *,
+        nodes: Sequence[int] = (1, 2, 3),
+        **more: Any,
+    ) -> None:
+        """``nodes`` are the brokers that have an agent, ``more`` are settings."""
+        self.cluster = cluster
+        self.store = raw
+        self.reader = Reader(raw, prefix, cluster.cluster_id)
+        settings: dict[str, Any] = {
+            "raw": {"url": f"{raw.url}/{prefix}"},
+            "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True, "no_progress": "3s"},
+            "include": list(include),
+            "tail_after": "1h",
+            "scan_interval": "2s",
+            "metadata_interval": "1s",
+            "upload": {"concurrency": 4, "retry_initial": "20ms", "retry_cap": "500ms"},
+            "index": {"min_interval": "1s", "idle_interval": "10s"},
+            **more,
+        }
+        env = s3.env()
+        self.agents = {
+            broker.node_id: FleetAgent(root / f"agent-{broker.node_id}", broker, settings, env)
+            for broker in cluster.brokers
+            if broker.node_id in nodes
+        }
+
+    def start(self, **settings: Any) -> None:
+        """Start those that do not run."""
+        for agent in self.agents.values():
+            if not agent.process.running:
+                agent.start(**settings)
+
+    def stop(self) -> None:
+        """SIGTERM to all, side by side."""
+        with ThreadPoolExecutor(len(self.agents)) as pool:
+            list(pool.map(lambda agent: agent.stop(), self.agents.values()))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """All agents run; those that are left are ended afterwards, and their logs are shown if something failed."""
+        self.start()
+        try:
+            yield
+        except BaseException:
+            for agent in self.agents.values():
+                state = "runs" if agent.process.running else "has ended"
+                print(f"agent {agent.broker.node_id} {state}\n{agent.tail(40)}")  # noqa: T201 - for whoever looks into it
+            raise
+        finally:
+            for agent in self.agents.values():
+                if agent.process.running and agent.frozen:
+                    agent.send(signal.SIGCONT)
+            stop_all([agent.process for agent in self.agents.values()])
+
+    def leader(self, topic: str, partition: int = 0) -> FleetAgent:
+        """The agent beside the leader."""
+        return self.agents[leader_of(self.cluster, topic, partition)]
+
+    def next_offset(self, topic: str, partition: int = 0) -> int:
+        """How far the store is; 0 before anything is there."""
+        agent = self.leader(topic, partition)
+        return self._next_offset(topic, partition, topic_id(folder(agent.broker, topic, partition)))
+
+    def _next_offset(self, topic: str, partition: int, identity: str | None) -> int:
+        try:
+            found = self.reader.watermark(self.reader.keys(topic, identity, partition))
+        except (AssertionError, NotFound):
+            return 0  # the incarnation has not been written down yet
+        return found[1].next_offset if found else 0
+
+    def await_rotated(self, topic: str, partitions: int = 1, timeout: float = 60) -> None:
+        """Wait until the running agents have brought over all that the leaders have rotated."""
+
+        def arrived(partition: int) -> bool:
+            agent = self.leader(topic, partition)
+            place = folder(agent.broker, topic, partition)
+            return self._next_offset(topic, partition, topic_id(place)) >= bases(place)[-1]
+
+        for partition in range(partitions):
+            wait_until(
+                lambda number=partition: arrived(number),  # type: ignore[misc]
+                timeout=timeout,
+                what=f"what is rotated of {topic}-{partition} to be in the store",
+            )
+
+    def await_writer(self, topic: str, node: int, partition: int = 0) -> None:
+        """Wait until the agent of broker ``node`` has brought a rotated segment over and written ``offset.wm``."""
+        place = folder(self.agents[node].broker, topic, partition)
+
+        before = self._next_offset(topic, partition, topic_id(place))
+
+        def wrote() -> bool:
+            try:
+                found = self.reader.watermark(self.reader.keys(topic, topic_id(place), partition))
+            except (AssertionError, NotFound):
+                return False  # the incarnation has not been written down yet
+            return found is not None and found[1].broker == node and found[1].next_offset > before
+
+        wait_until(wrote, timeout=60, what=f"broker {node} to bring over a segment of {topic}-{partition}")
+
+    def settle(self) -> None:
+        """Stop the agents that run, and let each once upload everything, quiet tails too."""
+        self.stop()
+        with ThreadPoolExecutor(len(self.agents)) as pool:
+            list(pool.map(self._upload_all, self.agents.values()))
+
+    def _upload_all(self, agent: FleetAgent) -> None:
+        if agent.broker.running:
+            agent.start(command="upload-once", tail_after="0s")
+            code = agent.process.wait(120)
+            assert code == 0, f"upload-once of broker {agent.broker.node_id} ended with {code}\n{agent.tail(40)}"
+
+    def judge(
+        self,
+        topic: str,
+        book: Book,
+        partitions: int = 1,
+        expected: Expected | None = None,
+        identity: str | None = None,
+        *,
+        disk: bool = True,
+    ) -> list[Verdict]:
+        """The oracle's verdicts on a topic; without ``expected`` everything up to the high watermark is due.
+
+        ``identity`` is the topic id of a former incarnation, of which only what is there is judged; without ``disk``
+        the leader's own log is not to be trusted either.
+        """
+        verdicts = []
+        for partition in range(partitions):
+            place = folder(self.leader(topic, partition).broker, topic, partition)
+            due = expected
+            if identity is None:
+                high = high_watermark(self.cluster, topic, partition)
+                due = replace(due or Expected(end=high or 0), high=high)
+                if disk and not due.compacted:
+                    due = replace(due, log=log_on_disk(place))
+            number = identity or topic_id(place)
+            keys = self.reader.keys(topic, number, partition)
+            verdicts.append(self.reader.judge(keys, number, book.truth(partition), due or Expected()))
+        return verdicts
+
+
+def assert_exact(verdicts: Sequence[Verdict], tried: str) -> None:
+    """Print what was tried and looked at, and fail with everything that is wrong."""
+    print(f"tried: {tried}\njudged: {total(verdicts)}")  # noqa: T201 - what a test tried is part of its result
+    problems = [problem for verdict in verdicts for problem in verdict.problems]
+    assert not problems, f"{len(problems)} problems\n" + "\n".join(problems[:30])
+    assert sum(verdict.counts["compared"] for verdict in verdicts), "nothing was compared: the test shows nothing"

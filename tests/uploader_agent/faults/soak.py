@@ -1,0 +1,259 @@
+"""Load, random faults, and the comparison at the end, for any length.
+
+``make soak MINUTES=5 [SEED=n] [KAFKA=3.9.2]``; the exit code is 1 if anything is wrong. Several topics with codecs and
+transactions on three brokers with an agent each; the store is reached through a proxy; every fault is repaired before
+the next, so that what was acknowledged keeps two replicas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.support.fixtures import SEED
+from tests.support.kafka import KafkaCluster
+from tests.support.kafka_broker import KafkaVersion
+from tests.support.proxy import Fault, FaultProxy, Rule
+from tests.support.s3 import S3Server
+from tests.uploader_agent.faults.cluster import (
+    await_in_sync,
+    await_led,
+    create,
+    delete,
+    describe,
+    folder,
+    lead,
+    move_log_dir,
+    three_brokers,
+    topic_id,
+)
+from tests.uploader_agent.faults.fleet import Fleet, FleetAgent
+from tests.uploader_agent.faults.load import Book, Load, make_value, open_transaction, producer
+from tests.uploader_agent.faults.oracle import Expected, Verdict, total
+from tidemark.store import StoreOptions, open_store
+
+PARTITIONS = 2
+TOPICS: dict[str, dict[str, object]] = {
+    "plain": {"rate": 100},
+    "zipped": {"rate": 60, "compression.type": "zstd"},
+    "packed": {"rate": 60, "compression.type": "lz4"},
+    "decided": {"rate": 60, "transactional": "soak"},
+}
+AGAIN = "again"
+"""The topic that is deleted and made again."""
+
+
+class Soak:
+    """One run; everything that is random follows from the seed, as far as the machine lets it."""
+
+    def __init__(self, root: Path, cluster: KafkaCluster, s3: S3Server, seed: int) -> None:
+        self.cluster, self.s3 = cluster, s3
+        self.rng = random.Random(seed)
+        raw = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
+        self.proxy = FaultProxy(s3.endpoint, random.Random(seed))
+        self.fleet = Fleet(root / "fleet", cluster, s3, raw, "soak", [*TOPICS, AGAIN], endpoint=self.proxy.endpoint)
+        self.books = {topic: Book() for topic in TOPICS}
+        self.lives: list[tuple[str | None, Book]] = []
+        self.done: Counter[str] = Counter()
+        self.size = 12_000 if cluster.version == "4.3.1" else 4000
+        self.faults: dict[str, Callable[[], None]] = {
+            "agent killed": self.kill_agent,
+            "agent killed at a PUT": self.kill_agent_at_put,
+            "agent frozen": self.freeze_agent,
+            "broker killed": self.kill_broker,
+            "broker stopped": self.stop_broker,
+            "broker and agent killed": self.kill_both,
+            "store killed": self.kill_store,
+            "storm between agents and store": self.storm,
+            "leader moved": self.move_leader,
+            "replica moved to another disk": self.move_disk,
+            "topic made again": self.make_again,
+        }
+
+    def run(self, seconds: float) -> list[Verdict]:
+        """Everything."""
+        replicas = [[1, 2, 3], [2, 3, 1]]
+        for topic in TOPICS:
+            create(self.cluster, topic, replicas)
+        self.new_life()
+        loads = [
+            Load(self.cluster, topic, self.books[topic], partitions=PARTITIONS, size=self.size, **options)  # type: ignore[arg-type]
+            for topic, options in TOPICS.items()
+        ]
+        end = time.monotonic() + seconds
+        with self.proxy, self.fleet.running():
+            with contextlib.ExitStack() as stack:
+                for load in loads:
+                    load.start()
+                    stack.callback(load.stop)
+                stack.enter_context(open_transaction(self.cluster, "plain", self.books["plain"], partitions=PARTITIONS))
+                for name in self.order():
+                    if time.monotonic() > end:
+                        break
+                    self.faults[name]()
+                    self.done[name] += 1
+                    self.quiet()
+            for topic in TOPICS:
+                self.fleet.await_rotated(topic, PARTITIONS, timeout=120)
+            self.fleet.await_rotated(AGAIN)
+            self.fleet.settle()
+        return self.verdicts()
+
+    def order(self) -> Iterator[str]:
+        """Each kind once before any comes again."""
+        while True:
+            yield from self.rng.sample(sorted(self.faults), len(self.faults))
+
+    def verdicts(self) -> list[Verdict]:
+        """On all topics, and all lives of the one that was made again."""
+        found = [one for topic in TOPICS for one in self.fleet.judge(topic, self.books[topic], PARTITIONS)]
+        for identity, book in self.lives[:-1]:
+            due = Expected(high=book.truth(0).end)
+            with contextlib.suppress(AssertionError):  # no agent had seen that life before it ended
+                found += self.fleet.judge(AGAIN, book, expected=due, identity=identity)
+        return [*found, *self.fleet.judge(AGAIN, self.lives[-1][1])]
+
+    def quiet(self) -> None:
+        """Let everything come back, so that each acknowledged record keeps two replicas."""
+        for topic in (*TOPICS, AGAIN):
+            await_in_sync(self.cluster, topic, 3)
+        time.sleep(self.rng.uniform(0.2, 2.0))
+
+    def agent(self) -> FleetAgent:
+        return self.rng.choice(list(self.fleet.agents.values()))
+
+    def kill_agent(self) -> None:
+        agent = self.agent()
+        agent.kill()
+        time.sleep(self.rng.uniform(0, 2))
+        agent.start()
+
+    def kill_agent_at_put(self) -> None:
+        agent = self.agent()
+        agent.kill()
+        when, suffix = self.rng.choice(["before", "after"]), self.rng.choice([".log", ".manifest.json", "offset.wm"])
+        agent.start(plan=agent.plan(when=when, suffix=suffix, n=self.rng.randint(1, 3)))
+        agent.await_end(10)
+        agent.kill()
+        agent.start()
+
+    def freeze_agent(self) -> None:
+        """Leaders change meanwhile."""
+        agent = self.agent()
+        agent.send(signal.SIGSTOP)
+        self.move_leader()
+        time.sleep(self.rng.uniform(0, 3))
+        agent.send(signal.SIGCONT)
+
+    def kill_broker(self) -> None:
+        broker = self.agent().broker
+        broker.kill()
+        time.sleep(self.rng.uniform(0, 3))
+        broker.start()
+
+    def stop_broker(self) -> None:
+        broker = self.agent().broker
+        broker.stop()
+        time.sleep(self.rng.uniform(0, 2))
+        broker.start()
+
+    def kill_both(self) -> None:
+        agent = self.agent()
+        agent.broker.kill()
+        agent.kill()
+        agent.broker.start()
+        agent.start()
+
+    def kill_store(self) -> None:
+        self.s3.kill()
+        time.sleep(self.rng.uniform(0, 3))
+        self.s3.start()
+
+    def storm(self) -> None:
+        """Some kinds of what a proxy can do to requests, often."""
+        kinds = self.rng.sample(sorted(Fault), 4)
+        self.proxy.rules = [Rule(kind, self.rng.uniform(0.02, 0.2)) for kind in kinds]
+        time.sleep(self.rng.uniform(1, 5))
+        self.proxy.rules = ()
+
+    def move_leader(self) -> None:
+        topic, partition = self.rng.choice(list(TOPICS)), self.rng.randrange(PARTITIONS)
+        lead(self.cluster, topic, partition, self.rng.choice(describe(self.cluster, topic)[partition].replicas))
+
+    def move_disk(self) -> None:
+        move_log_dir(self.cluster, self.rng.choice(list(TOPICS)), self.rng.randrange(PARTITIONS), self.agent().broker)
+
+    def make_again(self) -> None:
+        delete(self.cluster, AGAIN)
+        self.new_life()
+
+    def new_life(self) -> None:
+        """The topic that is made again, with as much as rolls a few segments."""
+        create(self.cluster, AGAIN, [[3, 1, 2]])
+        book, client = Book(), producer(self.cluster)
+        for _ in range(300):
+            value = make_value(self.size)
+            client.produce(AGAIN, value, partition=0, on_delivery=book.note(0, None, value))
+            client.poll(0)
+        client.flush(60)
+        await_led(self.cluster, AGAIN, 1)
+        self.lives.append((topic_id(folder(self.fleet.leader(AGAIN).broker, AGAIN, 0)), book))
+
+    def summary(self) -> str:
+        books = [*self.books.values(), *(book for _, book in self.lives)]
+        acknowledged, refused = sum(book.acknowledged for book in books), sum(book.refused for book in books)
+        faults = ", ".join(f"{number} x {what}" for what, number in sorted(self.done.items()))
+        requests = ", ".join(f"{number} x {what}" for what, number in sorted(self.proxy.counts().items()))
+        tried = f"{sum(self.done.values())} faults ({faults})\nrequests hit: {requests or 'none'}"
+        return f"{tried}\nrecords: {acknowledged} acknowledged, {refused} refused"
+
+
+def soak(root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: int) -> list[str]:
+    """Run, print, and return what is wrong."""
+    os.environ.update(s3.env())  # for this process's own client
+    run = Soak(root, cluster, s3, seed)
+    say(f"soak: seed {seed}, {seconds:g} s, Kafka {cluster.version}")
+    verdicts = run.run(seconds)
+    problems = [problem for verdict in verdicts for problem in verdict.problems]
+    say(f"tried: {run.summary()}\njudged: {total(verdicts)}\nwrong: {len(problems)}")
+    return problems
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--version", choices=("4.3.1", "3.9.2"), default="4.3.1")
+    chosen = parser.parse_args()
+    version: KafkaVersion = chosen.version
+    with contextlib.ExitStack() as stack:
+        root = Path(tempfile.mkdtemp(prefix="tidemark-soak-"))
+        try:
+            s3 = stack.enter_context(S3Server(root / "s3"))
+            cluster = stack.enter_context(three_brokers(root / "kafka", version))
+            problems = soak(root, cluster, s3, 60 * chosen.minutes, chosen.seed)
+        except Exception:  # noqa: BLE001 - whatever it is, it is shown with the seed
+            say(f"{traceback.format_exc()}\nit ended before its time; logs and data are in {root}; seed {chosen.seed}")
+            return 1
+    if problems:
+        say("\n".join([*problems[:50], f"logs and data are in {root}; repeat with SEED={chosen.seed}"]))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
