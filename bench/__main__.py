@@ -1,4 +1,4 @@
-"""``python -m bench [agent] [convert]``: measure, print one table, write it to ``.tidemark/bench/results.md``."""
+"""``python -m bench [agent] [idle] [convert]``: measure, print one table, write it to ``.tidemark/bench/results.md``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
-from bench import agent, convert
+from bench import agent, convert, idle
 from bench.data import CODECS, HOME, broker, produce
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("agent", "convert")
+PARTS = ("agent", "idle", "convert")
 
 
 def main() -> int:
@@ -27,21 +28,32 @@ def main() -> int:
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     rows: list[Row] = []
-    with S3Server(HOME / "s3") as s3, broker(256 << 20) as cluster:
+    with S3Server(HOME / "s3") as s3:
         os.environ.update(s3.env())
-        with steps.step(f"{options.gib:g} GiB of values produced for each of {', '.join(CODECS)}"):
-            total = int(options.gib * (1 << 30))
-            made = {codec: produce(cluster, f"bench-{codec}", codec, total) for codec in CODECS}
+        if {"agent", "convert"} & set(parts):
+            rows += _with_data(parts, options.gib, s3, steps)
+        if "idle" in parts:
+            with steps.step("idle measured"):
+                rows += idle.measure(s3)
+    text = table(rows)
+    (HOME / "results.md").write_text(text)
+    sys.stdout.write(f"\n{text}")
+    return 0
+
+
+def _with_data(parts: Sequence[str], gib: float, s3: S3Server, steps: Steps) -> list[Row]:
+    """What is measured over the same topics."""
+    rows: list[Row] = []
+    with broker(256 << 20) as cluster:
+        with steps.step(f"{gib:g} GiB of values produced for each of {', '.join(CODECS)}"):
+            made = {codec: produce(cluster, f"bench-{codec}", codec, int(gib * (1 << 30))) for codec in CODECS}
         if "agent" in parts:
             with steps.step("agent measured"):
                 rows += agent.backlog(cluster, s3) + agent.latency(cluster, s3)
         if "convert" in parts:
             with steps.step("convert measured"):
                 rows += convert.measure(cluster, s3, made)
-    text = table(rows)
-    (HOME / "results.md").write_text(text)
-    sys.stdout.write(f"\n{text}")
-    return 0
+    return rows
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class ZooKeeperHints:
         self._wanted: frozenset[str] = frozenset({_TOPICS, _BROKERS})
         self._unset: set[str] = set()
         self._connected = False
-        self._told: bool | None = None
+        self._works: bool | None = None
         self._closing = threading.Event()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="zookeeper", daemon=True)
@@ -97,10 +97,11 @@ class ZooKeeperHints:
                     self._changed.wait_for(self._is_due, timeout=self._retry)
                     connected = self._connected
                     unset, self._unset = (self._unset, set()) if connected else (set(), self._unset)
-                self._tell()
                 if not connected:
+                    self._tell(works=False)
                     return
                 if unset and self._set(client, unset):
+                    self._tell(works=True)
                     self._hint()
         finally:
             client.remove_listener(self._on_state)
@@ -111,15 +112,16 @@ class ZooKeeperHints:
     def _is_due(self) -> bool:
         return self._closing.is_set() or (self._connected and bool(self._unset))
 
-    def _tell(self) -> None:
-        """Say once that ZooKeeper is not there, and that it is."""
-        if self._connected != self._told:
-            self._told = self._connected
+    def _tell(self, *, works: bool) -> None:
+        """Say once that ZooKeeper does not let us watch, and that it does."""
+        if works == self._works or self._closing.is_set():
+            return
+        self._works = works
+        if works:
+            logger.info("zookeeper_watched", hosts=self._options["hosts"])
+        else:
             hosts = self._options["hosts"]
-            if self._told:
-                logger.info("zookeeper_connected", hosts=hosts)
-            else:
-                logger.warning("zookeeper_not_connected", hosts=hosts, instead="the broker is polled", hint=_LOGIN)
+            logger.warning("zookeeper_not_watched", hosts=hosts, instead="the broker is polled", hint=_LOGIN)
 
     def _set(self, client: KazooClient, paths: Collection[str]) -> bool:
         """Set the watches on ``paths``; whether ZooKeeper answered. What it did not is set with the next connection."""

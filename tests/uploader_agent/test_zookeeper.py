@@ -255,7 +255,7 @@ def test_tls_and_login_on_a_real_server(secured: dict[str, Any], monkeypatch: py
         hints.start(none)
         wait_until(lambda: len(made) > 2, timeout=20, what="a third client")
     assert none.times == 0
-    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["zookeeper_not_connected"]
+    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["zookeeper_not_watched"]
 
 
 CONNECT = "zookeeper.connect=z1:2182,z2:2182/kafka/prod\n"

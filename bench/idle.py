@@ -1,0 +1,165 @@
+"""The agent beside a broker that leads 4,000 partitions: what it costs while nothing happens, and while 1 % is active.
+
+Every partition holds a record that is uploaded already, as after some quiet minutes. The agent is then started anew, as
+after an update, measured from the outside while nothing is produced, and then while 40 partitions are.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Producer
+from inotify_simple import INotify, flags
+from kafka.admin import NewTopic
+
+from bench.agent import AGENT, agent_file
+from bench.data import HOME, values
+from bench.measure import MB, Row, run
+from tests.support.kafka import KafkaCluster
+from tests.support.ports import HOST, free_port
+from tests.support.process import ManagedProcess
+from tests.support.s3 import S3Server
+from tests.support.waiting import wait_until
+from tidemark import watermark
+from tidemark.layout import Endpoint, PartitionKeys
+from tidemark.store import Store, open_store
+
+TOPICS = 40
+PARTITIONS = 100
+ACTIVE = 40
+SECONDS = 120.0
+ROTATIONS = 120
+SETTLING = 20.0
+"""Seconds after ready in which the first offsets are asked for and the index is written: part of the start."""
+
+_NAME = "idle"
+
+
+def measure(s3: S3Server) -> list[Row]:
+    """Start to ready, CPU, memory and requests while idle; then rotation to watermark with 1 % active."""
+    with _broker() as cluster:
+        topics = _fill(cluster)
+        port = free_port()
+        once = agent_file(cluster, _NAME, f"s3://raw/{_NAME}", topics, tail_after="0s")
+        run([AGENT, "upload-once", "-c", once], env=s3.env(), log=HOME / "idle.log")
+        more = {"tail_after": "10m", "http": {"port": port}, "metadata_interval": "10s", "scan_interval": "30s"}
+        config = agent_file(cluster, _NAME, f"s3://raw/{_NAME}", topics, **more)
+        command = [AGENT, "run", "-c", config]
+        env = {**s3.env(), "PATH": "/usr/bin:/bin"}
+        with ManagedProcess("agent", command, log=HOME / "idle.log", env=env) as agent:
+            ready = agent.wait_until(lambda: _ready(port), timeout=120)
+            time.sleep(SETTLING)
+            rows = [Row("idle", "start to ready (aim 5)", "s", (ready,), f"{TOPICS * PARTITIONS} led partitions")]
+            rows += _idle(agent.pid, port)
+            return rows + _active(cluster, s3)
+
+
+def _idle(pid: int, port: int) -> list[Row]:
+    process, requests = psutil.Process(pid), _requests(port)
+    cpu, started = sum(process.cpu_times()[:2]), time.monotonic()
+    time.sleep(SECONDS)
+    wall = time.monotonic() - started
+    used = sum(process.cpu_times()[:2]) - cpu
+    memory = process.memory_info().rss / (1 << 20)
+    hourly = (_requests(port) - requests) * 3600 / wall
+    note = f"over {SECONDS:.0f} s without a record produced; default intervals"
+    return [
+        Row("idle", "CPU (aim 1)", "% of a core", (100 * used / wall,), note),
+        Row("idle", "memory (aim 120)", "MiB RSS", (memory,), note),
+        Row("idle", "store requests", "per hour", (hourly,), note),
+    ]
+
+
+def _active(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
+    """As `agent.latency`, spread over 1 % of the partitions."""
+    topic, found = f"{_NAME}-00", list[float]()
+    keys = [PartitionKeys(Endpoint("s3://raw", _NAME), "bench", topic, number).watermark for number in range(ACTIVE)]
+    store = open_store("s3://raw")
+    rotated: dict[tuple[int, int], float] = {}
+    with INotify() as watch:
+        log_dir = cluster.brokers[0].log_dirs[0]
+        numbers = {watch.add_watch(log_dir / f"{topic}-{one}", flags.CREATE): one for one in range(ACTIVE)}
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+        pool, number, sent, started = values(2, 2000), 0, 0, time.monotonic()
+        while len(found) < ROTATIONS:
+            value = pool[number % len(pool)]
+            producer.produce(topic, value=value, partition=number % ACTIVE)
+            producer.poll(0)
+            number, sent = number + 1, sent + len(value)
+            if sent / (4 * MB) <= time.monotonic() - started:
+                continue  # behind 4 MB/s: send on
+            for event in watch.read(timeout=0):
+                if event.name.endswith(".log"):
+                    rotated[numbers[event.wd], int(event.name.removesuffix(".log"))] = time.monotonic()
+            found += _covered(store, keys, rotated)
+        producer.flush(30)
+    ordered = sorted(1000 * one for one in found)
+    note = f"{len(ordered)} rotations of 1 MiB segments in {ACTIVE} of {TOPICS * PARTITIONS} partitions at 4 MB/s"
+    return [
+        Row("idle", "1 % active: rotation to watermark, p50 (aim 150)", "ms", (ordered[len(ordered) // 2],), note),
+        Row("idle", "1 % active: rotation to watermark, p99 (aim 1000)", "ms", (ordered[int(len(ordered) * 0.99)],)),
+    ]
+
+
+def _covered(store: Store, keys: Sequence[str], rotated: dict[tuple[int, int], float]) -> list[float]:
+    """Seconds from rotation for each segment that its watermark covers by now; takes them out of ``rotated``."""
+    found: list[float] = []
+    for partition in {partition for partition, _ in rotated}:
+        _, line = watermark.parse(store.get(keys[partition]).body, keys[partition])
+        now = time.monotonic()
+        done = [one for one in rotated if one[0] == partition and line is not None and one[1] <= line.next_offset]
+        found += [now - rotated.pop(one) for one in done]
+    return found
+
+
+@contextmanager
+def _broker() -> Iterator[KafkaCluster]:
+    """A broker that can hold so many partitions: small indexes, small segments."""
+    common = {"log.index.size.max.bytes": "65536", "log.segment.bytes": str(1 << 20)}
+    with KafkaCluster(HOME / "idle-kafka", common=common, jvm=("-Xmx1g", "-XX:+UseSerialGC")) as cluster:
+        yield cluster
+
+
+def _fill(cluster: KafkaCluster) -> list[str]:
+    """A record in each partition."""
+    topics = [f"{_NAME}-{number:02d}" for number in range(TOPICS)]
+    with cluster.admin() as admin:
+        for topic in topics:
+            admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+    log_dir = cluster.brokers[0].log_dirs[0]
+    made = TOPICS * PARTITIONS
+    wait_until(lambda: _count(log_dir) == made, timeout=120, what=f"{made} directories")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 50})
+    for topic in topics:
+        for partition in range(PARTITIONS):
+            producer.produce(topic, b"one", partition=partition)
+        left = producer.flush(60)
+        if left:
+            raise TimeoutError(f"{left} records of {topic} were not acknowledged")
+    return topics
+
+
+def _count(log_dir: Path) -> int:
+    return sum(1 for path in log_dir.iterdir() if path.name.startswith(_NAME))
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/-/ready", timeout=5):
+            return True
+    except urllib.error.URLError:
+        return False
+
+
+def _requests(port: int) -> float:
+    """Requests sent to the store so far, as the agent counts them."""
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=5) as reply:
+        text = reply.read().decode()
+    return sum(map(float, re.findall(r"^tidemark_agent_store_requests_total\{.*\} (\S+)$", text, re.MULTILINE)))
