@@ -140,7 +140,6 @@ class Replica:
         path = str(self.place.folder / file_name(work.base_offset, "log"))
         if scanned.damage is not None:
             raise Refused(f"{path}: is damaged here, too: at byte {scanned.damage.position}, {scanned.damage.rule}")
-        surroundings.check(lineage, work.end, path)
         known, known_end = Lineage(), 0
         if surroundings.stored is not None:
             known = Lineage(surroundings.stored.watermark.lineage)
