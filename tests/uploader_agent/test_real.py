@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
@@ -137,6 +138,32 @@ def test_quiet_tail_then_more(
     assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
     deployment.check_exact()
     assert not list(raw.list(f"{topic}/_superseded/"))
+
+
+@pytest.mark.full
+def test_what_was_compacted_once_stays_so_when_the_policy_changes(
+    kafka: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]
+) -> None:
+    topic = "once-compacted"
+    dirty = {"min.cleanable.dirty.ratio": "0.01", "cleanup.policy": "compact"}
+    kafka.create_topic(topic, config={**SMALL["4.3.1"], **dirty})
+    load = Load(kafka, topic)
+    for _ in range(600):
+        load.producer.produce(topic, b"v" * 400, b"the same key", partition=0)
+    load.producer.flush(30)
+    deployment = deploy(tmp_path, kafka, raw, s3_server, topic)
+    checkpoint = deployment.folder().parent / "cleaner-offset-checkpoint"
+    wait_until(lambda: f"{topic} 0 " in checkpoint.read_text(), timeout=60, what="the cleaner")
+    with kafka.admin() as admin:
+        change = {"cleanup.policy": "delete"}
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=change)])
+    load.send(100)
+    assert f"{topic} 0 " in checkpoint.read_text(), "the cleaner's note outlives the policy"
+    assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+    manifests = deployment.manifests()
+    assert {manifest.state for manifest in manifests} == {"whole"}
+    assert manifests[0].last_batch_end < manifests[0].next_offset, "compaction has emptied its tail"
+    assert (manifests[0].cleanup_policy, manifests[-1].cleanup_policy) == ("compact,delete", "delete")
 
 
 def test_two_log_dirs(tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]) -> None:

@@ -279,17 +279,19 @@ class _Judge:
                 missing.append(offset)
         if missing:
             self._verdict.wrong(f"{len(missing)} acknowledged offsets are missing, the first is {min(missing)}")
-        unknown = [offset for offset, record in live.items() if record not in truth.sent]
+        self._check_sent(live)
+
+    def _check_sent(self, live: Mapping[int, Digest]) -> None:
+        """Also what nobody was told of must be something that was sent, and what the leader's log has there."""
+        log, compacted = self._expected.log, self._expected.compacted
+        unknown = [offset for offset, record in live.items() if record not in self._truth.sent]
         if unknown:
             self._verdict.wrong(f"{len(unknown)} records were never sent, the first at {min(unknown)}")
-        if self._expected.log is not None:
-            other = [offset for offset, record in live.items() if self._expected.log.get(offset) != record]
-            if other:
-                self._verdict.wrong(
-                    f"{len(other)} records are not those of the leader's log, the first at {min(other)}"
-                )
+        other = [] if log is None else [offset for offset, record in live.items() if log.get(offset) != record]
+        if other:
+            self._verdict.wrong(f"{len(other)} records are not those of the leader's log, the first at {min(other)}")
         twice = len(live) - len(set(live.values()))
-        if twice and self._expected.log is None and not self._expected.compacted:
+        if twice and log is None and not compacted:
             self._verdict.wrong(f"{twice} records are there at two offsets")
         self._verdict.counts["twice_in_the_log"] += twice  # written again when a broker died before it answered
 
