@@ -21,7 +21,6 @@ from crc32c import crc32c
 from tidemark.errors import TidemarkError
 from tidemark.records import (
     Lineage,
-    SegmentSummary,
     parse_leader_epoch_checkpoint,
     parse_partition_metadata,
     parse_segment_file,
@@ -188,10 +187,6 @@ class SegmentFiles(Protocol):
         """The base offset of the segment after ``base_offset``, by a fresh look; None while it is active."""
         ...
 
-    def verify(self, base_offset: int, summary: SegmentSummary) -> None:
-        """Raise :class:`SegmentChanged` if a scan of ``base_offset``'s segment contradicts what is known of it."""
-        ...
-
     def path(self, name: str) -> str:
         """For messages."""
         ...
@@ -261,9 +256,6 @@ class PartitionFiles:
     def next_base(self, base_offset: int) -> int | None:
         """See :class:`SegmentFiles`."""
         return min((base for base in log_bases(self.names()) if base > base_offset), default=None)
-
-    def verify(self, base_offset: int, summary: SegmentSummary) -> None:
-        """See :class:`SegmentFiles`. The broker's own files are believed as they are."""
 
     def path(self, name: str) -> str:
         """For messages."""

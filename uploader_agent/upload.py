@@ -196,7 +196,6 @@ class _Upload:
             scanned = doubt(log, self._path, self._work, opened, self._files.lineage(), scanned)
         if scanned.damage or self._work.provisional:
             return scanned
-        self._files.verify(self._work.base_offset, scanned.summary)
         damage = missing_end(scanned.summary, self._work.end, self._seen.cleanup_policy)
         return dataclasses.replace(scanned, damage=damage)
 

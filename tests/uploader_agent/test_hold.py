@@ -284,17 +284,21 @@ def test_a_segment_that_changed_since_it_was_listed_is_not_held(world: World) ->
     assert open_below(partition.folder) == []
 
 
-def test_batches_that_contradict_the_lineage_do_not_count(world: World) -> None:
+def test_batches_that_contradict_what_was_written_down_are_kept_as_corrupt(world: World) -> None:
+    """The broker knows nothing of these epochs any more: the held lineage is what tells."""
     partition = world.disk.partition()
-    partition.segment(0, records(0, 50, epoch=3) + records(50, 100, epoch=2))
+    partition.segment(0, records(0, 100, epoch=2))
     partition.roll(100)
+    partition.lineage([(2, 0), (3, 50)])
     with watching(world) as agent:
         lose(partition, 0)
-        with agent.hold.files(T, ID, partition.folder) as files:
-            assert files.next_base(0) == 100
+        partition.lineage([(3, 100)])
         agent.upload_once()
         assert held(agent) == []
-    assert not any(name.endswith(".manifest.json") for name in world.names())
+    damage = world.manifest(0).damage
+    assert damage is not None
+    assert damage.offset == 50
+    assert "leader epoch 2 is not 3" in damage.rule
 
 
 def test_a_log_truncated_while_it_is_held_is_held_anew(world: World) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tidemark.records import Lineage, SegmentSummary
+from tidemark.records import Lineage
 from uploader_agent.files import OpenFile, PartitionFiles, SegmentChanged, file_name, log_bases, opened
 from uploader_agent.hold.keepers import Keeper
 from uploader_agent.hold.note import Note
@@ -76,13 +76,6 @@ class HeldFiles:
         if base_offset not in bases and base_offset in self._held:
             return self._held[base_offset][0].next_offset
         return min((base for base in bases if base > base_offset), default=None)
-
-    def verify(self, base_offset: int, summary: SegmentSummary) -> None:
-        """See :class:`uploader_agent.files.SegmentFiles`."""
-        if base_offset in self._from_held:
-            contradiction = self._held[base_offset][0].contradiction(summary)
-            if contradiction:
-                raise self._no_longer_counts(base_offset, contradiction)
 
     def path(self, name: str) -> str:
         """For messages."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from tidemark.layout import TopicPartition
-from tidemark.records import Lineage, SegmentSummary
+from tidemark.records import Lineage
 from tidemark.stored import StoredObject
 from uploader_agent.files import file_name
 from uploader_agent.log_dirs import LocalSegment
@@ -56,14 +56,3 @@ class Note(StoredObject):
         """The first of its offsets that ``lineage``, which is known below ``end``, gives to another epoch."""
         known = self.next_offset if end is None else min(self.next_offset, end)
         return Lineage(self.lineage).divergence(lineage, known)
-
-    def contradiction(self, summary: SegmentSummary) -> str | None:
-        """How the batches of a scan contradict the lineage; None if they do not."""
-        lineage = Lineage(self.lineage)
-        found = [*summary.epochs]
-        if found:
-            found.append((found[-1][0], summary.next_offset - 1))
-        for epoch, offset in found:
-            if lineage.epoch_at(offset) not in {None, epoch}:
-                return f"offset {offset} has leader epoch {epoch}, and the lineage that was written down says otherwise"
-        return None
