@@ -20,7 +20,7 @@ from tests.uploader_agent.faults.load import Book, Load, under
 PARTITIONS = 3
 POINTS = 50
 SAMPLE = 6
-PATIENCE = 8.0
+PATIENCE = 20.0
 """Seconds for an agent to come to its point under load; one that has not is killed there and then."""
 
 PUTS = [".log", ".index", ".timeindex", ".snapshot", ".manifest.json", "offset.wm", ".json"]
@@ -47,9 +47,9 @@ def draw(rng: random.Random, count: int) -> list[Point]:
             kind = ("put", "s3", "open", "broker", "both", "time")[number]
         when = rng.choice(["before", "after"])
         if kind == "put":
-            points.append(Point("agent", "put", when, rng.choice(PUTS), rng.randint(1, 4)))
+            points.append(Point("agent", "put", when, rng.choice(PUTS), rng.randint(1, 2)))
         elif kind == "open":
-            points.append(Point("agent", "open", when, rng.choice(OPENS), rng.randint(1, 8)))
+            points.append(Point("agent", "open", when, rng.choice(OPENS), rng.randint(1, 4)))
         else:
             points.append(Point({"time": "agent"}.get(kind, kind), after=rng.uniform(0.1, 2.0)))
     return points
