@@ -321,9 +321,10 @@ class LedPartition:
         with self._lock:
             self._remote = remote
             self.life = life
-            bases = [*remote.segments, *(segment.base_offset for segment in self.segments[:1])]
-            self._start = remote.stored.watermark.start_offset if remote.stored else min(bases)
             hold, broker = self._context.hold, self._context.broker
+            given_up = [part.start for part in hold.yielded(self.at, self.led.topic_id)]
+            bases = [*remote.segments, *given_up, *(segment.base_offset for segment in self.segments[:1])]
+            self._start = remote.stored.watermark.start_offset if remote.stored else min(bases)
             self._place = Place(self.at, self.led.topic_id, self.folder, store, keys, broker, hold)
 
     def _load(self, store: Store, keys: PartitionKeys) -> RemoteState:

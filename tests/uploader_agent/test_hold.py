@@ -20,6 +20,7 @@ from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.errors import ConfigError
 from tidemark.intervals import Intervals
 from tidemark.layout import TopicPartition
+from tidemark.watermark_index import WatermarkIndex
 from uploader_agent.files import PartitionFiles, SegmentChanged
 from uploader_agent.hold import Hold, keepers, looking
 from uploader_agent.hold.bounds import Cost, Space, to_yield
@@ -652,6 +653,22 @@ def test_what_is_given_up_is_a_gap_with_its_reason(world: World, monkeypatch: py
     assert not agent.hold.yielded(T, ID), "the watermark says so now"
     world.once(hold=BOUNDLESS)
     assert gaps(world) == [(100, 200, "staging_full"), (200, 400, "deleted_before_upload")]
+
+
+def test_what_is_given_up_before_the_first_upload_is_a_gap_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.root / "state").mkdir()
+    partition = world.disk.partition()
+    partition.fill(0, 100, 200, end=300)
+    size = partition.log(0).stat().st_size
+    monkeypatch.setattr("uploader_agent.hold.limits.os.statvfs", lambda _: FakeFileSystem(size * 10))
+    with watching(world, max=0.15) as agent:
+        lose(partition, 0, 100)
+        agent.hold.enforce()
+        assert held(agent) == [(100, 200), (200, 300)]
+        agent.upload_once()
+    index = WatermarkIndex.from_bytes(world.store.get(world.control.index(1)).body, "index")
+    [gap] = index.entries[0].gaps
+    assert (gap.start, gap.end, gap.reason, index.entries[0].uploaded_end) == (0, 100, "staging_full", 300)
 
 
 def test_bounds_change_while_the_agent_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
