@@ -1,4 +1,4 @@
-"""``python -m bench [agent] [idle] [convert]``: measure, print one table, write it to ``.tidemark/bench/results.md``."""
+"""``python -m bench [agent] [idle] [convert]``: measure, print a table, write it to ``.tidemark/bench/results.md``."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def measure(s3: S3Server) -> list[Row]:
         run([AGENT, "upload-once", "-c", once], env=s3.env(), log=HOME / "idle.log")
         more = {"tail_after": "10m", "http": {"port": port}, "metadata_interval": "10s", "scan_interval": "30s"}
         config = agent_file(cluster, _NAME, f"s3://raw/{_NAME}", topics, **more)
-        command = [AGENT, "run", "-c", config]
+        command: list[str | Path] = [AGENT, "run", "-c", config]
         env = {**s3.env(), "PATH": "/usr/bin:/bin"}
         with ManagedProcess("agent", command, log=HOME / "idle.log", env=env) as agent:
             ready = agent.wait_until(lambda: _ready(port), timeout=120)
@@ -122,7 +122,11 @@ def _covered(store: Store, keys: Sequence[str], rotated: dict[tuple[int, int], f
 @contextmanager
 def _broker() -> Iterator[KafkaCluster]:
     """A broker that can hold so many partitions: small indexes, small segments."""
-    common = {"log.index.size.max.bytes": "65536", "log.segment.bytes": str(1 << 20)}
+    common = {
+        "broker.session.timeout.ms": "60000",
+        "log.index.size.max.bytes": "65536",
+        "log.segment.bytes": str(1 << 20),
+    }
     with KafkaCluster(HOME / "idle-kafka", common=common, jvm=("-Xmx1g", "-XX:+UseSerialGC")) as cluster:
         yield cluster
 
@@ -135,7 +139,7 @@ def _fill(cluster: KafkaCluster) -> list[str]:
             admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     log_dir = cluster.brokers[0].log_dirs[0]
     made = TOPICS * PARTITIONS
-    wait_until(lambda: _count(log_dir) == made, timeout=120, what=f"{made} directories")
+    wait_until(lambda: _count(log_dir) == made, timeout=600, what=f"{made} directories")
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 50})
     for topic in topics:
         for partition in range(PARTITIONS):

@@ -57,7 +57,9 @@ class Folder:
             if (stat.st_ino, stat.st_mtime_ns) != self._listed or not self._look_at_active():
                 self._list(stat)
                 listed = True
-        self.tail = self._tail()
+        tail = self._tail()
+        if tail != before:
+            self.tail = tail
         late = before is not None and self._modified < time.time() - _PROMPT
         begun = (one.base_offset > before.base_offset for one in self.listing.segments) if before and late else ()
         self.overdue = sum(begun)

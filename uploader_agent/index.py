@@ -83,6 +83,8 @@ class IndexWriter:
         self._of_gaps = of_gaps
         self._written: Mapping[TopicPartition, Statement] | None = None
         self._written_at = -float("inf")
+        self.is_current = False
+        """Whether the last offer had no news that waits."""
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
         """What this broker's agent wrote last; nothing, if that was about other endpoints.
@@ -107,6 +109,10 @@ class IndexWriter:
         """Whether a change may be written now."""
         return self._clock() - self._written_at >= self._min_interval
 
+    def is_idle(self) -> bool:
+        """Whether it has been long since it was written, so that it is time without a change as well."""
+        return self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not self._written)
+
     def offer(self, statements: Statements, *, now: bool = False) -> bool:
         """Write ``statements`` if they have news and it is time, or if it has been long, or ``now``; True if written.
 
@@ -115,9 +121,9 @@ class IndexWriter:
         current = {at: statements[at][0] for at in sorted(statements)}
         if self._of_gaps and self._written is None:
             self._recall()
-        idle = self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not current)
-        news = (now or self.due()) and _have_news(current, self._written)
-        if not (idle or news or (now and not self._of_gaps)):
+        news = _have_news(current, self._written)
+        self.is_current = not news
+        if not (self.is_idle() or (news and (now or self.due())) or (now and not self._of_gaps)):
             return False
         head = WatermarkIndex(
             cluster=self._cluster,
@@ -130,7 +136,7 @@ class IndexWriter:
         entries = [{**one.said, "observed_at": times[statements[at][1]]} for at, one in current.items()]
         body = canonical({**head.model_dump(mode="json", by_alias=True), "entries": entries})
         self._store.put(self._key, body, crc32c=crc32c(body))
-        self._written, self._written_at = current, self._clock()
+        self._written, self._written_at, self.is_current = current, self._clock(), True
         return True
 
     def _recall(self) -> None:

@@ -7,7 +7,7 @@ wrote before it was restarted is read once at the start: where it still holds, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -15,13 +15,11 @@ import structlog
 
 from tidemark.errors import FormatError
 from tidemark.layout import ControlKeys, TopicPartition
-from tidemark.watermark import Watermark
 from tidemark.watermark_index import IndexEntry
 from uploader_agent.active import ActiveSpan
 from uploader_agent.files import SegmentChanged
 from uploader_agent.folder import Tail
 from uploader_agent.index import IndexWriter, Statement
-from uploader_agent.metadata import Offsets
 from uploader_agent.partition import LedPartition
 from uploader_agent.places import Places
 from uploader_agent.settings import IndexSettings
@@ -32,23 +30,18 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 """Stands for the time at which an entry was observed, which the writer puts in."""
 
 
-class _Basis(NamedTuple):
-    """All that an entry is made from."""
-
-    partition: LedPartition
-    offsets: Offsets | None
-    tail: Tail | None
-    watermark: Watermark | None
-    next_offset: int
-    uploaded_end: int
-
-
 class _Known(NamedTuple):
     """An entry that was made, and what of."""
 
-    basis: _Basis
+    partition: LedPartition
+    changes: int
+    tail: Tail | None
     statement: Statement
     span: ActiveSpan
+
+    def holds(self, partition: LedPartition) -> bool:
+        """Whether nothing has changed since."""
+        return self.partition is partition and self.changes == partition.changes and self.tail is partition.disk.tail
 
 
 class Indexes:
@@ -78,7 +71,7 @@ class Indexes:
             writer.reconfigure(*self._intervals())
 
     def offer(
-        self, partitions: Iterable[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
+        self, partitions: Collection[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
     ) -> bool:
         """Write what has changed, where it is time, or everything ``now``; True if anything was written.
 
@@ -87,7 +80,9 @@ class Indexes:
         Raises:
             StoreError: an index could not be written; the next call tries again.
         """
-        if not now and not any(writer.due() for writer in (*self._writers.values(), self._of_gaps)):
+        writers = *self._writers.values(), self._of_gaps
+        idle = any(writer.is_idle() for writer in writers)
+        if not now and not (idle or (any(writer.due() for writer in writers) and self._have_changed(partitions))):
             return False
         by_store: dict[str, dict[TopicPartition, tuple[Statement, datetime]]] = {url: {} for url in self._writers}
         known: dict[TopicPartition, _Known] = {}
@@ -121,17 +116,23 @@ class Indexes:
     def _intervals(self) -> tuple[float, float]:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
 
+    def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
+        """Whether there is more to say than was offered last, or that still waits to be written."""
+        writers = *self._writers.values(), self._of_gaps
+        if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
+            return True
+        known = map(self._known.get, (partition.at for partition in partitions))
+        return any(one is None or not one.holds(partition) for one, partition in zip(known, partitions, strict=True))
+
     def _made(self, partition: LedPartition) -> _Known | None:
         """What is known of ``partition``; None before the store's part of it is, or before the broker was asked."""
-        incarnation, offsets = partition.incarnation, partition.offsets
+        changes, incarnation, offsets = partition.changes, partition.incarnation, partition.offsets
         if incarnation is None or offsets is None:
             return None
-        watermark, tail = partition.watermark, partition.disk.tail
-        basis = _Basis(partition, offsets, tail, watermark, partition.next_offset, partition.uploaded_end)
-        known = self._known.get(partition.at)
-        if known is not None and known.basis == basis:
+        known, tail = self._known.get(partition.at), partition.disk.tail
+        if known is not None and known.holds(partition):
             return known
-        span = known.span if known is not None and known.basis.partition is partition else ActiveSpan()
+        span = known.span if known is not None and known.partition is partition else ActiveSpan()
         if tail is not None:
             _follow(span, partition, tail)
         entry = IndexEntry(
@@ -140,8 +141,8 @@ class Indexes:
             topic_id=partition.led.topic_id,
             incarnation=incarnation,
             leader_epoch=partition.led.leader_epoch,
-            next_offset=basis.next_offset,
-            uploaded_end=basis.uploaded_end,
+            next_offset=partition.next_offset,
+            uploaded_end=partition.uploaded_end,
             provisional=partition.provisional,
             log_end_offset=offsets.log_end_offset or offsets.high_watermark,
             high_watermark=offsets.high_watermark,
@@ -150,7 +151,10 @@ class Indexes:
             observed_at=_EPOCH,
             gaps=partition.gaps,
         )
-        return _Known(basis, Statement.of(entry), span)
+        statement = Statement.of(entry)
+        if known is not None and known.statement.said == statement.said:
+            statement = known.statement
+        return _Known(partition, changes, tail, statement, span)
 
 
 def _follow(span: ActiveSpan, partition: LedPartition, tail: Tail) -> None:

@@ -19,7 +19,7 @@ from tidemark.layout import TopicPartition
 from tidemark.stored import utc_now
 from tidemark.watermark_index import IndexEntry
 from uploader_agent.folder import Tail
-from uploader_agent.log_dirs import Inventory, find_partitions, topic_id_of
+from uploader_agent.log_dirs import Disks, Inventory, topic_id_of
 from uploader_agent.metadata import UNKNOWN_POLICY, BrokerUnavailable, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.metrics import Metrics
 from uploader_agent.partition import Context, LedPartition
@@ -47,6 +47,7 @@ class Leadership:
         self.confirmed_at: datetime | None = None
         """When the broker was last asked who leads, and answered."""
         self._log_dirs = log_dirs
+        self._disks = Disks(log_dirs)
         self._takes = takes
         self._context = context
         self._metrics = metrics
@@ -63,7 +64,7 @@ class Leadership:
 
     def look_at_disks(self) -> bool:
         """Look through the log directories; whether a partition's directory came, went or moved."""
-        inventory = find_partitions(self._log_dirs)
+        inventory = self._disks.find()
         self._complain_about(inventory)
         topics = {at.topic for at in inventory.partitions}
         taken = {topic for topic in topics if self._takes(topic)}

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tidemark.layout import TopicPartition
 from tidemark.records import parse_partition_metadata, parse_segment_file
@@ -56,26 +57,54 @@ class Inventory:
 
 
 def find_partitions(log_dirs: Iterable[Path]) -> Inventory:
-    """Look through all ``log_dirs``.
+    """Look through all ``log_dirs``, once. See :class:`Disks`."""
+    return Disks(log_dirs).find()
 
-    While a partition moves between two log directories both may hold it for a moment; they hold the same then.
-    """
-    partitions: dict[TopicPartition, Path] = {}
-    strangers: list[Path] = []
-    unreadable: dict[Path, str] = {}
-    for log_dir in log_dirs:
-        try:
-            names = _folders(log_dir)
-        except OSError as error:
-            unreadable[log_dir] = str(error)
-            continue
-        for name in names:
-            match = _PARTITION.fullmatch(name)
-            if match is not None:
-                partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
-            elif not _TRANSIENT.fullmatch(name):
-                strangers.append(log_dir / name)
-    return Inventory(partitions, tuple(strangers), unreadable)
+
+class Disks:
+    """Looks through ``log_dirs`` again and again; names that are as they were are not parsed anew."""
+
+    def __init__(self, log_dirs: Iterable[Path]) -> None:
+        self._log_dirs = tuple(log_dirs)
+        self._parsed: dict[Path, _Parsed] = {}
+
+    def find(self) -> Inventory:
+        """What is there now.
+
+        While a partition moves between two log directories both may hold it for a moment; they hold the same then.
+        """
+        partitions: dict[TopicPartition, Path] = {}
+        strangers: list[Path] = []
+        unreadable: dict[Path, str] = {}
+        for log_dir in self._log_dirs:
+            try:
+                names = _folders(log_dir)
+            except OSError as error:
+                unreadable[log_dir] = str(error)
+                continue
+            parsed = self._parsed.get(log_dir)
+            if parsed is None or parsed.names != names:
+                parsed = self._parsed[log_dir] = _parse(log_dir, names)
+            partitions |= parsed.partitions
+            strangers += parsed.strangers
+        return Inventory(partitions, tuple(strangers), unreadable)
+
+
+class _Parsed(NamedTuple):
+    names: list[str]
+    partitions: dict[TopicPartition, Path]
+    strangers: list[Path]
+
+
+def _parse(log_dir: Path, names: list[str]) -> _Parsed:
+    parsed = _Parsed(names, {}, [])
+    for name in names:
+        match = _PARTITION.fullmatch(name)
+        if match is not None:
+            parsed.partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
+        elif not _TRANSIENT.fullmatch(name):
+            parsed.strangers.append(log_dir / name)
+    return parsed
 
 
 @dataclass(frozen=True, slots=True)

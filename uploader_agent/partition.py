@@ -78,6 +78,8 @@ class LedPartition:
         self.disk = Folder(folder)
         self.restless = True
         """Whether there was something to do, or to wait for, when it was last planned."""
+        self.changes = 0
+        """Goes up with each change of what is known of store and broker."""
         self.cleanup_policy = UNKNOWN_POLICY
         self.life: Life | None = None
         self.error: str | None = None
@@ -109,6 +111,7 @@ class LedPartition:
         if same and not entry.gaps and entry.next_offset == entry.uploaded_end and self._place is None:
             with self._lock:
                 self._settled, self._remote = entry, RemoteState.settled(entry, self._context.broker)
+            self.changes += 1
 
     @property
     def settled(self) -> IndexEntry | None:
@@ -143,6 +146,7 @@ class LedPartition:
         Its checkpoint is no observation: it tells what was committed, not that this was all.
         """
         self.offsets = offsets
+        self.changes += 1
         if offsets.source == "broker":
             self._observed_at, self._observed = asked_at, tail
 
@@ -291,6 +295,12 @@ class LedPartition:
 
     def run(self, job: Job) -> StoredManifest | None:
         """Carry out ``job``; the manifest, if a segment went. Raises what the store, the disk and the formats raise."""
+        try:
+            return self._run(job)
+        finally:
+            self.changes += 1
+
+    def _run(self, job: Job) -> StoredManifest | None:
         if job == SURVEY:
             self.learn()
             self._unwritten = True
