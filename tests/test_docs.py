@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from tidemark.config import parse
@@ -42,10 +43,15 @@ def test_every_key_of_the_agents_file_is_documented() -> None:
 
 
 def test_the_documented_agent_file_is_valid(tmp_path: Path) -> None:
-    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "agent.md").read_text(), re.DOTALL)
-    path = tmp_path / "agent.yaml"
+    """And so are the pieces shown later, put into it."""
+    example, *pieces = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "agent.md").read_text(), re.DOTALL)
+    path, whole = tmp_path / "agent.yaml", yaml.safe_load(example)
     path.write_text(example)
     assert load_settings(path).raw.url == "s3://raw/tidemark"
+    for piece in map(yaml.safe_load, pieces):
+        merged = {section: whole.get(section, {}) | values for section, values in piece.items()}
+        path.write_text(yaml.safe_dump(whole | merged))
+        load_settings(path)
 
 
 def test_the_documented_topics_file_is_valid() -> None:

@@ -38,9 +38,8 @@ class IndexThread:
     def __init__(
         self, indexes: Indexes, metrics: Metrics, repeats: Repeats, interval: float, was_read: Callable[[], None]
     ) -> None:
-        """``was_read`` is called, from the thread, once :attr:`former` is there."""
-        self.former: Mapping[TopicPartition, IndexEntry] | None = None
-        """What this broker's agent said before it was started; None until that was read."""
+        """``was_read`` is called, from the thread, once there is something to :meth:`take`."""
+        self._former: Mapping[TopicPartition, IndexEntry] | None = None
         self._interval = interval
         self._indexes = indexes
         self._metrics = metrics
@@ -54,6 +53,11 @@ class IndexThread:
     def start(self) -> None:
         """Read the former index, then write."""
         self._thread.start()
+
+    def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
+        """What this broker's agent said before it was started, once; None until that was read."""
+        former, self._former = self._former, None
+        return former
 
     def reconfigure(self, settings: IndexSettings) -> None:
         """Write at these intervals from now on."""
@@ -75,7 +79,7 @@ class IndexThread:
             self._write(now=True)
 
     def _run(self) -> None:
-        self.former = self._read()
+        self._former = self._read()
         if not self._stopping.is_set():
             self._was_read()
         self._showing.wait()

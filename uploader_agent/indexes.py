@@ -104,6 +104,8 @@ class Indexes:
                 if url not in self._writers:
                     self._writers[url] = self._writer(url, control)
         self._known = known
+        if len(known) == len(partitions):
+            self._former = {}
         written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
         everything = by_store[self._default_url]
         self._of_gaps.offer({at: said for at, said in everything.items() if said[0].said["gaps"]}, now=now)

@@ -78,7 +78,7 @@ class Leadership:
 
     def settle(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
         """Take this broker's former watermark index at its word where it still holds."""
-        self._former = former
+        self._former = {} if self.seen else former
         for at, partition in self.partitions.items():
             if at in former:
                 partition.settle(former[at])
@@ -105,6 +105,8 @@ class Leadership:
                     self.partitions[at] = partition
                 else:
                     self._judged = None
+        if self.seen:
+            self._former = {}
         self._metrics.led.set(len(self.partitions))
         return {at for at in before.keys() | self.partitions.keys() if before.get(at) is not self.partitions.get(at)}
 

@@ -6,10 +6,11 @@ uploaded in a third kind. What it does in a turn is bounded by what has changed,
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.layout import TopicPartition
 from tidemark.stored import utc_now
+from tidemark.watermark_index import IndexEntry
 from uploader_agent import lag
 from uploader_agent.agenda import Agenda
 from uploader_agent.broker import Broker
@@ -124,7 +126,7 @@ class Agent:
         )
         self._agenda: Agenda[TopicPartition] = Agenda()
         self._by_folder: dict[Path, TopicPartition] = {}
-        self._settled = False
+        self._settled = self._frozen = False
         self._hinted_questions = 0
         self._looked_at = utc_now()
         self._next_scan = self._next_metadata = self._next_measure = 0.0
@@ -223,8 +225,8 @@ class Agent:
             soon = max(now + _HINT_PAUSE, self._asked_leaders + _HINT_SPACING)
             self._next_metadata = min(self._next_metadata, soon)
             self._hinted_questions = 2
-        if not self._settled and self._index.former is not None:
-            self._settle()
+        if not self._settled and (former := self._index.take()) is not None:
+            self._settle(former)
         for answer in self._poller.take():
             if isinstance(answer, LeadersAnswer):
                 self._learn(answer)
@@ -241,11 +243,10 @@ class Agent:
         self._tell_health()
         self._notifier.turned(ready=self.health.ready, status=self._status())
 
-    def _settle(self) -> None:
+    def _settle(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
         """The former index has been read: what it says is known of the store."""
-        assert self._index.former is not None
         self._settled = True
-        self.leadership.settle(self._index.former)
+        self.leadership.settle(former)
         self._look_at(self.leadership.partitions.keys())
         self._ask_outdated()
         self._show()
@@ -360,6 +361,9 @@ class Agent:
         self.metrics.waiting.set(self._queue.waiting())
         lag.measure(self.leadership.partitions.values(), self.metrics)
         self._next_measure = time.monotonic() + _MEASURE_INTERVAL
+        if self.health.ready and not self._frozen:
+            self._frozen = True
+            gc.freeze()  # what thousands of partitions hold lives long: to look for garbage in it costs more than polls
 
     def _takes(self, topic: str) -> bool:
         return self._settings.takes(topic)

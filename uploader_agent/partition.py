@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import structlog
 
@@ -68,6 +68,11 @@ class Context:
     search_interval: float = 0.0
 
 
+class _Settled(NamedTuple):
+    next_offset: int
+    incarnation: int
+
+
 class LedPartition:
     """A partition under one leader epoch of one topic id; another epoch is another object."""
 
@@ -96,7 +101,7 @@ class LedPartition:
         self._lock = threading.Lock()  # over what is known of the store
         self._writing = threading.Lock()  # held by the one worker that writes offset.wm
         self._unwritten = True
-        self._settled: IndexEntry | None = None
+        self._settled: _Settled | None = None
         self._observed_at: datetime | None = None
         self._observed: Tail | None = None
 
@@ -110,12 +115,13 @@ class LedPartition:
         same = (entry.topic_id, entry.leader_epoch) == (self.led.topic_id, self.led.leader_epoch)
         if same and not entry.gaps and entry.next_offset == entry.uploaded_end and self._place is None:
             with self._lock:
-                self._settled, self._remote = entry, RemoteState.settled(entry, self._context.broker)
+                self._settled = _Settled(entry.next_offset, entry.incarnation)
+                self._remote = RemoteState.settled(entry, self._context.broker)
             self.changes += 1
 
     @property
-    def settled(self) -> IndexEntry | None:
-        """The former index's entry, as long as it is all that is known of the store."""
+    def settled(self) -> _Settled | None:
+        """What the former index says, as long as it is all that is known of the store."""
         return self._settled if self._place is None else None
 
     @property
