@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -164,6 +165,6 @@ def _list(folder: Path) -> Listing:
     bases = sorted(logs)
     segments = [
         LocalSegment(base, following, logs[base].st_size, logs[base].st_mtime)
-        for base, following in zip(bases, [*bases[1:], None], strict=True)
+        for base, following in zip_longest(bases, bases[1:])
     ]
     return Listing(segments, frozenset(deleted))

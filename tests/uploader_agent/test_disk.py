@@ -27,6 +27,7 @@ def test_partitions_by_name(tmp_path: Path) -> None:
 
 
 def test_segments_by_name(tmp_path: Path) -> None:
+    assert find_segments(tmp_path) == [], "a directory that was made just now"
     names = [f"{0:020d}.log", f"{7:020d}.log", f"{3:020d}.log.deleted", f"{5:020d}.log.swap", f"{6:020d}.log.cleaned"]
     for name in [*names, f"{7:020d}.index", f"{9:020d}.snapshot", "12.log", "leader-epoch-checkpoint"]:
         (tmp_path / name).write_bytes(b"12345")
