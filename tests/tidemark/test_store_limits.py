@@ -162,7 +162,7 @@ def test_a_slow_server_gets_the_time_that_the_bytes_need() -> None:
 
     with WireServer(behave) as server:
         assert failure(lambda: put_large(at(server.endpoint))) is not None, "seed: at 1 GiB/s it is too slow"
-        assert failure(lambda: put_large(at(server.endpoint, min_rate="8MiB", no_progress="5s"))) is None
+        assert failure(lambda: put_large(at(server.endpoint, min_rate="8MiB", no_progress="900ms"))) is None
 
 
 class Reluctant(io.BytesIO):
