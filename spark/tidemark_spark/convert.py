@@ -50,7 +50,10 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--rebuild", action="store_true", help="make the dates --from to --to again")
     which.add_argument("--replay", action="store_true", help="parse quarantined rows again, those of --dt or all")
     parser.add_argument(
-        "--dt", action="append", metavar="DATE", help="date of the rows to replay, or none for those without; repeatable"
+        "--dt",
+        action="append",
+        metavar="DATE",
+        help="date of the rows to replay, or none for those without; repeatable",
     )
     parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DATE", help="first date to rebuild")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DATE", help="last date to rebuild")
@@ -92,7 +95,9 @@ def _dates(options: argparse.Namespace) -> list[str]:
 
 def _replayed(dates: list[str] | None) -> list[str] | None:
     try:
-        return None if dates is None else ["" if one == "none" else date.fromisoformat(one).isoformat() for one in dates]
+        return (
+            None if dates is None else ["" if one == "none" else date.fromisoformat(one).isoformat() for one in dates]
+        )
     except ValueError as error:
         raise ConfigError("--replay", [("--dt", f"must be dates such as 2026-11-20, or none: {error}")]) from error
 

@@ -18,6 +18,7 @@ from tidemark.topics import SaneTimestamps
 
 _DAY: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
+_NO_TIME: Final = "the record has no timestamp"
 _YEAR_1: Final = -62_135_596_800_000
 _YEAR_10000: Final = 253_402_300_800_000
 
@@ -91,7 +92,7 @@ class DateSplitter:
         if insane.any():
             exact = _exact(rows, own)
             for row in np.flatnonzero(insane).tolist():
-                reasons[row] = _reason(row, exact, own, times, has_events=parsed.event_time is not None)
+                reasons[row] = _reason(row, exact, times)
         return Split(
             list(self._by_date(times.milliseconds, np.flatnonzero(landed))),
             self._by_own_date(own, refused | insane),
@@ -117,10 +118,11 @@ class DateSplitter:
 
 
 class _Times:
-    """Milliseconds since 1970 by row, which of them are given, and which are sane."""
+    """Milliseconds since 1970 by row; which of them are given, which are event times, and which are sane."""
 
     def __init__(self, milliseconds: Numbers, given: NDArray[np.bool_], first: int, end: int) -> None:
         self.milliseconds, self.given, self.first, self.end = milliseconds, given, first, end
+        self.event = np.zeros(len(given), np.bool_)
         self.sane: NDArray[np.bool_] = given & (milliseconds >= first) & (milliseconds < end)
 
 
@@ -132,6 +134,7 @@ def _with_events(own: _Times, event_time: pa.Array[Any]) -> _Times:
     has: NDArray[np.bool_] = event_time.is_valid().to_numpy(zero_copy_only=False)
     milliseconds = np.where(has, numbers(event_time) // 1000, own.milliseconds)
     times = _Times(milliseconds, has | own.given, own.first, own.end)
+    times.event = has
     shown = own.given & (own.milliseconds >= _YEAR_1) & (own.milliseconds < _YEAR_10000)
     times.sane &= np.where(has, shown, own.sane)
     return times
@@ -145,15 +148,14 @@ def _exact(rows: pa.RecordBatch, own: _Times) -> Numbers:
     return exact
 
 
-def _reason(row: int, exact: Numbers, own: _Times, times: _Times, *, has_events: bool) -> str:
-    if has_events and own.first <= times.milliseconds[row] < own.end and times.milliseconds[row] != exact[row]:
-        return "its timestamp lies beyond the years 1 to 9999"
-    event = has_events and times.milliseconds[row] != own.milliseconds[row]
-    value = int(times.milliseconds[row]) if event else int(exact[row])
-    if value == -1 and not event:
-        return "the record has no timestamp"
-    side = "before the earliest" if value < own.first else "too far after the upload of its segment"
-    return f"its {'event time' if event else 'timestamp'} lies {side}"
+def _reason(row: int, exact: Numbers, times: _Times) -> str:
+    """Why the row's time is not sane; ``exact`` are the records' own."""
+    name, value = ("event time", times.milliseconds[row]) if times.event[row] else ("timestamp", exact[row])
+    if value < times.first:
+        return f"its {name} lies before the earliest" if name != "timestamp" or value != -1 else _NO_TIME
+    if value >= times.end:
+        return f"its {name} lies too far after the upload of its segment"
+    return "its timestamp lies beyond the years 1 to 9999, which its event time does not mend"
 
 
 def timestamps(rows: pa.RecordBatch) -> tuple[Numbers, NDArray[np.bool_]]:

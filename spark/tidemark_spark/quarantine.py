@@ -1,8 +1,8 @@
 """Rows and batches that are refused: kept whole, with the reason, beside the table.
 
 They lie under ``<table>__quarantine/dt=<date of the record's timestamp>/``, in files named as the table's; rows whose
-timestamp is not sane, and batches, under :data:`UNDATED`. A file counts if the evidence of a landed attempt names it, and
-that of no later one supersedes it.
+timestamp is not sane, and batches, under :data:`UNDATED`. A file counts if the evidence of a landed attempt names it,
+and that of no later one supersedes it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tidemark.errors import ConfigError, ContinuityError
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.runs import RunPlan, RunResult
 from tidemark.table import open_table
-from tidemark_spark import convert, publish
+from tidemark_spark import convert, delta, publish
 from tidemark_spark.driver import run
 
 DAY = 86_400_000
@@ -91,7 +91,7 @@ def test_the_date_is_that_of_the_event_in_the_topics_time_zone(tmp_path: Path) -
         2: "its event time lies before the earliest",
         3: "its event time lies too far after the upload of its segment",
         4: "its event time lies too far after the upload of its segment",
-        7: "its timestamp lies beyond the years 1 to 9999",
+        7: "its timestamp lies beyond the years 1 to 9999, which its event time does not mend",
         9: "its event time lies before the earliest",
     }
     dates = {row["dt"] and row["dt"].isoformat(): row["rows"] for row in world.holding() if row["class"] != "landed"}
@@ -109,9 +109,12 @@ def test_a_new_column_is_added_and_older_files_are_null_in_it(tmp_path: Path) ->
     table = DeltaTable(world.lake.url)
     assert table.version() == 3  # creation, a commit, the columns, and the data's
     expected = [(1, None), (2, "a")]
-    assert sorted(zip(*(table.to_pyarrow_table().column(name).to_pylist() for name in ("id", "name")), strict=True)) == expected
+    assert (
+        sorted(zip(*(table.to_pyarrow_table().column(name).to_pylist() for name in ("id", "name")), strict=True))
+        == expected
+    )
     path = f"{tmp_path}/lake/orders/dt=*/*.parquet"
-    found = duckdb.sql(f"SELECT id, name FROM read_parquet('{path}', union_by_name=true) ORDER BY id").fetchall()
+    found = duckdb.read_parquet(path, union_by_name=True).project("id, name").order("id").fetchall()
     assert found == expected
     world.raw.segment([batch(2, records(b'{"id":3}'))])
     world.land()
@@ -127,7 +130,7 @@ def test_a_lost_reply_to_a_new_column_and_a_rival_that_adds_it_do_no_harm(
     world = World(tmp_path, json_parser(ID, NAME))
     world.raw = before.raw
     world.raw.segment([batch(1, records(b'{"id":2}'))])
-    real, left = publish.add_columns, [2]
+    real, left = delta.add_columns, [2]
 
     def losing(lake: Any, table: Any) -> bool:
         rival = open_table(lake)
@@ -149,9 +152,12 @@ def test_a_lost_reply_to_a_new_column_and_a_rival_that_adds_it_do_no_harm(
 @pytest.mark.parametrize(
     ("parser", "message"),
     [
-        (json_parser("{name: id, type: string}"), r'column id is long in the table, and string by the parser: .*rebuilt'),
+        (
+            json_parser("{name: id, type: string}"),
+            r"column id is long in the table, and string by the parser: .*rebuilt",
+        ),
         (json_parser(NAME), "the table has a column id, and the parser has none"),
-        (json_parser(ID, "{name: ID2, type: int64}", "{name: iD, type: int8}"), "stands twice"),
+        (json_parser("{name: iD, type: int64}"), "column iD: the table has id, which engines do not tell apart"),
         ("parser: {kind: bytes}", "the table has a column id, and the parser has none"),
     ],
 )
@@ -163,18 +169,16 @@ def test_another_change_of_columns_is_refused_before_anything_is_written(
     before.land()
     before.raw.segment([batch(1, records(b'{"id":2}'))])
     before.raw.publish()
+    changed = World(tmp_path, parser)
+    plan = changed.plan()
+    files = {one.key for one in changed.lake.store.list("")}
+
+    def never(*_: object) -> Any:
+        raise AssertionError("nothing may be converted")
+
     with pytest.raises(ConfigError, match=message):
-        changed = World(tmp_path, parser)
-        plan = changed.plan()
-        files = {one.key for one in changed.lake.store.list("")}
-
-        def never(*_: object) -> Any:
-            raise AssertionError("nothing may be converted")
-
-        try:
-            run(changed.lake, plan, never)
-        finally:
-            assert {one.key for one in changed.lake.store.list("")} == files
+        run(changed.lake, plan, never)
+    assert {one.key for one in changed.lake.store.list("")} == files
     assert before.land().rows == 1
 
 
@@ -238,7 +242,9 @@ def replayable(tmp_path: Path) -> tuple[World, World]:
     values = (b'{"id":1}', b'{"id":2.0}', b"{", b'{"id":4.0}', b'{"id":5}', b'{"id":6}')
     times = [T0, T0, T0, T0 + DAY, T0, -1]
     lying = with_records(simple(8), b"\xff" * 40)
-    world.raw.segment([batch(0, records(*values, at=times)), batch(6, records(b'{"id":7.0}', b"x", at=[-1, 1 << 62])), lying])
+    world.raw.segment(
+        [batch(0, records(*values, at=times)), batch(6, records(b'{"id":7.0}', b"x", at=[-1, 1 << 62])), lying]
+    )
     world.land()
     assert refused(world).keys() == {1, 2, 3, 5, 6, 7, 8}
     mended = World(tmp_path, json_parser("{name: id, type: int64, path: none}"))
@@ -272,7 +278,9 @@ def test_a_replay_lands_what_passes_now(tmp_path: Path) -> None:
 def test_a_replay_of_one_date_and_of_rows_without_a_date(tmp_path: Path) -> None:
     _, mended = replayable(tmp_path)
     assert again(mended, plan_replay(mended.lake, ["2026-02-03"])).dates == ("2026-02-03",)
-    early = World(tmp_path, "sane_timestamps: {earliest: 1969-12-01}", json_parser("{name: id, type: int64, path: none}"))
+    early = World(
+        tmp_path, "sane_timestamps: {earliest: 1969-12-01}", json_parser("{name: id, type: int64, path: none}")
+    )
     early.raw = mended.raw
     result = again(early, plan_replay(early.lake, [""]))
     assert (result.rows, result.dates) == (2, ("1969-12-31",))
@@ -282,7 +290,11 @@ def test_a_replay_of_one_date_and_of_rows_without_a_date(tmp_path: Path) -> None
 
 def test_of_a_replay_and_a_rebuild_of_the_same_rows_one_lands(tmp_path: Path) -> None:
     _, mended = replayable(tmp_path)
-    plans = [plan_replay(mended.lake), plan_replay(mended.lake, ["2026-02-02"]), plan_rebuild(mended.lake, ["2026-02-02"])]
+    plans = [
+        plan_replay(mended.lake),
+        plan_replay(mended.lake, ["2026-02-02"]),
+        plan_rebuild(mended.lake, ["2026-02-02"]),
+    ]
     other = plan_replay(mended.lake, ["2026-02-03"])
     assert [again(mended, plan).status for plan in [other, plans[1], plans[0], plans[2]]] == [
         "landed",
@@ -330,7 +342,9 @@ def test_late_rows_of_a_replay_reopen_their_date(tmp_path: Path) -> None:
     assert mended.ledger.rows == 3
 
 
-def test_the_command_line_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, mended = replayable(tmp_path)
     monkeypatch.setattr(convert, "_on_spark", lambda _, job, tasks: in_process(job, tasks))
     name = ["--topics", str(mended.topics_file), "--topic", "orders"]
@@ -354,5 +368,3 @@ def test_two_runs_with_a_parser_give_the_same_bytes(tmp_path: Path) -> None:
         bodies.append([path.read_bytes() for path in wanted])
     assert bodies[0] == bodies[1]
     assert len(bodies[0]) == 1
-
-

@@ -136,7 +136,9 @@ class World:
         for state in ledger.partitions:
             covered = [row["rows"] for row in holding if (row["incarnation"], row["partition"]) == state.key]
             assert sum(covered) == state.next_offset, state
-        refused = Counter((row["kafka_incarnation"], row["kafka_partition"]) for row in self.quarantine() if not row["batch"])
+        refused = Counter(
+            (row["kafka_incarnation"], row["kafka_partition"]) for row in self.quarantine() if not row["batch"]
+        )
         landed = Counter((row["kafka_incarnation"], row["kafka_partition"]) for row in rows)
         for key in landed | refused:
             assert landed[key] + refused[key] <= ledger.by_partition[key].next_offset

@@ -18,7 +18,11 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-_TIMES: Final = {"timestamp-millis": pa.timestamp("ms", "UTC"), "timestamp-micros": TIMESTAMP_TYPE, "date": pa.date32()}
+_TIMES: Final[dict[str, pa.DataType]] = {
+    "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": TIMESTAMP_TYPE,
+    "date": pa.date32(),
+}
 _KEPT: Final = {"decimal"}
 """Logical types that fastavro is to see; the others are read as what they are made of."""
 
@@ -34,7 +38,7 @@ class Types:
         """The fields of a record, as they are read."""
         kind = self.arrow(schema, "", "schema")
         if not isinstance(kind, pa.StructType):
-            raise ValueError("schema: must be that of a record")
+            raise ValueError("schema: must be that of a record")  # noqa: TRY004 - the file is wrong, not a call
         return list(kind)
 
     def arrow(self, schema: Any, space: str, path: str) -> pa.DataType:
@@ -103,7 +107,8 @@ class Types:
         name = schema.get("logicalType")
         if name == "decimal":
             return pa.decimal128(schema["precision"], schema.get("scale", 0))
-        return _TIMES.get(str(name))
+        found: pa.DataType | None = _TIMES.get(str(name))
+        return found
 
 
 def table_type(kind: pa.DataType) -> pa.DataType:
@@ -132,4 +137,3 @@ def without_times(schema: Any) -> Any:
     if isinstance(kept.get("fields"), list):
         kept["fields"] = [{**one, "type": without_times(one["type"])} for one in kept["fields"]]
     return kept
-

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import TIMESTAMP_TYPE, array
+from tidemark.decode.columns import TIMESTAMP_TYPE, array, octets
 from tidemark.parsers.settings import EventTime
 
 MAX_REASON: Final = 300
@@ -101,7 +101,7 @@ def column_at(columns: pa.RecordBatch, path: str) -> pa.Array[Any]:
     for key in inner:
         if not pa.types.is_struct(found.type) or found.type.get_field_index(key) < 0:
             raise ValueError(f"there is no {key} in {path}")
-        found = pc.struct_field(found, key)  # type: ignore[call-overload]  # the stubs know no Array of Any
+        found = pc.struct_field(found, key)
     return found
 
 
@@ -154,8 +154,8 @@ def bisected(
 def _integers(column: pa.Array[Any]) -> NDArray[np.int64]:
     if not len(column):
         return np.empty(0, np.int64)
-    data = column.buffers()[1]
-    return np.frombuffer(memoryview(data), np.int64, len(column), column.offset * 8)
+    data = octets(column.buffers()[1])
+    return np.frombuffer(data, np.int64, len(column), column.offset * 8)
 
 
 def _multiplied(values: NDArray[np.int64], factor: int) -> NDArray[np.int64]:

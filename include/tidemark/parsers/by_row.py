@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -77,7 +77,7 @@ def _piece(
 
 def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:
     """The fields of ``structs``, null where a struct is."""
-    batch = pa.RecordBatch.from_struct_array(structs)
+    batch = pa.RecordBatch.from_struct_array(cast("pa.StructArray", structs))
     if not structs.null_count:
         return batch
     valid: Any = structs.is_valid().to_numpy(zero_copy_only=False)

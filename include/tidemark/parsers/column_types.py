@@ -46,7 +46,7 @@ def column_type(text: str) -> ColumnType:
         return ColumnType(text)
     if match := _DECIMAL.fullmatch(text):
         precision, scale = int(match[1]), int(match[2])
-        if not 1 <= precision <= 38 or scale > precision:  # noqa: PLR2004 - what Delta can hold
+        if not 1 <= precision <= 38 or scale > precision:
             raise ValueError("a decimal has 1 to 38 digits, of which those behind the point are a part")
         return ColumnType("decimal", precision=precision, scale=scale)
     if match := _TIMESTAMP.fullmatch(text):

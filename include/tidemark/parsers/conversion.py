@@ -101,12 +101,11 @@ def _list(raw: pa.Array[Any], element: ColumnType) -> Converted:
     lengths = np.zeros(len(raw) + 1, np.int32)
     lengths[1:] = _filled(pc.list_value_length(raw), 0).astype(np.int32)
     offsets = np.cumsum(lengths, dtype=np.int32)
-    mask = raw.is_null() if raw.null_count else None
-    column: pa.Array[Any] = pa.ListArray.from_arrays(
-        pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets.data)]), child.column, mask=mask
-    )
+    bits = None if not raw.null_count else pa.py_buffer(np.packbits(_valid(raw), bitorder="little").data)
+    kind = pa.list_(child.column.type)
+    column = pa.Array.from_buffers(kind, len(raw), [bits, pa.py_buffer(offsets.data)], children=[child.column])
     bad = np.unique(np.searchsorted(offsets, child.bad, "right") - 1).astype(np.int64)
-    return _without(column.cast(pa.list_(child.column.type)), bad)
+    return _without(column, bad)
 
 
 def _narrowed(raw: pa.Array[Any], name: str) -> Converted:
@@ -175,7 +174,7 @@ def _decimal(text: str, kind: ColumnType) -> Decimal:
     with localcontext() as context:
         context.prec = 60
         value = Decimal(text)
-        if not value.is_finite() or abs(value.adjusted()) > 60:  # noqa: PLR2004 - far beyond any 38 digits
+        if not value.is_finite() or abs(value.adjusted()) > 60:
             if not value.is_zero():
                 raise ValueError(text)
             value = Decimal(0)
@@ -217,7 +216,8 @@ def _nulled(column: pa.Array[Any], rows: NDArray[np.int64]) -> pa.Array[Any]:
     keep = np.ones(len(column), np.bool_)
     keep[rows] = False
     mask = pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(np.packbits(keep, bitorder="little").data)])
-    return pc.if_else(mask, column, pa.scalar(None, column.type))
+    nulled: pa.Array[Any] = pc.if_else(mask, column, pa.scalar(None, column.type))
+    return nulled
 
 
 def _without(column: pa.Array[Any], bad: NDArray[np.int64]) -> Converted:

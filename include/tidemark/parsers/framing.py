@@ -37,6 +37,6 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
     found = 0
     for place, byte in enumerate(value[at : at + _MAX_VARINT]):
         found |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:  # noqa: PLR2004 - the last byte of a varint
+        if byte < 0x80:
             return (found >> 1) ^ -(found & 1), at + place + 1
     raise RefusedRecord("does not tell which message it is")

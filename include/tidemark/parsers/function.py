@@ -93,13 +93,15 @@ class FunctionColumns:
 
     def _check(self, answer: Answer, rows: int) -> None:
         name = self._settings.function
-        columns = answer.columns
-        if not isinstance(columns, pa.RecordBatch) or not columns.schema.equals(self.columns):
-            got = columns.schema.to_string() if isinstance(columns, pa.RecordBatch) else type(columns).__name__
+        columns: Any = answer.columns  # somebody else's word for it
+        is_batch = isinstance(columns, pa.RecordBatch)
+        if not is_batch or not columns.schema.equals(self.columns):
+            got = columns.schema.to_string() if is_batch else type(columns).__name__
             raise ParserError(f"{name}: must return the columns {self.columns.to_string()}; returned {got}")
         if len(columns) != rows:
             raise ParserError(f"{name}: was given {rows} rows and returned {len(columns)}")
-        wrong = [row for row, why in answer.refused.items() if not (0 <= row < rows and isinstance(why, str) and why)]
+        refused: dict[Any, Any] = dict(answer.refused)
+        wrong = [row for row, why in refused.items() if not (0 <= row < rows and isinstance(why, str) and why)]
         if wrong:
             raise ParserError(f"{name}: refuses row {wrong[0]} of {rows}, or gives no reason")
         if answer.keep is not None and (

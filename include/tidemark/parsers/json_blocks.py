@@ -11,7 +11,7 @@ document, and none holds two.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +97,7 @@ class JsonColumns:
         lines = _lines(values)
         try:
             table = pj.read_json(
-                pa.BufferReader(lines),
+                cast("IO[bytes]", pa.BufferReader(lines)),
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
                 parse_options=pj.ParseOptions(explicit_schema=self._explicit, unexpected_field_behavior="ignore"),
             )
@@ -114,7 +114,7 @@ class JsonColumns:
         found: Any = table.column(name).combine_chunks()
         for key in inner:
             found = pc.struct_field(found, [found.type.get_field_index(key)])
-        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found  # type: ignore[no-any-return]
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
     def _slow(self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str]) -> _Block:
         columns: list[list[Any]] = [[] for _ in self._types]
@@ -205,10 +205,10 @@ def _bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]
 
 
 def _odd(values: pa.Array[Any]) -> NDArray[np.bool_]:
-    """Values that are better read alone: no ``{...}``, with control characters, maybe NaN or Infinity, or maybe very deep."""
+    """Values better read alone: no ``{...}``, with control characters, maybe with NaN or Infinity, maybe very deep."""
     starts, data = _bounds(values)
     sizes = np.diff(starts)
-    odd = sizes < 2  # noqa: PLR2004 - the braces
+    odd = sizes < 2
     plain = ~odd
     odd[plain] = (data[starts[:-1][plain]] != ord("{")) | (data[starts[1:][plain] - 1] != ord("}"))
     _mark(starts, data, odd)
@@ -244,7 +244,7 @@ def _cut(values: pa.Array[Any], wanted: Indices) -> list[Indices]:
 def _lines(values: pa.Array[Any]) -> pa.Buffer:
     """The values, a line each. Raises ValueError if they are no UTF-8."""
     texts = values.cast(pa.string())
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
+    joined: Any = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
     data: pa.Buffer = joined[0].as_buffer()
     return data
 

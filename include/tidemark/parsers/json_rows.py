@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidemark.parsers.base import shortened
@@ -176,7 +176,12 @@ def _string(value: str, name: str) -> str:
     return value
 
 
-_RAW: Final = {"truth value": lambda value, _: value, "whole number": _int64, "number": _double, "text": _string}
+_RAW: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "truth value": lambda value, _: value,
+    "whole number": _int64,
+    "number": _double,
+    "text": _string,
+}
 
 
 def _decimal(value: Any, name: str) -> str:

@@ -17,5 +17,4 @@ class NoColumns:
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """See :class:`tidemark.parsers.base.Parser`; no row is ever refused."""
-        empty = pa.StructArray.from_buffers(pa.struct([]), len(rows), [None], children=[])
-        return Parsed(pa.RecordBatch.from_struct_array(empty))
+        return Parsed(rows.select([]))

@@ -46,15 +46,14 @@ class ProtobufColumns:
                     f"holds message {list(indexes)} of its file, and {self._settings.message} is {list(self._indexes)}"
                 )
         try:
-            found = self._class.FromString(value)
-            if not found.IsInitialized():
-                missing = ", ".join(found.FindInitializationErrors())
-                raise RefusedRecord(f"lacks what {self._settings.message} requires: {missing}")
-            return {name: take(found) for name, take in self._takes}
+            found: Any = self._class.FromString(value)
         except (DecodeError, UnicodeDecodeError) as error:
             raise RefusedRecord(f"is no {self._settings.message}: {error}") from error
-        except RefusedRecord:
-            raise
+        if not found.IsInitialized():
+            missing = ", ".join(found.FindInitializationErrors())
+            raise RefusedRecord(f"lacks what {self._settings.message} requires: {missing}")
+        try:
+            return {name: take(found) for name, take in self._takes}
         except ValueError as error:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
 

@@ -113,6 +113,6 @@ def _same(value: Any) -> Any:
 
 def _timestamp(found: Any) -> int:
     """Whole microseconds since 1970. Raises ValueError beyond what a Timestamp may say."""
-    if found.seconds not in _SECONDS or not 0 <= found.nanos < 1_000_000_000:  # noqa: PLR2004 - a second
+    if found.seconds not in _SECONDS or not 0 <= found.nanos < 1_000_000_000:
         raise ValueError(f"a Timestamp of {found.seconds} seconds and {found.nanos} nanoseconds")
-    return int(found.seconds) * 1_000_000 + found.nanos // 1000
+    return int(found.seconds) * 1_000_000 + int(found.nanos) // 1000

@@ -57,12 +57,13 @@ class SchemaRegistry:
         return _fetched[key]
 
     def _fetch(self, url: str) -> Any | None:
+        problem = ""
         for left in reversed(range(TRIES)):
             try:
                 with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - http by the settings
                     return _schema(url, answer.read(MAX_SCHEMA_BYTES))
             except urllib.error.HTTPError as error:
-                if error.code == 404 and _code(error.read(MAX_SCHEMA_BYTES)) == _UNKNOWN:  # noqa: PLR2004 - HTTP's
+                if error.code == 404 and _code(error.read(MAX_SCHEMA_BYTES)) == _UNKNOWN:
                     return None
                 problem = f"answered {error.code}"
             except (OSError, ValueError) as error:

@@ -50,7 +50,8 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
         code=code_digest(),
         created_at=created,
         partitions=tuple(
-            _partition(ledger, key, list(group)) for key, group in groupby(tasks, lambda one: (one.incarnation, one.partition))
+            _partition(ledger, key, list(group))
+            for key, group in groupby(tasks, lambda one: (one.incarnation, one.partition))
         ),
         tasks=tuple(tasks),
         supersedes=files_by_date(rows),

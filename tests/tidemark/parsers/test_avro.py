@@ -151,7 +151,7 @@ class _Registry(BaseHTTPRequestHandler):
     failures: int
     asked: list[str]
 
-    def do_GET(self) -> None:  # noqa: N802 - what http.server calls
+    def do_GET(self) -> None:
         self.asked.append(self.path)
         number = self.path.rpartition("/")[2]
         if type(self).failures:

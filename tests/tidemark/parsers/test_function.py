@@ -19,14 +19,16 @@ SCHEMA = pa.schema([("size", pa.int32())])
 
 def sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The size of each value."""
-    return pa.RecordBatch.from_arrays([pc.binary_length(rows.column("kafka_value"))], schema=SCHEMA)
+    values: Any = rows.column("kafka_value")
+    return pa.RecordBatch.from_arrays([pc.binary_length(values)], schema=SCHEMA)
 
 
 def picky(rows: pa.RecordBatch) -> tuple[Any, ...]:
     """Refuses values of 3 bytes, and leaves out empty ones."""
     found = sizes(rows)
-    refused = {row: "three" for row, size in enumerate(found.column(0).to_pylist()) if size == 3}
-    return found, refused, pc.fill_null(pc.not_equal(found.column(0), 0), True)
+    size: Any = found.column(0)
+    refused = {row: "three" for row, size in enumerate(size.to_pylist()) if size == 3}
+    return found, refused, pc.fill_null(pc.not_equal(size, pa.scalar(0)), True)
 
 
 def fragile(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -92,7 +92,7 @@ FIELDS: dict[str, Any] = {
     "name": "Zoë",
     "note": "",
     "state": 1,
-    "at": timestamp_pb2.Timestamp(seconds=1_770_001_445, nanos=678_901_999),
+    "at": {"seconds": 1_770_001_445, "nanos": 678_901_999},
     "lines": [{"sku": "a", "count": 1}, {}],
     "sizes": {"m": 2, "a": 1},
     "cash": False,
@@ -121,7 +121,7 @@ def test_each_type_is_read_and_presence_kept(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_message_are_refused(tmp_path: Path) -> None:
     good = order(**FIELDS)
-    insane = order(at=timestamp_pb2.Timestamp(seconds=1 << 60))
+    insane = order(at={"seconds": 1 << 60})
     values = [good[:-1], b"\xff", b"\x1a\x01\xff", insane, good]
     parsed = protobuf(tmp_path, order_file(), "shop.Order").parse(rows_of(values))
     assert set(parsed.refused) == {0, 1, 2, 3}
@@ -145,7 +145,11 @@ def test_confluents_framing_names_the_message(tmp_path: Path) -> None:
 
 def test_proto2_has_required_fields_and_presence(tmp_path: Path) -> None:
     file = proto2_file()
-    values = [b"", new(file, "old.Plain", a=1).SerializeToString(), new(file, "old.Plain", a=1, b=0).SerializeToString()]
+    values = [
+        b"",
+        new(file, "old.Plain", a=1).SerializeToString(),
+        new(file, "old.Plain", a=1, b=0).SerializeToString(),
+    ]
     parsed = protobuf(tmp_path, file, "old.Plain").parse(rows_of(values))
     assert set(parsed.refused) == {0}
     assert "requires: a" in parsed.refused[0]
@@ -166,11 +170,11 @@ def test_a_newer_writer_and_an_older_one_are_read(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_columns_is_an_error_of_the_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="set.pb has no message shop.Nothing"):
+    with pytest.raises(ConfigError, match=r"set\.pb has no message shop\.Nothing"):
         protobuf(tmp_path, order_file(), "shop.Nothing")
-    with pytest.raises(ConfigError, match="again: old.R holds itself"):
+    with pytest.raises(ConfigError, match=r"again: old\.R holds itself"):
         protobuf(tmp_path, proto2_file(), "old.R")
-    with pytest.raises(ConfigError, match="event_time.field: name is string"):
+    with pytest.raises(ConfigError, match=r"event_time\.field: name is string"):
         protobuf(tmp_path, order_file(), "shop.Order", "event_time: {field: name}")
     (tmp_path / "set.pb").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is no FileDescriptorSet"):
