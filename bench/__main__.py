@@ -1,4 +1,4 @@
-"""``python -m bench [agent] [convert]``: measure, print one table, write it to ``.tidemark/bench/results.md``."""
+"""``python -m bench [agent] [convert] [parsers]``: measure, print a table, write it to ``.tidemark/bench/results.md``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
-from bench import agent, convert
+from bench import agent, convert, parsers
 from bench.data import CODECS, HOME, broker, produce
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("agent", "convert")
+PARTS = ("agent", "convert", "parsers")
 
 
 def main() -> int:
@@ -27,10 +28,23 @@ def main() -> int:
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     rows: list[Row] = []
+    if "parsers" in parts:
+        with steps.step("parsers measured"):
+            rows += parsers.measure()
+    if {"agent", "convert"} & {*parts}:
+        rows += _through_a_broker(parts, options.gib, steps)
+    text = table(rows)
+    (HOME / "results.md").write_text(text)
+    sys.stdout.write(f"\n{text}")
+    return 0
+
+
+def _through_a_broker(parts: Sequence[str], gib: float, steps: Steps) -> list[Row]:
+    rows: list[Row] = []
     with S3Server(HOME / "s3") as s3, broker(256 << 20) as cluster:
         os.environ.update(s3.env())
-        with steps.step(f"{options.gib:g} GiB of values produced for each of {', '.join(CODECS)}"):
-            total = int(options.gib * (1 << 30))
+        with steps.step(f"{gib:g} GiB of values produced for each of {', '.join(CODECS)}"):
+            total = int(gib * (1 << 30))
             made = {codec: produce(cluster, f"bench-{codec}", codec, total) for codec in CODECS}
         if "agent" in parts:
             with steps.step("agent measured"):
@@ -38,10 +52,7 @@ def main() -> int:
         if "convert" in parts:
             with steps.step("convert measured"):
                 rows += convert.measure(cluster, s3, made)
-    text = table(rows)
-    (HOME / "results.md").write_text(text)
-    sys.stdout.write(f"\n{text}")
-    return 0
+    return rows
 
 
 if __name__ == "__main__":
