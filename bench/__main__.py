@@ -1,4 +1,4 @@
-"""``python -m bench [agent] [convert] [parsers]``: measure, print a table, write it to ``.tidemark/bench/results.md``."""
+"""``python -m bench [agent] [convert] [parsers]``: measure, print one table, write it to ``.tidemark/bench``."""
 
 from __future__ import annotations
 
