@@ -1,4 +1,4 @@
-"""``python -m bench [agent] [idle] [convert]``: measure, print a table, write it to ``.tidemark/bench/results.md``."""
+"""``python -m bench [agent] [idle] [parsers] [convert]``: measure, print a table, write it to ``.tidemark/bench``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from bench import agent, convert, idle
+from bench import agent, convert, idle, parsers
 from bench.data import CODECS, HOME, broker, produce
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("agent", "idle", "convert")
+PARTS = ("agent", "idle", "parsers", "convert")
 
 
 def main() -> int:
@@ -28,6 +28,9 @@ def main() -> int:
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     rows: list[Row] = []
+    if "parsers" in parts:
+        with steps.step("parsers measured"):
+            rows += parsers.measure()
     with S3Server(HOME / "s3") as s3:
         os.environ.update(s3.env())
         if {"agent", "convert"} & set(parts):

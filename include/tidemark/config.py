@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
 from tidemark.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "TIDEMARK__"
 
+_DIRECTORY = "directory"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
@@ -117,7 +118,7 @@ def parse(
         raise ConfigError(source, [("", "must be a mapping of keys to values")])
     _override(value, source, environment, prefix)
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, context={_DIRECTORY: Path(source).parent})
     except ValidationError as error:
         raise ConfigError(source, [_problem(item) for item in error.errors()]) from None
 
@@ -127,6 +128,12 @@ def _where(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
     return "it cannot be read as text"
+
+
+def directory_of(info: ValidationInfo) -> Path:
+    """Where the file that is validated lies, and with it what it names; the current directory for mere text."""
+    found = (info.context or {}).get(_DIRECTORY)
+    return found if isinstance(found, Path) else Path()
 
 
 def _problem(item: ErrorDetails) -> tuple[str, str]:

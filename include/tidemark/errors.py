@@ -12,6 +12,8 @@
       + BucketMissing     ... there is no such bucket
     + UnknownOutcome      no answer, or one that proves nothing: the request may or may not have taken effect
       + SlowDown          ... because too much is asked of the store
+  x RegistryUnavailable   a schema could not be fetched; the task is run again
+  x ParserError           a parser broke its promise, and no row is to blame
   x ContinuityError       an offset is missing, or is claimed twice
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
@@ -98,6 +100,18 @@ class UnknownOutcome(StoreError):
 
 class SlowDown(UnknownOutcome):
     """The store is asked for more than it gives at the moment: ask for less."""
+
+
+class RegistryUnavailable(TidemarkError):
+    """A schema could not be fetched; nothing is known of the rows that name it, so the task is run again."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url = url
+        super().__init__(f"{url}: {reason}; the run is tried again, or run it when the registry answers")
+
+
+class ParserError(TidemarkError):
+    """A parser broke its promise, as a function of somebody's own may; no row is to blame."""
 
 
 class ContinuityError(TidemarkError):

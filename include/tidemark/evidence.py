@@ -2,20 +2,25 @@
 
 One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts if the committed
 ledger lists the attempt as landed; of class ``landed``, a row holds for as long as its ``file`` is live in the table.
+A row of class ``quarantined`` or ``filtered`` holds until a landed attempt has a row of class ``superseded`` with the
+same ``file``: a rebuild or a replay, whose own rows say what became of those offsets. So of the rows that hold, each
+offset below a partition's ``next_offset`` has one class.
 
 A row covers offsets in ``[first, next)`` of one class. Of classes other than ``landed`` it is a run of adjacent
 offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one class: then it is one row for all of them.
 ``rows`` says how many offsets it covers, which is less than ``next - first`` where other classes lie between. So the
 sum of ``rows`` over all rows of an attempt is what the attempt moved its partitions on by.
 
-``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; null but for landed and
-quarantined rows. ``segment`` with its bytes is null where no segment holds the offsets.
+``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; null but for landed,
+quarantined and filtered rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null where no
+segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's timestamp, and null where
+that is not sane. ``file`` of quarantined rows lies below the quarantine's folder; that of filtered rows is but a name.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 OffsetClass = Literal[
     "landed",
     "quarantined",
+    "filtered",
     "transaction_marker",
     "aborted",
     "compacted",
@@ -36,6 +42,12 @@ OffsetClass = Literal[
     "deleted_before_upload",
 ]
 """What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it."""
+
+EvidenceClass = OffsetClass | Literal["superseded"]
+"""... or that an earlier row holds no more."""
+
+PARSED: Final = ("landed", "quarantined", "filtered")
+"""The classes of records; another parser may give a record another one of these."""
 
 MAX_RUNS: Final = 256
 
@@ -47,7 +59,7 @@ class EvidenceRow(NamedTuple):
     partition: int
     first: int
     next: int
-    offset_class: OffsetClass
+    offset_class: EvidenceClass
     rows: int
     dt: date | None = None
     segment: str | None = None
@@ -117,17 +129,76 @@ def all_evidence(lake: Lake) -> Iterator[pa.Table]:
         yield _read(lake, found.key)
 
 
+class SetAside(NamedTuple):
+    """A row of quarantined or filtered offsets that holds; ``dt`` is ISO, and empty where the rows have no date."""
+
+    file: str
+    dt: str
+    offset_class: OffsetClass
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    rows: int
+    hash128: int
+    segment: str
+    byte_start: int
+    byte_end: int
+
+
+def set_aside(lake: Lake, landed: Collection[int]) -> list[SetAside]:
+    """The quarantined and filtered offsets that hold, given the attempts that the committed ledger lists as landed."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(["quarantined", "filtered", "superseded"])
+    landed = frozenset(landed)
+    found: list[SetAside] = []
+    superseded: set[str] = set()
+    for table in all_evidence(lake):
+        for row in table.filter(pc.is_in(table["class"], wanted)).to_pylist():
+            if row["attempt"] not in landed:
+                continue
+            if row["class"] == "superseded":
+                superseded.add(row["file"])
+            else:
+                found.append(_set_aside(row))
+    kept = [one for one in found if one.file not in superseded]
+    return sorted(kept, key=lambda one: (one.incarnation, one.partition, one.dt, one.first))
+
+
+def _set_aside(row: dict[str, Any]) -> SetAside:
+    return SetAside(
+        file=row["file"],
+        dt=row["dt"].isoformat() if row["dt"] else "",
+        offset_class=row["class"],
+        incarnation=row["incarnation"],
+        partition=row["partition"],
+        first=row["first"],
+        next=row["next"],
+        rows=row["rows"],
+        hash128=int.from_bytes(row["hash128"], "big"),
+        segment=row["segment"],
+        byte_start=row["byte_start"],
+        byte_end=row["byte_end"],
+    )
+
+
 class Landed(NamedTuple):
-    """What evidence says of a set of data files: the offsets they hold by (incarnation, partition), and their sum."""
+    """What evidence says of a set of files: the offsets they hold by (incarnation, partition), and their sum.
+
+    ``aside`` are the rows among them that are not landed but quarantined or filtered.
+    """
 
     offsets: dict[tuple[int, int], Intervals]
     rows: int
     hash128: int
     files: frozenset[str]
+    aside: tuple[SetAside, ...]
 
 
 def landed_in(lake: Lake, files: Iterable[str]) -> Landed:
-    """What the evidence says of the data files with these paths, relative to the table.
+    """What the evidence says of the files with these paths: of the table, of its quarantine, or of filtered rows.
 
     ``files`` of the result are those that evidence was found for. The offsets are hulls: rows of other files may lie
     between.
@@ -138,16 +209,20 @@ def landed_in(lake: Lake, files: Iterable[str]) -> Landed:
     wanted = pa.array(sorted(files), pa.string())
     offsets: dict[tuple[int, int], Intervals] = {}
     found: set[str] = set()
+    aside: list[SetAside] = []
     rows = total = 0
+    classes = pa.array(PARSED)
     for table in all_evidence(lake):
-        chosen = table.filter(pc.and_(pc.equal(table["class"], pa.scalar("landed")), pc.is_in(table["file"], wanted)))
+        chosen = table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted)))
         for row in chosen.to_pylist():
+            if row["class"] != "landed":
+                aside.append(_set_aside(row))
             key = row["incarnation"], row["partition"]
             offsets[key] = offsets.get(key, Intervals()) | Intervals([(row["first"], row["next"])])
             rows += row["rows"]
             total = combine(total, int.from_bytes(row["hash128"], "big"))
             found.add(row["file"])
-    return Landed(offsets, rows, total, frozenset(found))
+    return Landed(offsets, rows, total, frozenset(found), tuple(aside))
 
 
 def _read(lake: Lake, key: str) -> pa.Table:

@@ -62,7 +62,11 @@ class Parent(Part):
 
 
 class Ledger(StoredObject):
-    """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet."""
+    """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
+
+    ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or filtered
+    rows: of two runs that set out to do so, one is stale.
+    """
 
     n: int = Field(ge=0)
     attempt: int = Field(ge=0)
@@ -70,13 +74,14 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)
     dates_changed: tuple[str, ...] = ()
     rows: int = Field(default=0, ge=0)
     landed: tuple[int, ...] = ()
+    superseded: dict[str, int] = Field(default_factory=dict)
     configuration: str = ""
     code: str = ""
     committed_at: AwareDatetime

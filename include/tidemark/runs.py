@@ -21,6 +21,9 @@ class SegmentRange(Part):
 
     Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
     as If-Match with every read. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane record times.
+
+    A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
+    tells when their segment was uploaded.
     """
 
     store: str
@@ -33,6 +36,7 @@ class SegmentRange(Part):
     to_offset: int
     uploaded_at: AwareDatetime
     compacted: bool = False
+    quarantined: str = ""
 
     @property
     def label(self) -> str:
@@ -95,10 +99,14 @@ class PartitionPlan(Part):
 
 
 class RunPlan(StoredObject):
-    """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go."""
+    """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
+
+    ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
+    their date (empty for rows without one): always all of a date that hold.
+    """
 
     attempt: int
-    kind: Literal["ingest", "rebuild"]
+    kind: Literal["ingest", "rebuild", "replay"]
     cluster: str
     topic: str
     table: str
@@ -112,11 +120,17 @@ class RunPlan(StoredObject):
     tasks: tuple[Task, ...] = ()
     dates: tuple[str, ...] = ()
     removes: tuple[str, ...] = ()
+    supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """All files of the table, of its quarantine and of filtered rows that hold no more thereafter."""
+        return (*self.removes, *(file for files in self.supersedes.values() for file in files))
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to commit: no range, no change of a partition's state."""
-        return not self.partitions and not self.removes
+        return not self.partitions and not self.replaced
 
 
 class RunResult(StoredObject):

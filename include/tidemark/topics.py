@@ -14,6 +14,7 @@ from tidemark.config import Duration, Settings, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl
 from tidemark.errors import FormatError
 from tidemark.layout import TableKeys, check_cluster, check_topic, split_store_url
+from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
 
 TopicName = Annotated[str, AfterValidator(check_topic)]
@@ -39,12 +40,6 @@ class BatchWindow(Settings):
     age: Duration = timedelta(seconds=60)
 
 
-class BytesParser(Settings):
-    """Keys, values and headers as they are: no column beyond Kafka's own."""
-
-    kind: Literal["bytes"] = "bytes"
-
-
 class TopicSettings(Settings):
     """How one topic is ingested."""
 
@@ -58,7 +53,7 @@ class TopicSettings(Settings):
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()
     keep: tuple[Column, ...] = ALL_COLUMNS
-    parser: BytesParser = BytesParser()
+    parser: ParserSettings = BytesParser()
 
     @field_validator("time_zone")
     @classmethod

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from tidemark.errors import ConfigError, FormatError, TidemarkError
-from tidemark.planning import find_plan, plan_ingest, plan_rebuild, read_plan, write_plan
+from tidemark.planning import find_plan, plan_ingest, plan_rebuild, plan_replay, read_plan, write_plan
 from tidemark.runs import RunPlan, Task
 from tidemark.table import Lake, open_lake
 from tidemark.topics import load_topics
@@ -48,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
         "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
     )
     which.add_argument("--rebuild", action="store_true", help="make the dates --from to --to again")
+    which.add_argument("--replay", action="store_true", help="parse quarantined rows again, those of --dt or all")
+    parser.add_argument(
+        "--dt",
+        action="append",
+        metavar="DATE",
+        help="date of the rows to replay, or none for those without; repeatable",
+    )
     parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DATE", help="first date to rebuild")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DATE", help="last date to rebuild")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
@@ -68,7 +75,12 @@ def _plan(lake: Lake, options: argparse.Namespace) -> RunPlan:
         return read_plan(lake, options.plan)
     if options.attempt is not None and (found := find_plan(lake, options.attempt)):
         return found
-    plan = plan_rebuild(lake, _dates(options)) if options.rebuild else plan_ingest(lake, attempt=options.attempt)
+    if options.replay:
+        plan = plan_replay(lake, _replayed(options.dt))
+    elif options.rebuild:
+        plan = plan_rebuild(lake, _dates(options))
+    else:
+        plan = plan_ingest(lake, attempt=options.attempt)
     if not (plan.empty or options.dry_run):
         write_plan(lake, plan)
     return plan
@@ -79,6 +91,15 @@ def _dates(options: argparse.Namespace) -> list[str]:
         raise ConfigError("--rebuild", [("--from, --to", "both dates are needed, and --to not before --from")])
     days = (options.last - options.first).days + 1
     return [(options.first + timedelta(days=day)).isoformat() for day in range(days)]
+
+
+def _replayed(dates: list[str] | None) -> list[str] | None:
+    try:
+        return (
+            None if dates is None else ["" if one == "none" else date.fromisoformat(one).isoformat() for one in dates]
+        )
+    except ValueError as error:
+        raise ConfigError("--replay", [("--dt", f"must be dates such as 2026-11-20, or none: {error}")]) from error
 
 
 def _on_spark(master: str | None, job: Job, tasks: Sequence[Task]) -> list[Outcome]:

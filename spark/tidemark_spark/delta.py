@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.errors import ConfigError
@@ -20,12 +20,18 @@ from tidemark_spark.sink import table_schema
 _CONFIGURATION: Final = {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
 """Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all clean-up."""
 
+_KAFKA: Final = "kafka_"
+_REBUILD: Final = (
+    "columns are only ever added; another type needs all dates rebuilt, into a table of another name, and so does a "
+    "column that goes"
+)
+
 
 def open_or_create(lake: Lake) -> DeltaTable:
     """The table, created if there is none; safe when several create it at once.
 
     Raises:
-        ConfigError: the topic keeps a column that the table was made without.
+        ConfigError: the topic's columns are not those of the table, and cannot become them.
     """
     table = open_table(lake) or DeltaTable.create(
         lake.url,
@@ -36,17 +42,61 @@ def open_or_create(lake: Lake) -> DeltaTable:
         configuration=_CONFIGURATION,
         storage_options=lake.delta_options,
     )
-    missing = {*delta_schema(lake).names} - {field.name for field in table.schema().fields}
-    if missing:
-        rule = f"the table was made without {', '.join(sorted(missing))}; leave it out, or name another table"
-        raise ConfigError(f"topic {lake.topic.cluster}/{lake.topic.topic}", [("keep", rule)])
+    check_columns(lake, table)
     return table
 
 
 def delta_schema(lake: Lake) -> pa.Schema:
     """The table's columns: those of the files, and ``dt``. All may be null, so that columns can be added later."""
-    fields = [field.with_nullable(True) for field in table_schema(lake.topic.keep)]
+    fields = [field.with_nullable(True) for field in table_schema(lake.topic)]
     return pa.schema([*fields, pa.field("dt", pa.date32())])
+
+
+def check_columns(lake: Lake, table: DeltaTable) -> list[Field]:
+    """The columns of a parser that ``table`` lacks, and that can be added.
+
+    Raises:
+        ConfigError: the topic keeps a column of Kafka's that the table was made without, or a parser's column has
+            another type, or is gone.
+    """
+    wanted = {field.name: field for field in Schema.from_arrow(delta_schema(lake)).fields}
+    there = {field.name: field for field in table.schema().fields}
+    missing = [field for name, field in wanted.items() if name not in there]
+    kafka = sorted(field.name for field in missing if field.name.startswith(_KAFKA))
+    problems = []
+    if kafka:
+        rule = f"the table was made without {', '.join(kafka)}; leave it out, or name another table"
+        problems.append(("keep", rule))
+    for name, field in there.items():
+        if name not in wanted and not name.startswith(_KAFKA):
+            problems.append(("parser", f"the table has a column {name}, and the parser has none: {_REBUILD}"))
+        elif name in wanted and wanted[name].type != field.type:
+            change = f"column {name} is {_type(field)} in the table, and {_type(wanted[name])} by the parser"
+            problems.append(("parser", f"{change}: {_REBUILD}"))
+    folded = {name.casefold(): name for name in there}
+    problems += [
+        ("parser", f"column {one.name}: the table has {folded[one.name.casefold()]}, which engines do not tell apart")
+        for one in missing
+        if one.name.casefold() in folded
+    ]
+    if problems:
+        raise ConfigError(f"topic {lake.topic.cluster}/{lake.topic.topic}", problems)
+    return missing
+
+
+def add_columns(lake: Lake, table: DeltaTable) -> bool:
+    """Add the parser's columns that ``table`` lacks, in a commit of their own; whether there were any.
+
+    Any error leaves the outcome unknown. Open the table again thereafter: others may have committed before.
+    """
+    missing = check_columns(lake, table)
+    if missing:
+        table.alter.add_columns(missing)
+    return bool(missing)
+
+
+def _type(field: Field) -> str:
+    return str(json.loads(field.to_json())["type"])
 
 
 def commit(table: DeltaTable, ledger: Ledger, files: Iterable[DataFile], removed: Iterable[LiveFile]) -> None:

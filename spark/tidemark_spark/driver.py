@@ -8,15 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
-from tidemark.evidence import EvidenceRow, evidence_key, landed_in, read_evidence, to_parquet
+from tidemark.evidence import PARSED, EvidenceRow, evidence_key, landed_in, read_evidence, to_parquet
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
 from tidemark.store import put_once
 from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark_spark.delta import check_columns
 from tidemark_spark.job import Execute, Job, Outcome
 from tidemark_spark.publish import check_fresh, check_untampered, publish
 from tidemark_spark.settle import Change, settle
@@ -59,10 +61,12 @@ def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         outcomes = execute(Job.of(lake, plan), plan.tasks) if plan.tasks else []
     with _timed(seconds, "publish"):
         change = settle(plan, outcomes)
-        if plan.kind == "rebuild":
-            _check_same_rows(lake, plan, change.evidence)
+        if plan.kind != "ingest":
+            change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
         elif not _moves(plan, change):
             raise StaleRun(_why(outcomes))
+        if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
+            return _empty(plan)  # nothing passes: it stays where it is
         _write_evidence(lake, plan, change)
         ledger = publish(lake, plan, change)
     read = sum(one.bytes_read for one in outcomes)
@@ -81,6 +85,8 @@ def _earlier(lake: Lake, plan: RunPlan) -> RunResult | None:
         live = live_files(table) if table is not None else []
         check_untampered(lake, ledger, live)
         check_fresh(plan, ledger, live)
+        if table is not None:
+            check_columns(lake, table)
         return None
     key = lake.keys.result(plan.attempt)
     try:
@@ -111,22 +117,44 @@ def _why(outcomes: Iterable[Outcome]) -> str:
     return "; ".join(one.stop.detail for one in outcomes if one.stop)
 
 
-def _check_same_rows(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> None:
-    """Raise unless a rebuild's files hold exactly the rows of those that they replace."""
-    before = landed_in(lake, plan.removes)
+def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> list[EvidenceRow]:
+    """The evidence that the quarantined and filtered rows which ``plan`` replaces hold no more.
+
+    Raises:
+        ContinuityError: the run classed other rows than exactly those that it replaces.
+    """
+    before = landed_in(lake, plan.replaced)
     rows, total = sum_of(evidence)
     if (rows, total) != (before.rows, before.hash128):
+        what = f"dates {', '.join(plan.dates)}" if plan.dates else "its quarantined rows"
         raise ContinuityError(
-            f"{lake.url}: dates {', '.join(plan.dates)} hold {before.rows} rows, and made again {rows}, or others; "
-            "rows may have changed their date with the topic's settings: rebuild the dates before and after as well"
+            f"{lake.url}: {what} hold {before.rows} rows, and made again {rows}, or others; rows may have changed "
+            "their date with the topic's settings: rebuild the dates before and after as well, and replay refused rows"
         )
+    return [
+        EvidenceRow(
+            incarnation=one.incarnation,
+            partition=one.partition,
+            first=one.first,
+            next=one.next,
+            offset_class="superseded",
+            rows=one.rows,
+            dt=date.fromisoformat(one.dt) if one.dt else None,
+            segment=one.segment,
+            byte_start=one.byte_start,
+            byte_end=one.byte_end,
+            hash128=one.hash128,
+            file=one.file,
+        )
+        for one in before.aside
+    ]
 
 
 def sum_of(evidence: Iterable[EvidenceRow]) -> tuple[int, int]:
-    """(number, hash) of the landed rows of ``evidence``."""
+    """(number, hash) of the landed, quarantined and filtered rows of ``evidence``."""
     rows = total = 0
     for row in evidence:
-        if row.offset_class == "landed" and row.hash128 is not None:
+        if row.offset_class in PARSED and row.hash128 is not None:
             rows += row.rows
             total = combine(total, row.hash128)
     return rows, total

@@ -28,6 +28,7 @@ class Job:
     configuration: str
     code: str
     created_at: datetime
+    kind: Literal["ingest", "rebuild", "replay"]
     dates: frozenset[date]
     partitions: dict[tuple[int, int], PartitionPlan]
 
@@ -44,6 +45,7 @@ class Job:
             configuration=plan.configuration,
             code=plan.code,
             created_at=plan.created_at,
+            kind=plan.kind,
             dates=frozenset(date.fromisoformat(one) for one in plan.dates),
             partitions={part.key: part for part in plan.partitions},
         )

@@ -20,7 +20,7 @@ from tidemark.runs import RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files
-from tidemark_spark.delta import commit, open_or_create
+from tidemark_spark.delta import add_columns, commit, open_or_create
 from tidemark_spark.job import DataFile
 from tidemark_spark.settle import Change
 
@@ -52,6 +52,8 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             check_untampered(lake, current, live)
             check_fresh(plan, current, live)
             _check_files(lake, change.files)
+            if add_columns(lake, table):
+                continue  # that was a commit of its own: nothing that was read before it counts
             removed = [one for one in live if one.path in set(plan.removes)]
             ledger = _written(lake, rebased(current, plan, change, removed))
             commit(table, ledger, change.files, removed)
@@ -80,6 +82,9 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None
             state = ledger.by_partition.get(part.key)
             if state is not None and (state.next_offset != part.start or part.deleted_before_upload):
                 raise StaleRun(f"partition {part.partition} goes on at {state.next_offset} by now, not at {part.start}")
+    for dt in plan.supersedes:
+        if ledger.superseded.get(dt, 0) > plan.ledger_n:
+            raise StaleRun(f"refused rows of {dt or 'no date'} were rebuilt or replayed since the plan")
     gone = sorted(set(plan.removes) - {one.path for one in live})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
@@ -108,6 +113,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
         dates_changed=tuple(changed),
         rows=current.rows + sum(added.values()) - sum(taken.values()),
         landed=(*current.landed, plan.attempt),
+        superseded={**current.superseded, **dict.fromkeys(plan.supersedes, current.n + 1)},
         configuration=plan.configuration,
         code=plan.code,
         committed_at=utc_now(),
@@ -129,7 +135,7 @@ def _date(
     known = dates.get(dt, DateState(rows=0))
     fresh = added.get(dt, 0)
     update: dict[str, object] = {"rows": known.rows + fresh - taken.get(dt, 0)}
-    if kind == "ingest" and known.state != "open":
+    if kind != "rebuild" and fresh and known.state != "open":
         update |= {"state": "reopened", "late_rows": known.late_rows + fresh}
     return known.model_copy(update=update)
 

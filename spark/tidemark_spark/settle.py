@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.evidence import EvidenceRow, OffsetClass
+from tidemark.evidence import PARSED, EvidenceRow, OffsetClass
 from tidemark.gaps import Gap, GapReason
 from tidemark.intervals import Intervals
 from tidemark.ledger import PartitionState
@@ -21,7 +21,7 @@ from tidemark_spark.job import DataFile, Outcome, Stop
 class Change(NamedTuple):
     """What a run wants to commit: files to add, their evidence, and the state of each partition thereafter.
 
-    ``partitions`` is empty for a rebuild, which moves no offsets.
+    ``partitions`` is empty for a rebuild and a replay, which move no offsets.
     """
 
     files: tuple[DataFile, ...]
@@ -38,8 +38,8 @@ def settle(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
     by_partition: dict[tuple[int, int], list[Outcome]] = {part.key: [] for part in plan.partitions}
     for one in sorted(outcomes, key=lambda one: one.from_offset):
         by_partition[one.incarnation, one.partition].append(one)
-    if plan.kind == "rebuild":
-        return _rebuilt(plan, by_partition)
+    if plan.kind != "ingest":
+        return _again(plan, by_partition)
     parts = [_landed(plan, part, by_partition[part.key]) for part in plan.partitions]
     return Change(
         files=tuple(file for part in parts for file in part.files),
@@ -76,17 +76,18 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     return Change(tuple(file for one in kept for file in one.files), tuple(evidence), (_state(plan, part, at, stop),))
 
 
-def _rebuilt(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
+def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
+    """A rebuild or a replay: the records' classes alone; the driver checks that no record is new or gone."""
     for part in plan.partitions:
         for one in by_partition[part.key]:
             if one.stop:
                 raise ContinuityError(f"{_name(plan, part)}: cannot be rebuilt: {one.stop.detail}")
             counted = sum(row.rows for row in one.evidence) + one.other_rows
-            if counted != one.next_offset - one.from_offset:
+            if plan.kind == "rebuild" and counted != one.next_offset - one.from_offset:
                 raise ContinuityError(f"{_name(plan, part)}: {counted} offsets have a class from {one.from_offset} on")
     outcomes = [one for part in plan.partitions for one in by_partition[part.key]]
-    landed = tuple(row for one in outcomes for row in one.evidence if row.offset_class == "landed")
-    return Change(tuple(file for one in outcomes for file in one.files), landed, ())
+    parsed = tuple(row for one in outcomes for row in one.evidence if row.offset_class in PARSED)
+    return Change(tuple(file for one in outcomes for file in one.files), parsed, ())
 
 
 def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRow], covered: int) -> None:

@@ -15,23 +15,30 @@ from tidemark.decode.rowhash import row_hash_sum
 from tidemark.evidence import EvidenceRow
 from tidemark.hashsum import combine
 from tidemark.ledger import file_digest
+from tidemark.parsers.base import Parser
+from tidemark.parsers.build import parser_of
 from tidemark.records import BatchHeader
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import Store, open_store
-from tidemark.topics import Column
+from tidemark.topics import TopicSettings
 from tidemark_spark.dates import DateSplitter, take, timestamps
 from tidemark_spark.job import DataFile, Job
 from tidemark_spark.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from tidemark_spark.quarantine import refused_batch, refused_rows
+from tidemark_spark.quarantine import UNDATED, Origin, refused_batch, refused_rows
 from tidemark_spark.writer import DateFiles
 
 _ALWAYS: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
 
 
-def table_schema(keep: tuple[Column, ...]) -> pa.Schema:
-    """The schema of a data file: Kafka's columns that the topic keeps, in their order; ``dt`` is in the path alone."""
-    names = {*_ALWAYS, *(f"kafka_{one}" for one in keep)}
-    return pa.schema([one for one in SCHEMA if one.name in names])
+def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schema:
+    """The schema of a data file: Kafka's columns that the topic keeps, then the parser's; ``dt`` is in the path alone.
+
+    Raises:
+        ConfigError: the topic's parser cannot be made.
+    """
+    names = {*_ALWAYS, *(f"kafka_{one}" for one in topic.keep)}
+    parser = parser or parser_of(topic.parser, f"{topic.cluster}/{topic.topic}")
+    return pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
 
 
 class Added(NamedTuple):
@@ -63,8 +70,8 @@ class _Output:
     task: Task
     folder: str
     name_of: Callable[[int, int], str]
-    offset_class: Literal["landed", "quarantined"]
-    contents: dict[date, dict[int, Added]] = field(default_factory=dict)
+    offset_class: Literal["landed", "quarantined", "filtered"]
+    contents: dict[date | None, dict[int, Added]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     evidence: list[EvidenceRow] = field(default_factory=list)
 
@@ -74,31 +81,38 @@ class _Output:
             store, schema, lambda dt, first, last: f"{self.folder}/{self._path(dt, first, last)}", self._done
         )
 
-    def record(self, dt: date, number: int, added: Added) -> None:
+    def record(self, dt: date | None, number: int, added: Added) -> None:
         """Take account of rows of range ``number`` that were written to the file of ``dt``."""
         parts = self.contents.setdefault(dt, {})
         parts[number] = parts[number].then(added) if number in parts else added
 
-    def _path(self, dt: date, first: int, last: int) -> str:
-        return f"dt={dt.isoformat()}/{self.name_of(first, last)}"
+    def close(self) -> None:
+        """Record what no writer completes, because it is written nowhere."""
+        for dt, parts in sorted(self.contents.items(), key=lambda one: (one[0] is None, one[0] or date.min)):
+            first, last = parts[min(parts)].first, parts[max(parts)].last
+            self._done(dt, f"{self.folder}/{self._path(dt, first, last)}", 0)
 
-    def _done(self, dt: date, key: str, size: int) -> None:
+    def _path(self, dt: date | None, first: int, last: int) -> str:
+        return f"{f'dt={dt.isoformat()}' if dt else UNDATED}/{self.name_of(first, last)}"
+
+    def _done(self, dt: date | None, key: str, size: int) -> None:
         parts = self.contents.pop(dt)
         path = key.removeprefix(f"{self.folder}/")
         rows = [added for _, added in sorted(parts.items())]
-        self.files.append(
-            DataFile(
-                path=path,
-                size=size,
-                rows=sum(one.rows for one in rows),
-                dt=dt,
-                partition=self.task.partition,
-                first_offset=rows[0].first,
-                last_offset=rows[-1].last,
-                min_timestamp=min(one.min_timestamp for one in rows),
-                max_timestamp=max(one.max_timestamp for one in rows),
+        if dt is not None and self.offset_class == "landed":
+            self.files.append(
+                DataFile(
+                    path=path,
+                    size=size,
+                    rows=sum(one.rows for one in rows),
+                    dt=dt,
+                    partition=self.task.partition,
+                    first_offset=rows[0].first,
+                    last_offset=rows[-1].last,
+                    min_timestamp=min(one.min_timestamp for one in rows),
+                    max_timestamp=max(one.max_timestamp for one in rows),
+                )
             )
-        )
         for number, added in sorted(parts.items()):
             source = self.task.ranges[number]
             self.evidence.append(
@@ -120,11 +134,15 @@ class _Output:
 
 
 class Sink:
-    """Sorts the rows of a task into files. A rebuild keeps rows of its dates alone, and refuses nothing anew."""
+    """Parses the rows of a task and sorts them into files. A rebuild keeps rows of its dates alone.
+
+    A row belongs to a date as :class:`tidemark_spark.dates.Split` says; batches that cannot be decoded to none.
+    """
 
     def __init__(self, job: Job, task: Task) -> None:
         self._job, self._task = job, task
         self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
+        self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
         labels = [one.label for one in task.ranges]
         digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)
 
@@ -132,9 +150,10 @@ class Sink:
             return f"{job.generation}_{task.partition}_{first}_{last}_{digest}.parquet"
 
         store = open_store(job.lake_store, job.options)
-        self._schema = table_schema(job.topic.keep)
+        self._schema = table_schema(job.topic, self._parser)
         self._landed = _Output(task, job.keys.root, name_of, "landed")
         self._refused = _Output(task, job.keys.quarantine, name_of, "quarantined")
+        self._filtered = _Output(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
         self._landed_files = self._landed.opened(store, self._schema)
         self._refused_files = self._refused.opened(store, QUARANTINE_SCHEMA)
         self.other_rows = 0
@@ -148,21 +167,23 @@ class Sink:
 
     def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
         """Take decoded rows of range ``number``, which is ``part``."""
-        split = self._splitter.split(rows, part.uploaded_at)
-        for dt, chosen in split.by_date:
-            if self._job.dates and dt not in self._job.dates:
-                self.other_rows += len(chosen)
-                continue
-            added = _added(chosen)
-            # Written first: to open a file may complete another, of which the record is complete by then.
-            self._landed_files.add(dt, chosen.select(self._schema.names), added.first, added.last)
-            self._landed.record(dt, number, added)
-        if self._job.dates:
-            self.other_rows += len(split.insane)
-        elif len(split.insane):
-            bounds = self._splitter.bounds(part.uploaded_at)
-            refused = refused_rows(rows, split.insane, bounds, part.key, self._job.attempt)
-            self._quarantine(number, refused, _added(take(rows, split.insane)))
+        parsed = self._parser.parse(rows)
+        split = self._splitter.split(rows, parsed, part.uploaded_at)
+        whole = _beside(rows, parsed.columns)
+        for dt, indices in split.landed:
+            if self._wanted(dt, len(indices)):
+                chosen = take(whole, indices)
+                added = _added(chosen)
+                # Written first: to open a file may complete another, of which the record is complete by then.
+                self._landed_files.add(dt, chosen.select(self._schema.names), added.first, added.last)
+                self._landed.record(dt, number, added)
+        for own, indices in split.refused:
+            if self._wanted(own, len(indices)):
+                refused = refused_rows(rows, indices, split.reasons, self._origin(part))
+                self.quarantine(own, number, refused, _added(take(rows, indices)))
+        for own, indices in split.filtered:
+            if self._wanted(own, len(indices)):
+                self._filtered.record(own, number, _added(take(rows, indices)))
 
     def batch(
         self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
@@ -171,25 +192,47 @@ class Sink:
 
         Those are its records, or all of ``span`` where its header does not tell their number.
         """
-        rows = header.record_count if header.record_count >= 0 else span[1] - span[0]
-        if self._job.dates:
-            self.other_rows += rows
-            return rows
-        partition = self._task.incarnation, self._task.partition
-        refused = refused_batch(header, data, rule, partition, span, part.key, self._job.attempt)
-        self._quarantine(number, refused, Added(rows, span[0], span[1] - 1, 0))
+        rows = offsets_of(header, span)
+        if self._wanted(None, rows):
+            partition = self._task.incarnation, self._task.partition
+            refused = refused_batch(header, data, rule, partition, span, self._origin(part))
+            self.quarantine(None, number, refused, Added(rows, span[0], span[1] - 1, 0))
         return rows
 
+    def quarantine(self, own: date | None, number: int, refused: pa.RecordBatch, added: Added) -> None:
+        """Take refused rows of range ``number``, or a batch, as they lie in quarantine."""
+        self._refused_files.add(own, refused, added.first, added.last)
+        self._refused.record(own, number, added)
+
     def close(self) -> tuple[list[DataFile], list[EvidenceRow]]:
-        """Complete all files: (data files, evidence of landed and quarantined rows)."""
+        """Complete all files: (data files, evidence of landed, quarantined and filtered rows)."""
         self._landed_files.close()
         self._refused_files.close()
-        return self._landed.files, self._landed.evidence + self._refused.evidence
+        self._filtered.close()
+        return self._landed.files, self._landed.evidence + self._refused.evidence + self._filtered.evidence
 
-    def _quarantine(self, number: int, refused: pa.RecordBatch, added: Added) -> None:
-        today = self._job.created_at.date()
-        self._refused_files.add(today, refused, added.first, added.last)
-        self._refused.record(today, number, added)
+    def _wanted(self, dt: date | None, rows: int) -> bool:
+        """Whether rows of ``dt`` are this run's; if not they are counted."""
+        if not self._job.dates or dt in self._job.dates:
+            return True
+        self.other_rows += rows
+        return False
+
+    def _origin(self, part: SegmentRange) -> Origin:
+        return Origin(part.key, part.uploaded_at, self._parser.version, self._job.attempt)
+
+
+def offsets_of(header: BatchHeader, span: tuple[int, int]) -> int:
+    """How many offsets a batch that cannot be decoded accounts for."""
+    return header.record_count if header.record_count >= 0 else span[1] - span[0]
+
+
+def _beside(rows: pa.RecordBatch, columns: pa.RecordBatch) -> pa.RecordBatch:
+    """``rows`` with a parser's columns after Kafka's."""
+    if not columns.num_columns:
+        return rows
+    schema = pa.schema([*rows.schema, *columns.schema])
+    return pa.RecordBatch.from_arrays([*rows.columns, *columns.columns], schema=schema)
 
 
 def _added(rows: pa.RecordBatch) -> Added:

@@ -21,6 +21,7 @@ from tidemark_spark.continuity import Rules, Run, Verdict, judge, missing
 from tidemark_spark.dates import numbers
 from tidemark_spark.job import Job, Outcome, Stop
 from tidemark_spark.reading import Window, windows
+from tidemark_spark.replay import replayed
 from tidemark_spark.sink import Sink
 
 
@@ -31,6 +32,8 @@ def convert(job: Job, task: Task) -> Outcome:
         ContinuityError: a batch has another number of records than its header says, or offsets do not ascend.
         StoreError: a store did not answer, or refused.
     """
+    if job.kind == "replay":
+        return replayed(job, task)
     with Sink(job, task) as sink:
         conversion = _Conversion(job, task, sink)
         stop = conversion.run()

@@ -16,7 +16,9 @@ from typing import Any, BinaryIO, Final, Self, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemark.decode import SCHEMA as KAFKA
 from tidemark.store import Store
+from tidemark_spark.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.upload import upload_once
 
 ROW_GROUP_BYTES: Final = 64 << 20
@@ -31,6 +33,7 @@ _DICTIONARY: Final = {
     "kafka_leader_epoch": "kafka_leader_epoch",
     "reason": "reason",
 }
+_OURS: Final = {*KAFKA.names, *QUARANTINE.names}
 _STATISTICS: Final = {"kafka_partition", "kafka_offset", "kafka_timestamp"}
 _DELTA_ENCODED: Final = {"kafka_offset", "kafka_timestamp"}
 
@@ -54,6 +57,15 @@ class _OpenFile:
         self.waiting, self.waiting_bytes = [], 0
 
 
+def leaves(path: str, kind: pa.DataType) -> list[str]:
+    """The columns of Parquet that a column of ``kind`` becomes."""
+    if isinstance(kind, pa.StructType):
+        return [leaf for one in kind for leaf in leaves(f"{path}.{one.name}", one.type)]
+    if isinstance(kind, pa.ListType):
+        return leaves(f"{path}.list.element", kind.value_type)
+    return [path]
+
+
 class DateFiles:
     """The open files of one task.
 
@@ -65,16 +77,20 @@ class DateFiles:
         self,
         store: Store,
         schema: pa.Schema,
-        key_of: Callable[[date, int, int], str],
-        done: Callable[[date, str, int], None],
+        key_of: Callable[[date | None, int, int], str],
+        done: Callable[[date | None, str, int], None],
     ) -> None:
         self._store = store
         self._schema = schema
         self._key_of = key_of
         self._done = done
-        self._open: dict[date, _OpenFile] = {}
+        self._open: dict[date | None, _OpenFile] = {}
+        parsed = [one for one in schema if one.name not in _OURS]
+        inner = [path for one in parsed for path in leaves(one.name, one.type)]
+        self._dictionary: Any = [_DICTIONARY[name] for name in schema.names if name in _DICTIONARY] + inner
+        self._statistics: Any = [name for name in schema.names if name in _STATISTICS or name in inner]
 
-    def add(self, dt: date, rows: pa.RecordBatch, first: int, last: int) -> None:
+    def add(self, dt: date | None, rows: pa.RecordBatch, first: int, last: int) -> None:
         """Append ``rows``, which account for offsets from ``first`` to ``last``, above those added before."""
         target = self._open.pop(dt, None) or self._start()
         self._open[dt] = target  # the dict's order is that of use
@@ -90,7 +106,7 @@ class DateFiles:
 
     def close(self) -> None:
         """Complete all files, by date."""
-        for dt in sorted(self._open):
+        for dt in sorted(self._open, key=lambda dt: (dt is None, dt or date.min)):
             self._complete(dt)
 
     def __enter__(self) -> Self:
@@ -104,19 +120,18 @@ class DateFiles:
         if len(self._open) == MAX_OPEN:
             self._complete(next(iter(self._open)))
         file = cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))  # noqa: SIM115 - closed when complete
-        names: Any = [_DICTIONARY[name] for name in self._schema.names if name in _DICTIONARY]
         parquet = pq.ParquetWriter(
             file,
             self._schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=names,
-            write_statistics=[name for name in self._schema.names if name in _STATISTICS],
+            use_dictionary=self._dictionary,
+            write_statistics=self._statistics,
             column_encoding={name: "DELTA_BINARY_PACKED" for name in self._schema.names if name in _DELTA_ENCODED},
         )
         return _OpenFile(file, parquet)
 
-    def _complete(self, dt: date) -> None:
+    def _complete(self, dt: date | None) -> None:
         one = self._open.pop(dt)
         with one.file:
             one.flush()

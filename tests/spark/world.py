@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tests.support.raw_builder import RawBuilder
 from tidemark.decode.columns import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
-from tidemark.evidence import read_evidence
+from tidemark.evidence import read_evidence, set_aside
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.planning import plan_ingest, write_plan
@@ -103,16 +103,17 @@ class World:
         return [row for attempt in self.ledger.landed for row in read_evidence(self.lake, attempt).to_pylist()]
 
     def classes(self, partition: int = 0, incarnation: int = 0) -> Counter[str]:
-        """Offsets of a partition by class, as ingests recorded them."""
+        """Offsets of a partition by class, by the evidence that holds."""
         counts: Counter[str] = Counter()
-        for row in self.evidence():
+        for row in self.holding():
             if (row["incarnation"], row["partition"]) == (incarnation, partition):
                 counts[row["class"]] += row["rows"]
         return counts
 
     def quarantine(self) -> list[dict[str, Any]]:
         """The rows of quarantine that count."""
-        files = {row["file"] for row in self.evidence() if row["class"] == "quarantined"}
+        aside = set_aside(self.lake, self.ledger.landed)
+        files = {row.file for row in aside if row.offset_class == "quarantined"}
         return [row for one in sorted(files) for row in self.read(one, self.lake.keys.quarantine).to_pylist()]
 
     def check(self) -> None:
@@ -131,28 +132,35 @@ class World:
                 count, total = named.get(row["file"], (0, 0))
                 named[row["file"]] = count + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
         assert named == {path: self._sum(path) for path in live}
-        ingested = {row["attempt"] for row in evidence} - self._rebuilds()
+        holding = self.holding()
         for state in ledger.partitions:
-            covered = sum(
-                row["rows"]
-                for row in evidence
-                if row["attempt"] in ingested and (row["incarnation"], row["partition"]) == state.key
-            )
-            assert covered == state.next_offset, state
+            covered = [row["rows"] for row in holding if (row["incarnation"], row["partition"]) == state.key]
+            assert sum(covered) == state.next_offset, state
+        refused = Counter(
+            (row["kafka_incarnation"], row["kafka_partition"]) for row in self.quarantine() if not row["batch"]
+        )
+        landed = Counter((row["kafka_incarnation"], row["kafka_partition"]) for row in rows)
+        for key in landed | refused:
+            assert landed[key] + refused[key] <= ledger.by_partition[key].next_offset
 
-    def _rebuilds(self) -> set[int]:
-        found, ledger = set(), self.ledger
-        while ledger.parent:
-            found |= {ledger.attempt} if ledger.kind == "rebuild" else set()
-            key = self.lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-            ledger = Ledger.from_bytes(self.lake.store.get(key).body, key)
-        return found
+    def holding(self) -> list[dict[str, Any]]:
+        """The evidence that holds: not that of files which are gone, or that something supersedes."""
+        live = {one.path for one in self._live()}
+        evidence = self.evidence()
+        superseded = {row["file"] for row in evidence if row["class"] == "superseded"}
+        return [
+            row
+            for row in evidence
+            if row["class"] != "superseded"
+            and (row["class"] != "landed" or row["file"] in live)
+            and (row["class"] not in {"quarantined", "filtered"} or row["file"] not in superseded)
+        ]
 
     def _sum(self, path: str) -> tuple[int, int]:
         table = self.read(path)
         if not set(SCHEMA.names) <= set(table.schema.names):
             return table.num_rows, -1
-        batches = table.cast(SCHEMA).to_batches()
+        batches = table.select(SCHEMA.names).cast(SCHEMA).to_batches()
         total = 0
         for batch in batches:
             total = combine(total, row_hash_sum(batch))

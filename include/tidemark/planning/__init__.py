@@ -2,7 +2,7 @@
 
 * ``raw`` reads what the store holds of a partition
 * ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
-* ``ingest`` and ``rebuild`` plan a run for new offsets, and for dates to make again
+* ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
 
 The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
 level: the scheduler's ``plan`` task runs it too.
@@ -11,6 +11,7 @@ level: the scheduler's ``plan`` task runs it too.
 from tidemark.planning.code import code_digest
 from tidemark.planning.ingest import plan_ingest
 from tidemark.planning.rebuild import plan_rebuild
+from tidemark.planning.replay import plan_replay
 from tidemark.planning.written import find_plan, read_plan, write_plan
 
-__all__ = ["code_digest", "find_plan", "plan_ingest", "plan_rebuild", "read_plan", "write_plan"]
+__all__ = ["code_digest", "find_plan", "plan_ingest", "plan_rebuild", "plan_replay", "read_plan", "write_plan"]

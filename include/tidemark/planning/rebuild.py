@@ -1,7 +1,8 @@
 """The plan of a run that makes dates of a table again from raw, and replaces their files.
 
-Evidence says which offsets the live files of those dates hold. They are converted again; rows of other dates are left
-out. The job refuses the commit unless the new files hold exactly the rows of those that they replace.
+Evidence says which offsets the live files of those dates hold, and which records of those dates were quarantined or
+filtered. All of them are converted again, and any may get another class; rows of other dates are left out. The job
+refuses the commit unless the new classes hold exactly the rows of those that they replace.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import date
 from typing import Final
 
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.evidence import landed_in
+from tidemark.evidence import SetAside, landed_in, set_aside
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import PartitionState, new_attempt
 from tidemark.planning.code import code_digest
@@ -39,12 +40,13 @@ def plan_rebuild(lake: Lake, dates: Iterable[str], *, attempt: int | None = None
     table = open_table(lake)
     ledger = ledger_of(lake, table)
     removes = [one.path for one in live_files(table) if one.dt in wanted] if table is not None else []
-    landed = landed_in(lake, removes)
+    supersedes = files_by_date(one for one in set_aside(lake, ledger.landed) if one.dt in wanted)
+    landed = landed_in(lake, [*removes, *(file for files in supersedes.values() for file in files)])
     unknown = sorted(set(removes) - landed.files)
     if unknown:
         raise ContinuityError(f"{lake.url}/{unknown[0]}: no evidence names this file, so its offsets are unknown")
     raw = RawTopic(lake)
-    lives = raw.incarnations().incarnations if removes else ()
+    lives = raw.incarnations().incarnations if landed.offsets else ()
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(lives[key[0]].topic_id, lives[key[0]].place, *key)
@@ -65,7 +67,16 @@ def plan_rebuild(lake: Lake, dates: Iterable[str], *, attempt: int | None = None
         tasks=tuple(task for _, tasks in planned for task in tasks),
         dates=wanted,
         removes=tuple(removes),
+        supersedes=supersedes,
     )
+
+
+def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
+    """The files of ``rows`` by date, each once, as a plan's ``supersedes`` has them."""
+    found: dict[str, set[str]] = {}
+    for one in rows:
+        found.setdefault(one.dt, set()).add(one.file)
+    return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
 
 
 def _checked(text: str) -> str:

@@ -1,0 +1,150 @@
+"""Parsers alone: values in memory to Arrow columns, in one plain process, by value size and by kind.
+
+MB are of record values as they came, by second of the process's CPU and by second on the clock. Each value has the same
+ten fields whatever its format; two sizes, about 1 KB and about 250 B of JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+import yaml
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+
+from bench.measure import MB, Row
+from tidemark.config import parse
+from tidemark.decode.columns import SCHEMA
+from tidemark.parsers.base import Parser
+from tidemark.parsers.build import parser_of
+from tidemark.topics import Deployment
+
+REPETITIONS: Final = 5
+VALUE_BYTES: Final = 32 << 20
+BATCH_ROWS: Final = 16_384
+
+_FIELDS: Final = {
+    "id": ("int64", "long", FieldDescriptorProto.TYPE_INT64),
+    "user": ("int64", "long", FieldDescriptorProto.TYPE_INT64),
+    "placed": ("timestamp(ms)", "long", FieldDescriptorProto.TYPE_INT64),
+    "amount": ("double", "double", FieldDescriptorProto.TYPE_DOUBLE),
+    "weight": ("double", "double", FieldDescriptorProto.TYPE_DOUBLE),
+    "paid": ("boolean", "boolean", FieldDescriptorProto.TYPE_BOOL),
+    "count": ("int32", "int", FieldDescriptorProto.TYPE_INT32),
+    "country": ("string", "string", FieldDescriptorProto.TYPE_STRING),
+    "session": ("string", "string", FieldDescriptorProto.TYPE_STRING),
+    "text": ("string", "string", FieldDescriptorProto.TYPE_STRING),
+}
+"""By name: the type in the topics file, in Avro, in Protobuf."""
+
+_AVRO: Final = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": name, "type": kinds[1]} for name, kinds in _FIELDS.items()],
+}
+
+
+def measure() -> list[Row]:
+    """All kinds and sizes; the first round, which compiles and warms up, is dropped."""
+    rows: list[Row] = []
+    with TemporaryDirectory() as folder:
+        for size in (1000, 250):
+            records = _records(size)
+            for kind, (settings, encode) in _formats(Path(folder)).items():
+                rows += _measured(kind, size, _parser(settings, Path(folder)), [encode(one) for one in records])
+    return rows
+
+
+def _measured(kind: str, size: int, parser: Parser, values: list[bytes]) -> list[Row]:
+    batches = [_rows(values[start : start + BATCH_ROWS]) for start in range(0, len(values), BATCH_ROWS)]
+    total = sum(map(len, values)) / MB
+    by_cpu, by_clock = [], []
+    for number in range(REPETITIONS + 1):
+        wall, cpu = time.perf_counter(), time.process_time()
+        for batch in batches:
+            if parser.parse(batch).refused:
+                raise RuntimeError(f"{kind}: refuses what was made for it")
+        if number:
+            by_cpu.append(total / (time.process_time() - cpu))
+            by_clock.append(total / (time.perf_counter() - wall))
+    note = f"10 columns, {len(values)} values of {total * MB / len(values):.0f} B, one process, warm"
+    name = f"{kind}, records of {size} B as JSON"
+    return [
+        Row("parsers", f"{name}, by CPU", "MB/s", tuple(by_cpu), note),
+        Row("parsers", f"{name}, by clock", "MB/s", tuple(by_clock), note),
+    ]
+
+
+def _formats(folder: Path) -> dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bytes]]]:
+    """By kind: the parser's settings, and how a record is written."""
+    columns = [{"name": name, "type": kinds[0]} for name, kinds in _FIELDS.items()]
+    (folder / "order.avsc").write_text(json.dumps(_AVRO))
+    schema = fastavro.parse_schema(_AVRO)
+    file = FileDescriptorProto(name="order.proto", package="bench", syntax="proto3")
+    message = file.message_type.add(name="Order")
+    for number, (name, kinds) in enumerate(_FIELDS.items(), 1):
+        message.field.add(name=name, number=number, type=kinds[2], label=FieldDescriptorProto.LABEL_OPTIONAL)
+    (folder / "order.pb").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    order = message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.Order"))
+
+    def avro(record: dict[str, Any]) -> bytes:
+        target = io.BytesIO()
+        fastavro.schemaless_writer(target, schema, record)
+        return target.getvalue()
+
+    return {
+        "json": ({"kind": "json", "columns": columns}, lambda one: json.dumps(one, separators=(",", ":")).encode()),
+        "avro": ({"kind": "avro", "schema": "order.avsc"}, avro),
+        "protobuf": (
+            {"kind": "protobuf", "descriptors": "order.pb", "message": "bench.Order"},
+            lambda one: order(**one).SerializeToString(),
+        ),
+    }
+
+
+def _records(size: int) -> list[dict[str, Any]]:
+    rng = random.Random(1)  # noqa: S311 - the data must be repeatable
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randrange(3, 11))) for _ in range(2000)]
+    return [_record(rng, words, number, size) for number in range(VALUE_BYTES // size)]
+
+
+def _record(rng: random.Random, words: list[str], number: int, size: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "user": rng.randrange(10**7),
+        "placed": 1_770_000_000_000 + number,
+        "amount": round(rng.random() * 1000, 2),
+        "weight": round(rng.random(), 6),
+        "paid": rng.random() < 0.5,
+        "count": rng.randrange(100),
+        "country": rng.choice(("AT", "DE", "FR", "IT")),
+        "session": rng.randbytes(16).hex(),
+        "text": " ".join(rng.choices(words, k=max(1, (size - 190) * 2 // 15))),
+    }
+
+
+def _parser(settings: dict[str, Any], folder: Path) -> Parser:
+    topic = {"topic": "orders", "parser": settings}
+    file = {"cluster": "bench", "raw": {"url": "s3://raw"}, "lake": "s3://lake", "topics": [topic]}
+    deployment = parse(Deployment, yaml.safe_dump(file), str(folder / "topics.yaml"), {})
+    return parser_of(deployment.topics[0].parser, "orders")
+
+
+def _rows(values: list[bytes]) -> pa.RecordBatch:
+    """Kafka's columns, of which a parser reads the value alone."""
+    count = len(values)
+    columns = [
+        pa.array(values, pa.binary()) if one.name == "kafka_value" else pa.nulls(count, one.type) for one in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=SCHEMA.names)

@@ -1,0 +1,139 @@
+"""Avro's types as columns. A logical type of time stays a number while it is read, and becomes a time in Arrow."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.decode.columns import TIMESTAMP_TYPE
+
+_SIMPLE: Final[dict[str, pa.DataType]] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_TIMES: Final[dict[str, pa.DataType]] = {
+    "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": TIMESTAMP_TYPE,
+    "date": pa.date32(),
+}
+_KEPT: Final = {"decimal"}
+"""Logical types that fastavro is to see; the others are read as what they are made of."""
+
+
+class Types:
+    """Translates a schema, whose named types it remembers. All errors are ValueError with the field's path."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Any] = {}
+        self._open: list[str] = []
+
+    def record(self, schema: Any) -> list[pa.Field[Any]]:
+        """The fields of a record, as they are read."""
+        kind = self.arrow(schema, "", "schema")
+        if not isinstance(kind, pa.StructType):
+            raise ValueError("schema: must be that of a record")  # noqa: TRY004 - the file is wrong, not a call
+        return list(kind)
+
+    def arrow(self, schema: Any, space: str, path: str) -> pa.DataType:
+        """The type of ``schema``, in which names without a space are in ``space``."""
+        if isinstance(schema, list):
+            return self._union(schema, space, path)
+        if isinstance(schema, str):
+            return self._name(schema, space, path)
+        if not isinstance(schema, dict) or "type" not in schema:
+            raise ValueError(f"{path}: {schema!r} is no Avro schema")
+        kind = schema["type"]
+        if not isinstance(kind, str) or kind in self._named:
+            return self.arrow(kind, space, path)
+        if kind in {"record", "enum", "fixed"}:
+            return self._declared(schema, kind, space, path)
+        if kind == "array":
+            return pa.list_(self.arrow(schema["items"], space, f"{path}[]"))
+        if kind == "map":
+            value = self.arrow(schema["values"], space, f"{path}{{}}")
+            return pa.map_(pa.string(), value)
+        return self._logical(schema) or self._name(kind, space, path)
+
+    def _union(self, schema: list[Any], space: str, path: str) -> pa.DataType:
+        kinds = [one for one in schema if one != "null"]
+        if len(kinds) != 1:
+            raise ValueError(f"{path}: a union may be of null and one other type; make it a record with a field each")
+        return self.arrow(kinds[0], space, path)
+
+    def _name(self, name: str, space: str, path: str) -> pa.DataType:
+        if name in _SIMPLE:
+            if name == "null":
+                raise ValueError(f"{path}: is always null, which is no column")
+            return _SIMPLE[name]
+        full = name if "." in name or not space else f"{space}.{name}"
+        full = full if full in self._named else name
+        if full in self._open:
+            raise ValueError(f"{path}: {full} holds itself, and a table's columns end somewhere")
+        if full not in self._named:
+            raise ValueError(f"{path}: {name} is no known type")
+        found: pa.DataType = self._named[full]
+        return found
+
+    def _declared(self, schema: dict[str, Any], kind: str, space: str, path: str) -> pa.DataType:
+        name = str(schema.get("name", ""))
+        space = name.rpartition(".")[0] if "." in name else str(schema.get("namespace", space) or "")
+        full = name if "." in name or not space else f"{space}.{name}"
+        if kind == "enum":
+            found: pa.DataType = pa.string()
+        elif kind == "fixed":
+            found = self._logical(schema) or pa.binary()
+        else:
+            self._open.append(full)
+            fields = [
+                pa.field(one["name"], self.arrow(one["type"], space, f"{path}.{one['name']}"))
+                for one in schema["fields"]
+            ]
+            self._open.pop()
+            if not fields:
+                raise ValueError(f"{path}: a record without fields is no column")
+            found = pa.struct(fields)
+        self._named[full] = found
+        return found
+
+    @staticmethod
+    def _logical(schema: dict[str, Any]) -> pa.DataType | None:
+        name = schema.get("logicalType")
+        if name == "decimal":
+            return pa.decimal128(schema["precision"], schema.get("scale", 0))
+        found: pa.DataType | None = _TIMES.get(str(name))
+        return found
+
+
+def table_type(kind: pa.DataType) -> pa.DataType:
+    """As it stands in the table: all times in microseconds, a map as a list of its entries."""
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP_TYPE
+    if isinstance(kind, pa.StructType):
+        return pa.struct([pa.field(one.name, table_type(one.type)) for one in kind])
+    if isinstance(kind, pa.MapType):
+        return pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", table_type(kind.item_type))]))
+    if isinstance(kind, pa.ListType):
+        return pa.list_(table_type(kind.value_type))
+    return kind
+
+
+def without_times(schema: Any) -> Any:
+    """``schema`` without the logical types that are better read as what they are made of."""
+    if isinstance(schema, list):
+        return [without_times(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != "logicalType" or value in _KEPT}
+    for key in ("type", "items", "values"):
+        if key in kept:
+            kept[key] = without_times(kept[key])
+    if isinstance(kept.get("fields"), list):
+        kept["fields"] = [{**one, "type": without_times(one["type"])} for one in kept["fields"]]
+    return kept

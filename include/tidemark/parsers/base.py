@@ -1,0 +1,167 @@
+"""What a parser promises, and what all parsers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidemark.decode.columns import TIMESTAMP_TYPE, array, octets
+from tidemark.parsers.settings import EventTime
+
+MAX_REASON: Final = 300
+"""Characters of a reason; what a library says may quote a whole record."""
+
+_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_DAY: Final = 86_400_000_000
+_LIMIT: Final = (1 << 63) - 1
+
+Bits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a parser made of a batch of rows.
+
+    ``columns`` has as many rows as the batch, null where a row is refused or has no bytes to parse. ``refused`` says
+    why, by row. ``filtered`` are the rows that the parser leaves out on purpose, if any. ``event_time`` is int64,
+    microseconds since 1970, null where a row tells none; numbers out of int64's range are its ends.
+    """
+
+    columns: pa.RecordBatch
+    refused: Mapping[int, str] = field(default_factory=dict)
+    filtered: Bits | None = None
+    event_time: pa.Array[Any] | None = None
+
+
+class Parser(Protocol):
+    """A pure function of its settings and of the rows. Made once for each task; memory is bounded by the rows'."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns that it adds to Kafka's own; all may be null."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Kind and number, such as ``json/1``: what stands beside a refused row."""
+        ...
+
+    def parse(self, rows: pa.RecordBatch) -> Parsed:
+        """Parse rows with Kafka's columns.
+
+        Raises:
+            ParserError: the parser itself is at fault; no row is to blame.
+            RegistryUnavailable: a schema could not be fetched for now.
+        """
+        ...
+
+
+def shortened(reason: str) -> str:
+    """``reason`` in one line of at most MAX_REASON characters."""
+    text = " ".join(reason.split())
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 3]}..."
+
+
+def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array[Any] | None:
+    """The event time, in whole microseconds, of ``columns``; its field may lie within structs: ``meta.at``."""
+    if wanted is None:
+        return None
+    column = column_at(columns, wanted.field)
+    valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    kind = column.type
+    if pa.types.is_date(kind):
+        values, factor = _integers(column.cast(pa.int32()).cast(pa.int64())), _DAY
+    elif pa.types.is_timestamp(kind):
+        values, factor = _integers(column.cast(TIMESTAMP_TYPE).view(pa.int64())), 1
+    else:
+        values = _integers(column.cast(pa.int64()))
+        factor = _MICROSECONDS.get(wanted.unit or "us", 0)
+    scaled = values // 1000 if factor == 0 else _multiplied(values, factor)
+    return array(pa.int64(), scaled, np.packbits(valid, bitorder="little"))
+
+
+def column_at(columns: pa.RecordBatch, path: str) -> pa.Array[Any]:
+    """The column under ``path``, whose points lead into structs unless a column has them in its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if path in columns.schema.names:
+        return columns.column(path)
+    name, *inner = path.split(".")
+    if name not in columns.schema.names:
+        raise ValueError(f"there is no column {name}")
+    found: pa.Array[Any] = columns.column(name)
+    for key in inner:
+        if not pa.types.is_struct(found.type) or found.type.get_field_index(key) < 0:
+            raise ValueError(f"there is no {key} in {path}")
+        found = pc.struct_field(found, key)
+    return found
+
+
+def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
+    """Raise ValueError unless ``wanted`` leads to a time in ``columns``, or to a number with a unit."""
+    if wanted is None:
+        return
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in columns], schema=columns)
+    kind = column_at(empty, wanted.field).type
+    if pa.types.is_integer(kind):
+        if wanted.unit is None:
+            raise ValueError(f"event_time.unit: {wanted.field} is a number, so its unit is needed")
+    elif not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise ValueError(f"event_time.field: {wanted.field} is {kind}, neither a time nor a whole number")
+    elif wanted.unit is not None:
+        raise ValueError(f"event_time.unit: {wanted.field} has a time's type, which tells its unit")
+
+
+def no_rows(columns: pa.Schema, rows: int) -> pa.RecordBatch:
+    """``rows`` rows of nothing but nulls."""
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, one.type) for one in columns], schema=columns)
+
+
+Made = TypeVar("Made")
+
+
+def bisected(
+    rows: int, attempt: Callable[[int, int], Made], alone: Callable[[int], Made], *, smallest: int = 1
+) -> list[tuple[int, int, Made]]:
+    """Cut ``[0, rows)`` so that ``attempt`` succeeds on each piece, in order: (start, end, what was made).
+
+    A piece that fails (ValueError, of which Arrow's own errors are) is halved; where it has no more than ``smallest``
+    rows, ``alone`` makes them one by one.
+    """
+    made: list[tuple[int, int, Made]] = []
+    waiting = [(0, rows)] if rows else []
+    while waiting:
+        start, end = waiting.pop()
+        try:
+            made.append((start, end, attempt(start, end)))
+        except ValueError:
+            if end - start <= smallest:
+                made += [(row, row + 1, alone(row)) for row in range(start, end)]
+            else:
+                middle = (start + end) // 2
+                waiting += [(middle, end), (start, middle)]
+    return made
+
+
+def _integers(column: pa.Array[Any]) -> NDArray[np.int64]:
+    if not len(column):
+        return np.empty(0, np.int64)
+    data = octets(column.buffers()[1])
+    return np.frombuffer(data, np.int64, len(column), column.offset * 8)
+
+
+def _multiplied(values: NDArray[np.int64], factor: int) -> NDArray[np.int64]:
+    """The products, held to the range of int64."""
+    low, high = -(_LIMIT // factor), _LIMIT // factor
+    product: NDArray[np.int64] = np.clip(values, low, high) * np.int64(factor)
+    product[values > high] = _LIMIT
+    product[values < low] = -_LIMIT
+    return product

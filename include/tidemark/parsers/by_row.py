@@ -1,0 +1,86 @@
+"""Parsers whose library is called once for each record: from what it answers to Arrow, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode.columns import array
+from tidemark.parsers.base import Parsed, bisected, event_time_of, shortened
+from tidemark.parsers.settings import EventTime
+
+PIECE_ROWS: Final = 4096
+"""Rows that are Python objects at a time."""
+
+
+class RefusedRecord(ValueError):
+    """A record that cannot be read; the message is the reason."""
+
+
+def parse_by_row(
+    values: pa.Array[Any],
+    read: Callable[[bytes], dict[str, Any]],
+    raw: pa.Schema,
+    columns: pa.Schema,
+    event_time: EventTime | None,
+) -> Parsed:
+    """Read each of ``values`` that is not null by ``read``, which raises RefusedRecord.
+
+    What it answers has the fields of ``raw``, and is cast to ``columns``, of the same names.
+    """
+    refused: dict[int, str] = {}
+    pieces = [
+        _piece(values.slice(start, PIECE_ROWS), start, read, raw, columns, refused)
+        for start in range(0, len(values), PIECE_ROWS)
+    ]
+    table = pa.Table.from_batches([batch for piece in pieces for batch in piece], columns).combine_chunks()
+    [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
+    return Parsed(batch, refused, None, event_time_of(batch, event_time))
+
+
+def _piece(
+    values: pa.Array[Any],
+    first: int,
+    read: Callable[[bytes], dict[str, Any]],
+    raw: pa.Schema,
+    columns: pa.Schema,
+    refused: dict[int, str],
+) -> list[pa.RecordBatch]:
+    found: list[dict[str, Any] | None] = []
+    for row, value in enumerate(values.to_pylist(), first):
+        try:
+            found.append(None if value is None else read(value))
+        except RefusedRecord as error:
+            refused[row] = shortened(str(error))
+            found.append(None)
+    kind = pa.struct(list(raw))
+    target = pa.struct(list(columns))
+
+    def made(start: int, end: int) -> pa.Array[Any]:
+        try:
+            return pa.array(found[start:end], kind).cast(target)
+        except OverflowError as error:
+            raise ValueError(str(error)) from error
+
+    def alone(row: int) -> pa.Array[Any]:
+        try:
+            return made(row, row + 1)
+        except ValueError as error:
+            refused[first + row] = shortened(f"its values do not fit the table: {error}")
+            return pa.nulls(1, target)
+
+    return [_columns(one, columns) for _, _, one in bisected(len(found), made, alone)]
+
+
+def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:
+    """The fields of ``structs``, null where a struct is."""
+    batch = pa.RecordBatch.from_struct_array(cast("pa.StructArray", structs))
+    if not structs.null_count:
+        return batch
+    valid: Any = structs.is_valid().to_numpy(zero_copy_only=False)
+    bits = np.packbits(valid, bitorder="little")
+    taken = batch.take(array(pa.int64(), np.arange(len(batch)), bits))
+    return pa.RecordBatch.from_arrays(taken.columns, schema=columns)

@@ -1,0 +1,124 @@
+"""``module:function``: somebody's own parser over Arrow batches, held to what its settings declare.
+
+``function(rows)`` gets a record batch with Kafka's columns (:data:`tidemark.decode.columns.SCHEMA`) and returns the
+declared columns as a record batch with as many rows; or an :class:`Answer`, or a tuple like one. It must be a pure
+function of the rows, and must not mind how they are cut into batches.
+
+Where it raises a ValueError, TypeError, LookupError or ArithmeticError, the batch is halved until it does not; a row
+that makes it raise all by itself is refused. Any other error ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.errors import ParserError
+from tidemark.parsers.base import Parsed, bisected, event_time_of, no_rows, shortened
+from tidemark.parsers.conversion import arrow_type
+from tidemark.parsers.settings import FunctionParser
+
+_OF_ROWS: Final = (ValueError, TypeError, LookupError, ArithmeticError)
+
+_NONE: Final[Mapping[int, str]] = {}
+
+
+class Answer(NamedTuple):
+    """What a function may return: columns, why rows are refused, and which rows are kept (a boolean array)."""
+
+    columns: pa.RecordBatch
+    refused: Mapping[int, str] = _NONE
+    keep: pa.Array[Any] | None = None
+
+
+class _Failed(ValueError):
+    """The function raised; the message says what."""
+
+
+class FunctionColumns:
+    """The parser of kind ``function``."""
+
+    def __init__(self, settings: FunctionParser) -> None:
+        self._settings = settings
+        self._function = settings.load()
+        self.columns: pa.Schema = pa.schema(
+            [pa.field(one.name, arrow_type(one.parsed_type)) for one in settings.columns]
+        )
+        self._required = [one.name for one in settings.columns if one.required]
+
+    @property
+    def version(self) -> str:
+        """The function's name, and the version that its author gave it."""
+        return f"function/{self._settings.function}/{self._settings.version}"
+
+    def parse(self, rows: pa.RecordBatch) -> Parsed:
+        """See :class:`tidemark.parsers.base.Parser`."""
+        refused: dict[int, str] = {}
+        keep = np.ones(len(rows), np.bool_)
+
+        def attempt(start: int, end: int) -> Answer:
+            return self._call(rows.slice(start, end - start))
+
+        def alone(row: int) -> Answer:
+            try:
+                return attempt(row, row + 1)
+            except _Failed as error:
+                return Answer(no_rows(self.columns, 1), {0: str(error)})
+
+        pieces = bisected(len(rows), attempt, alone)
+        for start, end, answer in pieces:
+            refused |= {start + row: shortened(reason) for row, reason in answer.refused.items()}
+            if answer.keep is not None:
+                keep[start:end] = _mask(answer.keep)
+        table = pa.Table.from_batches([answer.columns for _, _, answer in pieces], self.columns).combine_chunks()
+        [columns] = table.to_batches() or [no_rows(self.columns, 0)]
+        filtered: NDArray[np.bool_] | None = ~keep
+        if keep.all():
+            filtered = None
+        self._check_required(rows, columns, keep, refused)
+        return Parsed(columns, refused, filtered, event_time_of(columns, self._settings.event_time))
+
+    def _call(self, rows: pa.RecordBatch) -> Answer:
+        try:
+            found = self._function(rows)
+        except _OF_ROWS as error:
+            raise _Failed(f"{self._settings.function} raised {type(error).__name__}: {error}") from error
+        answer = found if isinstance(found, Answer) else Answer(*found) if isinstance(found, tuple) else Answer(found)
+        self._check(answer, len(rows))
+        return answer
+
+    def _check(self, answer: Answer, rows: int) -> None:
+        name = self._settings.function
+        columns: Any = answer.columns  # somebody else's word for it
+        is_batch = isinstance(columns, pa.RecordBatch)
+        if not is_batch or not columns.schema.equals(self.columns):
+            got = columns.schema.to_string() if is_batch else type(columns).__name__
+            raise ParserError(f"{name}: must return the columns {self.columns.to_string()}; returned {got}")
+        if len(columns) != rows:
+            raise ParserError(f"{name}: was given {rows} rows and returned {len(columns)}")
+        refused: dict[Any, Any] = dict(answer.refused)
+        wrong = [row for row, why in refused.items() if not (0 <= row < rows and isinstance(why, str) and why)]
+        if wrong:
+            raise ParserError(f"{name}: refuses row {wrong[0]} of {rows}, or gives no reason")
+        if answer.keep is not None and (
+            not pa.types.is_boolean(answer.keep.type) or len(answer.keep) != rows or answer.keep.null_count
+        ):
+            raise ParserError(f"{name}: keep must be {rows} truth values, none of them null")
+
+    def _check_required(
+        self, rows: pa.RecordBatch, columns: pa.RecordBatch, keep: NDArray[np.bool_], refused: dict[int, str]
+    ) -> None:
+        given = _mask(rows.column(f"kafka_{self._settings.columns_from}").is_valid())
+        for name in self._required:
+            missing = given & keep & ~_mask(columns.column(name).is_valid())
+            for row in np.flatnonzero(missing).tolist():
+                refused.setdefault(row, f"{name}: is required, and null")
+
+
+def _mask(values: pa.Array[Any]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return found

@@ -1,0 +1,98 @@
+"""Protobuf: each record by Google's library, as one message of a descriptor set."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from tidemark.parsers.base import Parsed
+from tidemark.parsers.by_row import RefusedRecord, parse_by_row
+from tidemark.parsers.framing import split_frame, split_message
+from tidemark.parsers.protobuf_types import message_fields
+from tidemark.parsers.settings import Content, ProtobufParser
+
+_KNOWN: Final = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "empty", "timestamp", "wrappers"))
+
+
+class ProtobufColumns:
+    """The parser of kind ``protobuf``."""
+
+    version: Final = "protobuf/1"
+
+    def __init__(self, settings: ProtobufParser) -> None:
+        self._settings = settings
+        message = _message(settings.descriptors, settings.message)
+        self._class = message_factory.GetMessageClass(message)
+        self._indexes = _indexes(message)
+        fields = message_fields(message)
+        self._takes = [(name, one.take) for name, one in fields]
+        self.columns: pa.Schema = pa.schema([pa.field(name, one.kind) for name, one in fields])
+
+    def parse(self, rows: pa.RecordBatch) -> Parsed:
+        """See :class:`tidemark.parsers.base.Parser`."""
+        values = rows.column(f"kafka_{self._settings.columns_from}")
+        return parse_by_row(values, self._read, self.columns, self.columns, self._settings.event_time)
+
+    def _read(self, value: bytes) -> dict[str, Any]:
+        if self._settings.framing == "confluent":
+            indexes, value = split_message(split_frame(value)[1])
+            if indexes != self._indexes:
+                raise RefusedRecord(
+                    f"holds message {list(indexes)} of its file, and {self._settings.message} is {list(self._indexes)}"
+                )
+        try:
+            found: Any = self._class.FromString(value)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise RefusedRecord(f"is no {self._settings.message}: {error}") from error
+        if not found.IsInitialized():
+            missing = ", ".join(found.FindInitializationErrors())
+            raise RefusedRecord(f"lacks what {self._settings.message} requires: {missing}")
+        try:
+            return {name: take(found) for name, take in self._takes}
+        except ValueError as error:
+            raise RefusedRecord(f"has a value that no column holds: {error}") from error
+
+
+def _message(descriptors: Content, name: str) -> Descriptor:
+    """The message's descriptor, in a pool of its own. Raises ValueError."""
+    files = FileDescriptorSet()
+    try:
+        files.ParseFromString(descriptors.data)
+    except DecodeError as error:
+        raise ValueError(f"descriptors: {descriptors.path} is no FileDescriptorSet: {error}") from error
+    pool = descriptor_pool.DescriptorPool()
+    present = {one.name for one in files.file}
+    try:
+        for known in _KNOWN:
+            if known not in present:
+                pool.AddSerializedFile(_well_known(known))
+        for one in files.file:
+            pool.AddSerializedFile(one.SerializeToString())
+        return pool.FindMessageTypeByName(name)
+    except KeyError as error:
+        raise ValueError(f"message: {descriptors.path} has no message {name}") from error
+    except TypeError as error:
+        raise ValueError(f"descriptors: {descriptors.path} lacks an import: {error}") from error
+
+
+def _well_known(name: str) -> bytes:
+    from google.protobuf import any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2
+
+    modules: tuple[Any, ...] = (any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2)
+    found: dict[str, bytes] = {one.DESCRIPTOR.name: one.DESCRIPTOR.serialized_pb for one in modules}
+    return found[name]
+
+
+def _indexes(message: Descriptor) -> tuple[int, ...]:
+    """From the file's messages inward, as Confluent's framing counts them."""
+    outer = message.containing_type
+    if outer is None:
+        names = [one.full_name for one in message.file.message_types_by_name.values()]
+        return (names.index(message.full_name),)
+    names = [one.full_name for one in outer.nested_types]
+    return (*_indexes(outer), names.index(message.full_name))

@@ -1,0 +1,118 @@
+"""Protobuf's messages as columns: for each field its type, and how its value is taken from a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from tidemark.decode.columns import TIMESTAMP_TYPE
+
+_F: Final = FieldDescriptor
+_SIMPLE: Final[dict[int, pa.DataType]] = {
+    _F.TYPE_BOOL: pa.bool_(),
+    _F.TYPE_INT32: pa.int32(),
+    _F.TYPE_SINT32: pa.int32(),
+    _F.TYPE_SFIXED32: pa.int32(),
+    _F.TYPE_UINT32: pa.int64(),
+    _F.TYPE_FIXED32: pa.int64(),
+    _F.TYPE_INT64: pa.int64(),
+    _F.TYPE_SINT64: pa.int64(),
+    _F.TYPE_SFIXED64: pa.int64(),
+    _F.TYPE_UINT64: pa.decimal128(20, 0),
+    _F.TYPE_FIXED64: pa.decimal128(20, 0),
+    _F.TYPE_FLOAT: pa.float32(),
+    _F.TYPE_DOUBLE: pa.float64(),
+    _F.TYPE_STRING: pa.string(),
+    _F.TYPE_BYTES: pa.binary(),
+}
+_WRAPPERS: Final = {
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
+}
+_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
+"""The years 1 to 9999, which is what a Timestamp may say."""
+
+Take = Callable[[Any], Any]
+
+
+class Taken(NamedTuple):
+    """A column's type, and what makes its value of a message, or of a value of a field."""
+
+    kind: pa.DataType
+    take: Take
+
+
+def message_fields(message: Descriptor, path: str = "", above: tuple[str, ...] = ()) -> list[tuple[str, Taken]]:
+    """The fields of ``message`` in the order of their declaration; ``take`` is called with the message.
+
+    Raises:
+        ValueError: it holds itself, or has no field; names the field.
+    """
+    if message.full_name in above:
+        raise ValueError(f"{path}: {message.full_name} holds itself, and a table's columns end somewhere")
+    if not message.fields:
+        raise ValueError(f"{path or message.full_name}: a message without fields is no column")
+    above = (*above, message.full_name)
+    return [(one.name, _field(one, f"{path}.{one.name}".lstrip("."), above)) for one in message.fields]
+
+
+def _field(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
+    name = field.name
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        return _map(name, message, path, above)
+    inner = _value(field, path, above)
+    convert = inner.take
+    if field.is_repeated:
+        return Taken(pa.list_(inner.kind), lambda found: [convert(one) for one in getattr(found, name)])
+    if field.has_presence:
+        return Taken(inner.kind, lambda found: convert(getattr(found, name)) if found.HasField(name) else None)
+    return Taken(inner.kind, lambda found: convert(getattr(found, name)))
+
+
+def _map(name: str, message: Descriptor, path: str, above: tuple[str, ...]) -> Taken:
+    key = _value(message.fields_by_name["key"], path, above)
+    value = _value(message.fields_by_name["value"], path, above)
+    kind = pa.list_(pa.struct([pa.field("key", key.kind), pa.field("value", value.kind)]))
+
+    def take(found: Any) -> Any:
+        entries = getattr(found, name)
+        return [{"key": key.take(one), "value": value.take(entries[one])} for one in sorted(entries)]
+
+    return Taken(kind, take)
+
+
+def _value(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
+    """The type of one value of ``field``; ``take`` is called with the value."""
+    message = field.message_type
+    if field.enum_type is not None:
+        return Taken(pa.string(), _enum(field.enum_type))
+    if message is None:
+        return Taken(_SIMPLE[field.type], _same)
+    if message.full_name == "google.protobuf.Timestamp":
+        return Taken(TIMESTAMP_TYPE, _timestamp)
+    if message.full_name in _WRAPPERS:
+        return Taken(_SIMPLE[message.fields_by_name["value"].type], lambda found: found.value)
+    fields = message_fields(message, path, above)
+    takes = [(name, one.take) for name, one in fields]
+    kind = pa.struct([pa.field(name, one.kind) for name, one in fields])
+    return Taken(kind, lambda found: {name: take(found) for name, take in takes})
+
+
+def _enum(enum: EnumDescriptor) -> Take:
+    names = {number: value.name for number, value in enum.values_by_number.items()}
+    return lambda number: names.get(number) or str(number)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _timestamp(found: Any) -> int:
+    """Whole microseconds since 1970. Raises ValueError beyond what a Timestamp may say."""
+    if found.seconds not in _SECONDS or not 0 <= found.nanos < 1_000_000_000:
+        raise ValueError(f"a Timestamp of {found.seconds} seconds and {found.nanos} nanoseconds")
+    return int(found.seconds) * 1_000_000 + int(found.nanos) // 1000

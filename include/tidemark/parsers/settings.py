@@ -1,0 +1,290 @@
+"""What a topics file may say of a topic's parser. Files that it names are read here, once, and travel with it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from tidemark.config import Settings, directory_of
+from tidemark.parsers.column_types import ColumnType, column_type
+
+FORBIDDEN: Final = " ,;{}()\n\t="
+"""Characters that Delta forbids in the name of a column."""
+
+MAX_SCHEMA_BYTES: Final = 16 << 20
+MAX_SCHEMAS: Final = 10_000
+
+Source = Literal["value", "key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file that settings name: its path as they name it, and what it held when they were read."""
+
+    path: str
+    data: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Identifies what the file held, wherever it lay."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ValueError unless all ``names`` may stand as columns beside Kafka's own."""
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = name.casefold()
+        wrong = sorted({char for char in name if char in FORBIDDEN})
+        if not name or wrong:
+            raise ValueError(f"column {name!r}: Delta forbids {wrong or 'empty names'} in the name of a column")
+        if folded == "dt":
+            raise ValueError(f"column {name!r}: dt is the table's own partition column")
+        if folded.startswith("kafka_"):
+            raise ValueError(f"column {name!r}: the prefix kafka_ is that of Kafka's own columns")
+        if folded in seen:
+            raise ValueError(f"column {name!r}: stands twice, as engines do not tell {seen[folded]} and {name} apart")
+        seen[folded] = name
+
+
+def _read(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, Content):
+        return value
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be the path of a file")
+    return _content(directory_of(info) / value, value)
+
+
+def _read_directory(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be the path of a directory with files <id>.avsc")
+    folder = directory_of(info) / value
+    paths = sorted(folder.glob("*.avsc")) if folder.is_dir() else []
+    if not paths or len(paths) > MAX_SCHEMAS:
+        raise ValueError(f"{folder} must be a directory with 1 to {MAX_SCHEMAS} files <id>.avsc")
+    found: dict[int, Content] = {}
+    for path in paths:
+        if not (path.stem.isascii() and path.stem.isdigit()) or str(int(path.stem)) != path.stem:
+            raise ValueError(f"{path} must be named by a schema's number, such as 7.avsc")
+        found[int(path.stem)] = _content(path, str(PurePosixPath(value) / path.name))
+    return found
+
+
+def _content(path: Path, name: str) -> Content:
+    try:
+        if path.stat().st_size > MAX_SCHEMA_BYTES:
+            raise ValueError(f"{path} has more than {MAX_SCHEMA_BYTES} bytes")
+        return Content(name, path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _json_content(content: Content) -> Content:
+    try:
+        json.loads(content.data)
+    except ValueError as error:
+        raise ValueError(f"{content.path} is no JSON: {error}") from error
+    return content
+
+
+def _digest(content: Content) -> str:
+    return content.sha256
+
+
+def _digests(contents: Mapping[int, Content]) -> dict[int, str]:
+    return {number: one.sha256 for number, one in contents.items()}
+
+
+File = Annotated[Content, BeforeValidator(_read), PlainSerializer(_digest)]
+"""The path of a file, from the topics file's own directory."""
+
+JsonFile = Annotated[File, AfterValidator(_json_content)]
+
+Directory = Annotated[dict[int, Content], BeforeValidator(_read_directory), PlainSerializer(_digests)]
+"""The path of a directory with files ``<id>.avsc``."""
+
+
+class EventTime(Settings):
+    """Which of the parser's columns makes ``dt``: a timestamp, a date, or a whole number of ``unit`` since 1970."""
+
+    field: str = Field(min_length=1)
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+
+
+class Column(Settings):
+    """A column that a parser declares."""
+
+    name: str
+    type: str
+    required: bool = False
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, text: str) -> str:
+        column_type(text)
+        return text
+
+    @property
+    def parsed_type(self) -> ColumnType:
+        """The type, taken apart."""
+        return column_type(self.type)
+
+
+class JsonColumn(Column):
+    """... and where it lies in a document: ``a.b.c``, or a list of keys that may have points in them."""
+
+    path: str | tuple[str, ...] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys from the document's top to the value."""
+        if isinstance(self.path, tuple):
+            return self.path
+        return tuple(self.path.split(".")) if self.path else (self.name,)
+
+
+class _Parser(Settings):
+    columns_from: Source = "value"
+    event_time: EventTime | None = None
+
+
+class _Declared(_Parser):
+    """A parser whose columns the topics file declares."""
+
+    def _check_declared(self, columns: tuple[Column, ...]) -> None:
+        if not columns:
+            raise ValueError("columns: at least one is needed; the parser for none is bytes")
+        check_names(one.name for one in columns)
+        if self.event_time:
+            check_event_time(self.event_time, {one.name: one.parsed_type for one in columns})
+
+
+def check_event_time(event_time: EventTime, columns: Mapping[str, ColumnType]) -> None:
+    """Raise ValueError unless ``event_time`` names one of ``columns`` that can be one."""
+    found = columns.get(event_time.field)
+    if found is None:
+        raise ValueError(f"event_time.field: {event_time.field} is none of the columns {', '.join(columns)}")
+    if found.name.startswith("int"):
+        if event_time.unit is None:
+            raise ValueError(f"event_time.unit: {event_time.field} is a number, so its unit is needed")
+    elif found.name not in {"timestamp", "date"}:
+        raise ValueError(f"event_time.field: {event_time.field} is neither a time nor a whole number")
+    elif event_time.unit is not None:
+        raise ValueError(f"event_time.unit: {event_time.field} has a time's type, which tells its unit")
+
+
+class BytesParser(Settings):
+    """Keys, values and headers as they are: no column beyond Kafka's own."""
+
+    kind: Literal["bytes"] = "bytes"
+
+
+class JsonParser(_Declared):
+    """One JSON object a record."""
+
+    kind: Literal["json"]
+    columns: tuple[JsonColumn, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_declared(self.columns)
+        paths: dict[tuple[str, ...], str] = {}
+        for one in self.columns:
+            if not one.keys:
+                raise ValueError(f"column {one.name}: its path has no key")
+            for other, name in paths.items():
+                shorter = min(len(other), len(one.keys))
+                if other[:shorter] == one.keys[:shorter]:
+                    raise ValueError(f"column {one.name}: its path is that of column {name}, or lies within it")
+            paths[one.keys] = one.name
+        return self
+
+
+class Registry(Settings):
+    """Where schemas are found by their number, by the API of Confluent's registry."""
+
+    url: str = Field(pattern=r"^https?://[^/@\s]+(/\S*)?$")
+
+
+class AvroParser(_Parser):
+    """Avro's binary encoding. ``schema`` is the table's: what was written by another is resolved into it."""
+
+    kind: Literal["avro"]
+    schema_file: JsonFile = Field(alias="schema")
+    framing: Literal["none", "confluent"] = "none"
+    registry: Registry | None = None
+    schemas: Directory | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        sources = [one for one in (self.registry, self.schemas) if one is not None]
+        if self.framing == "confluent" and len(sources) != 1:
+            raise ValueError("framing confluent needs either registry.url or schemas, a directory of <id>.avsc")
+        if self.framing == "none" and sources:
+            raise ValueError("registry and schemas are for framing: confluent, whose records name their schema")
+        document = json.loads(self.schema_file.data)
+        fields = document.get("fields") if isinstance(document, dict) else None
+        if not isinstance(fields, list) or document.get("type") != "record":
+            raise ValueError(f"schema: {self.schema_file.path} must be the schema of a record")
+        names = [one["name"] for one in fields if isinstance(one, dict) and isinstance(one.get("name"), str)]
+        check_names(names)
+        _check_root(self.event_time, names)
+        return self
+
+
+class ProtobufParser(_Parser):
+    """Protobuf's wire format; ``descriptors`` is what ``protoc --include_imports --descriptor_set_out`` writes."""
+
+    kind: Literal["protobuf"]
+    descriptors: File
+    message: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+    framing: Literal["none", "confluent"] = "none"
+
+
+class FunctionParser(_Declared):
+    """``module:function``, called with Arrow batches; ``version`` is its author's, changed with what it does."""
+
+    kind: Literal["function"]
+    function: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    version: str = Field(default="1", pattern=r"^[\w.+-]{1,64}$")
+    columns: tuple[Column, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_declared(self.columns)
+        return self
+
+    def load(self) -> Any:
+        """The function itself. Raises ValueError if it cannot be imported."""
+        module, _, name = self.function.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{self.function} cannot be imported: {error}") from error
+
+
+def _check_root(event_time: EventTime | None, names: list[str]) -> None:
+    if event_time and event_time.field.split(".")[0] not in names:
+        raise ValueError(f"event_time.field: {event_time.field} is none of the columns {', '.join(names)}")
+
+
+ParserSettings = Annotated[
+    BytesParser | JsonParser | AvroParser | ProtobufParser | FunctionParser, Discriminator("kind")
+]
+"""What ``parser`` of a topic may be; ``kind`` says which."""

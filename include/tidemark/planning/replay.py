@@ -1,0 +1,86 @@
+"""The plan of a run that parses quarantined rows again, without raw: after a parser, a schema or a setting was mended.
+
+All rows of a date are taken, be there dates or not: what passes lands, the rest is quarantined anew, and the earlier
+rows hold no more. Batches that could not be decoded stay as they are; a rebuild reads them from raw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from itertools import groupby
+
+from tidemark.evidence import SetAside, set_aside
+from tidemark.ledger import Ledger, new_attempt
+from tidemark.planning.code import code_digest
+from tidemark.planning.rebuild import files_by_date
+from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.stored import utc_now
+from tidemark.table import Lake, committed_ledger
+
+
+def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
+    """How to parse the quarantined rows of ``dates`` again (ISO, empty for rows without a date), or of all if None.
+
+    Empty if there are none.
+    """
+    ledger = committed_ledger(lake)
+    aside = [one for one in set_aside(lake, ledger.landed) if one.offset_class == "quarantined"]
+    rows = [one for one in aside if dates is None or one.dt in dates]
+    created = utc_now()
+    tasks = [
+        Task(
+            incarnation=incarnation,
+            topic_id=ledger.by_partition[incarnation, partition].topic_id,
+            partition=partition,
+            ranges=tuple(_range(lake, one, created) for one in group),
+        )
+        for (incarnation, partition, _), group in groupby(rows, lambda one: (one.incarnation, one.partition, one.dt))
+    ]
+    return RunPlan(
+        attempt=new_attempt() if attempt is None else attempt,
+        kind="replay",
+        cluster=lake.topic.cluster,
+        topic=lake.topic.topic,
+        table=lake.topic.table,
+        generation=ledger.generation,
+        ledger_n=ledger.n,
+        ledger_attempt=ledger.attempt,
+        configuration=lake.topic.digest,
+        code=code_digest(),
+        created_at=created,
+        partitions=tuple(
+            _partition(ledger, key, list(group))
+            for key, group in groupby(tasks, lambda one: (one.incarnation, one.partition))
+        ),
+        tasks=tuple(tasks),
+        supersedes=files_by_date(rows),
+    )
+
+
+def _range(lake: Lake, row: SetAside, created: datetime) -> SegmentRange:
+    return SegmentRange(
+        store=lake.deployment.lake_store,
+        key=row.segment,
+        etag="",
+        base_offset=row.first,
+        start=row.byte_start,
+        end=row.byte_end,
+        from_offset=row.first,
+        to_offset=row.next,
+        uploaded_at=created,
+        quarantined=row.file,
+    )
+
+
+def _partition(ledger: Ledger, key: tuple[int, int], tasks: list[Task]) -> PartitionPlan:
+    state = ledger.by_partition[key]
+    return PartitionPlan(
+        incarnation=state.incarnation,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        start=min(one.from_offset for one in tasks),
+        end=max(part.to_offset for one in tasks for part in one.ranges),
+        leader_epoch=state.leader_epoch,
+        lineage=state.lineage,
+    )

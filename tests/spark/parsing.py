@@ -1,0 +1,28 @@
+"""Functions that the tests' topics name as their parsers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def sizes(rows: pa.RecordBatch) -> tuple[Any, ...]:
+    """The size of each value; those of 3 bytes are refused, empty ones left out."""
+    found: Any = pc.binary_length(_values(rows))
+    refused = {row: "three bytes" for row, size in enumerate(found.to_pylist()) if size == 3}
+    return (
+        pa.RecordBatch.from_arrays([found], names=["size"]),
+        refused,
+        pc.fill_null(pc.not_equal(found, pa.scalar(0)), True),
+    )
+
+
+def _values(rows: pa.RecordBatch) -> Any:
+    return rows.column("kafka_value")
+
+
+def all_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The size of each value, whatever it is."""
+    return pa.RecordBatch.from_arrays([pc.binary_length(_values(rows))], names=["size"])
