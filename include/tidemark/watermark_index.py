@@ -17,7 +17,11 @@ from tidemark.stored import Part, StoredObject
 
 
 class IndexEntry(Part):
-    """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole."""
+    """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole.
+
+    ``active_...`` are of the segment that Kafka appends to, as far as the agent could read it; its timestamps are null
+    while it has no record.
+    """
 
     topic: str
     partition: int = Field(ge=0)
@@ -28,6 +32,7 @@ class IndexEntry(Part):
     uploaded_end: int
     log_end_offset: int
     high_watermark: int
+    active_base_offset: int | None = None
     active_first_timestamp: int | None = None
     active_max_timestamp: int | None = None
     observed_at: AwareDatetime

@@ -2,6 +2,7 @@
 
 * ``raw`` reads what the store holds of a partition
 * ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
+* ``dates`` says which dates close, and is pure as well
 * ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
 
 The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
