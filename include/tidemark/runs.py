@@ -7,7 +7,8 @@ tasks are what Spark schedules; a task converts consecutive byte ranges of one p
 
 from __future__ import annotations
 
-from typing import Literal
+from datetime import timedelta
+from typing import Final, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -15,6 +16,9 @@ from tidemark.gaps import Gap
 from tidemark.ledger import Closing
 from tidemark.manifest import LineagePairs, OpenTransaction
 from tidemark.stored import Part, StoredObject
+
+RUN_LIMIT: Final = timedelta(days=2)
+"""A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
 
 
 class SegmentRange(Part):

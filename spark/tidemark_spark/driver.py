@@ -126,7 +126,7 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
     Raises:
         ContinuityError: the run classed other rows than exactly those that it replaces.
     """
-    before = landed_in(lake, plan.replaced)
+    before = landed_in(lake, committed_ledger(lake).landed, plan.replaced)
     rows, total = sum_of(evidence)
     if (rows, total) != (before.rows, before.hash128):
         what = f"dates {', '.join(plan.dates)}" if plan.dates else "its quarantined rows"

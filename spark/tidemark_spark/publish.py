@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError, TableTampered
 from tidemark.ledger import DateState, Ledger, PartitionState
 from tidemark.planning.raw import in_parallel
-from tidemark.runs import RunPlan
+from tidemark.runs import RUN_LIMIT, RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files
@@ -80,6 +80,8 @@ def check_untampered(lake: Lake, ledger: Ledger, live: Iterable[LiveFile]) -> No
 
 def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None:
     """Raise :class:`StaleRun` unless the table still is as ``plan`` found it, as far as the plan goes."""
+    if utc_now() - plan.created_at > RUN_LIMIT:
+        raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
     if plan.kind == "ingest":
         for part in plan.partitions:
             state = ledger.by_partition.get(part.key)
