@@ -10,9 +10,18 @@ level: the scheduler's ``plan`` task runs it too.
 """
 
 from tidemark.planning.code import code_digest
-from tidemark.planning.ingest import plan_ingest
+from tidemark.planning.ingest import dates_to_close, plan_ingest
 from tidemark.planning.rebuild import plan_rebuild
 from tidemark.planning.replay import plan_replay
 from tidemark.planning.written import find_plan, read_plan, write_plan
 
-__all__ = ["code_digest", "find_plan", "plan_ingest", "plan_rebuild", "plan_replay", "read_plan", "write_plan"]
+__all__ = [
+    "code_digest",
+    "dates_to_close",
+    "find_plan",
+    "plan_ingest",
+    "plan_rebuild",
+    "plan_replay",
+    "read_plan",
+    "write_plan",
+]

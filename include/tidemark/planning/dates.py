@@ -50,16 +50,21 @@ def closing(
     landed |= {state.key: state.next_offset for state in ledger.partitions}
     found: dict[str, Closing] = {}
     for dt, state in sorted(ledger.dates.items()):
+        if not may_close(dt, state, topic, now):
+            continue
         end = end_of(dt, topic.zone)
         due = end + topic.lateness
-        if state.state == "final" or now < due:
-            continue
         waiting = waiting_for(landed, entries, end, due)
         if not waiting.partitions:
             found[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
         elif not state.closed and now >= max(due, state.changed_at or due) + topic.overdue:
             found[dt] = Closing(before=state, after=_closed(state, "final_incomplete", waiting, now))
     return found
+
+
+def may_close(dt: str, state: DateState, topic: TopicSettings, now: datetime) -> bool:
+    """Whether it is time to look at the date's partitions."""
+    return state.state != "final" and now >= end_of(dt, topic.zone) + topic.lateness
 
 
 def end_of(dt: str, zone: ZoneInfo) -> datetime:
