@@ -18,12 +18,15 @@ _ANY_OFFSET = 1 << 62
 
 
 class ActiveSpan:
-    """First and largest timestamp of a partition's active segment, in milliseconds since 1970; None without records."""
+    """First and largest timestamp of a partition's active segment, in milliseconds since 1970; None without records.
+
+    ``base_offset`` names the segment; None before one was read.
+    """
 
     def __init__(self) -> None:
         self.first: int | None = None
         self.largest: int | None = None
-        self._base_offset = -1
+        self.base_offset: int | None = None
         self._position = 0
 
     def update(self, folder: Path, topic_id: str | None, base_offset: int) -> None:
@@ -35,13 +38,13 @@ class ActiveSpan:
             log = files.open(file_name(base_offset, "log"))
             if log is None:
                 return
-            if base_offset != self._base_offset or log.size < self._position:
+            if base_offset != self.base_offset or log.size < self._position:
                 self._enter(files, log, base_offset)
             for header in headers(log, self._position):
                 self._take(header)
 
     def _enter(self, files: PartitionFiles, log: OpenFile, base_offset: int) -> None:
-        self._base_offset, self._position, self.first, self.largest = base_offset, 0, None, None
+        self.base_offset, self._position, self.first, self.largest = base_offset, 0, None, None
         for header in headers(log, 0):
             self._take(header)
             break

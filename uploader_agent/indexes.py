@@ -148,6 +148,7 @@ class Indexes:
             provisional=partition.provisional,
             log_end_offset=offsets.log_end_offset or offsets.high_watermark,
             high_watermark=offsets.high_watermark,
+            active_base_offset=span.base_offset,
             active_first_timestamp=span.first,
             active_max_timestamp=span.largest,
             observed_at=_EPOCH,

@@ -123,10 +123,12 @@ def read_evidence(lake: Lake, attempt: int) -> pa.Table:
     return _read(lake, evidence_key(lake, attempt))
 
 
-def all_evidence(lake: Lake) -> Iterator[pa.Table]:
-    """The evidence of every attempt that wrote any, whether it counts or not, one table each."""
+def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[pa.Table]:
+    """The evidence of the attempts that the committed ledger lists as ``landed``, one table each."""
+    wanted = {evidence_key(lake, attempt) for attempt in landed}
     for found in lake.store.list(lake.keys.evidence):
-        yield _read(lake, found.key)
+        if found.key in wanted:
+            yield _read(lake, found.key)
 
 
 class SetAside(NamedTuple):
@@ -152,13 +154,10 @@ def set_aside(lake: Lake, landed: Collection[int]) -> list[SetAside]:
     import pyarrow.compute as pc
 
     wanted = pa.array(["quarantined", "filtered", "superseded"])
-    landed = frozenset(landed)
     found: list[SetAside] = []
     superseded: set[str] = set()
-    for table in all_evidence(lake):
+    for table in evidence_that_counts(lake, landed):
         for row in table.filter(pc.is_in(table["class"], wanted)).to_pylist():
-            if row["attempt"] not in landed:
-                continue
             if row["class"] == "superseded":
                 superseded.add(row["file"])
             else:
@@ -197,8 +196,10 @@ class Landed(NamedTuple):
     aside: tuple[SetAside, ...]
 
 
-def landed_in(lake: Lake, files: Iterable[str]) -> Landed:
+def landed_in(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Landed:
     """What the evidence says of the files with these paths: of the table, of its quarantine, or of filtered rows.
+
+    ``landed`` are the attempts that the committed ledger lists.
 
     ``files`` of the result are those that evidence was found for. The offsets are hulls: rows of other files may lie
     between.
@@ -212,7 +213,7 @@ def landed_in(lake: Lake, files: Iterable[str]) -> Landed:
     aside: list[SetAside] = []
     rows = total = 0
     classes = pa.array(PARSED)
-    for table in all_evidence(lake):
+    for table in evidence_that_counts(lake, landed):
         chosen = table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted)))
         for row in chosen.to_pylist():
             if row["class"] != "landed":

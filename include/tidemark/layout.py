@@ -209,6 +209,10 @@ class TableKeys:
         """The folder of refused rows and batches; no trailing slash."""
         return self._join(f"{self.table}__quarantine")
 
+    def success(self, dt: str) -> str:
+        """The empty object that says of a date that it is closed: a hint, for the ledger decides."""
+        return f"{self.root}/dt={dt}/_SUCCESS"
+
     def _state(self, *parts: str) -> str:
         return self._join("_tidemark", self.cluster, self.topic, *parts)
 

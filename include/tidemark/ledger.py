@@ -46,11 +46,32 @@ class PartitionState(Part):
 
 
 class DateState(Part):
-    """One ``dt`` of the table."""
+    """One ``dt`` of the table; :mod:`tidemark.planning.dates` has the rule by which it closes.
+
+    ``late_rows`` came after it was closed, each time. ``changed_at`` is when the last run that landed rows of it was
+    planned, ``closed_at`` when it was last found closed. Of ``final_incomplete``, ``unfinished`` partitions were waited
+    for in vain, and ``outstanding`` offsets of them were known not to be landed.
+    """
 
     state: Literal["open", "final", "final_incomplete", "reopened"] = "open"
     rows: int = Field(ge=0)
     late_rows: int = Field(default=0, ge=0)
+    changed_at: AwareDatetime | None = None
+    closed_at: AwareDatetime | None = None
+    unfinished: int = Field(default=0, ge=0)
+    outstanding: int = Field(default=0, ge=0)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more rows are waited for."""
+        return self.state in {"final", "final_incomplete"}
+
+
+class Closing(Part):
+    """That a date closes: as ``after``, if it still is as ``before`` when this is committed."""
+
+    before: DateState
+    after: DateState
 
 
 class Parent(Part):

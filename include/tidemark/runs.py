@@ -7,13 +7,18 @@ tasks are what Spark schedules; a task converts consecutive byte ranges of one p
 
 from __future__ import annotations
 
-from typing import Literal
+from datetime import timedelta
+from typing import Final, Literal
 
 from pydantic import AwareDatetime, Field
 
 from tidemark.gaps import Gap
+from tidemark.ledger import Closing
 from tidemark.manifest import LineagePairs, OpenTransaction
 from tidemark.stored import Part, StoredObject
+
+RUN_LIMIT: Final = timedelta(days=2)
+"""A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
 
 
 class SegmentRange(Part):
@@ -102,7 +107,8 @@ class RunPlan(StoredObject):
     """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
 
     ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
-    their date (empty for rows without one): always all of a date that hold.
+    their date (empty for rows without one): always all of a date that hold. ``closes`` are dates that the ledger and
+    the watermark indexes show to be complete, or overdue; each closes unless its rows have changed since.
     """
 
     attempt: int
@@ -121,6 +127,7 @@ class RunPlan(StoredObject):
     dates: tuple[str, ...] = ()
     removes: tuple[str, ...] = ()
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    closes: dict[str, Closing] = Field(default_factory=dict)
 
     @property
     def replaced(self) -> tuple[str, ...]:
@@ -129,8 +136,8 @@ class RunPlan(StoredObject):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to commit: no range, no change of a partition's state."""
-        return not self.partitions and not self.replaced
+        """Whether there is nothing to commit: no range, no change of a partition's or a date's state."""
+        return not self.partitions and not self.replaced and not self.closes
 
 
 class RunResult(StoredObject):

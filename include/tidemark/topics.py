@@ -49,6 +49,7 @@ class TopicSettings(Settings):
     owner: str = "tidemark"
     time_zone: str = "UTC"
     lateness: Duration = timedelta(hours=1)
+    overdue: Duration = timedelta(days=1)
     freshness: Duration = timedelta(minutes=15)
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()

@@ -20,7 +20,8 @@ class IndexEntry(Part):
     """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole.
 
     ``provisional`` is the base offset of the uploaded segment that may still grow, ``observed_at`` the latest moment
-    at which this broker is known to have led the partition with these offsets.
+    at which this broker is known to have led the partition with these offsets. ``active_...`` are of the segment that
+    Kafka appends to, as far as the agent could read it; its timestamps are null while it has no record.
     """
 
     topic: str
@@ -33,6 +34,7 @@ class IndexEntry(Part):
     provisional: int | None = None
     log_end_offset: int
     high_watermark: int
+    active_base_offset: int | None = None
     active_first_timestamp: int | None = None
     active_max_timestamp: int | None = None
     observed_at: AwareDatetime

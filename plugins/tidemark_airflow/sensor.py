@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WatermarkSensor(BaseSensorOperator):
-    """Waits until there may be something to land, to publish, or to tell a person. Returns the dumped event.
+    """Waits until there may be something to land, to close, to publish, or to tell a person. Returns the dumped event.
 
     It reads ledger and outbox pointer, then defers; it never waits on a worker and never times out, for a topic may
     be quiet for as long as it likes.
@@ -35,7 +35,8 @@ class WatermarkSensor(BaseSensorOperator):
         self.topic = topic
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return at once if a commit is unpublished or a gap of the ledger untold, else defer."""
+        """Return at once if a commit is unpublished, a gap of the ledger untold, or a date can close; else defer."""
+        from tidemark.planning import dates_to_close
         from tidemark.table import committed_ledger
         from tidemark_airflow.continuity import open_gaps
         from tidemark_airflow.outbox import read_published
@@ -46,6 +47,9 @@ class WatermarkSensor(BaseSensorOperator):
         untold = open_gaps(ledger, ()).keys() - published.alerted.keys()
         if published.n < ledger.n or untold:
             self.log.info("ledger %d, published %d, gaps untold %d: no wait", ledger.n, published.n, len(untold))
+            return Event(status="advanced").model_dump(mode="json")
+        if closing := dates_to_close(lake, ledger):
+            self.log.info("ledger %d: to close: %s: no wait", ledger.n, ", ".join(closing))
             return Event(status="advanced").model_dump(mode="json")
         trigger = WatermarkTrigger(
             source=Source.of(lake.deployment, lake.topic, settings.scan_seconds()).model_dump(mode="json"),

@@ -1,7 +1,7 @@
-"""Land new offsets of a topic in its table, make dates of it again, or parse refused rows again.
+"""Land new offsets of a topic in its table, make dates of it again, parse refused rows again, or clean up.
 
 ``spark-submit convert.py --topics FILE --topic NAME [--plan KEY | --attempt N | --rebuild --from DATE --to DATE |
---replay [--dt DATE]…]``
+--replay [--dt DATE]… | --sweep]``
 
 The last line of output is the result as JSON. Exit codes: 0 landed, stale or empty; 2 a configuration error; 1 others.
 """

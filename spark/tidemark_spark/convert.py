@@ -15,6 +15,7 @@ from tidemark.table import Lake, open_lake
 from tidemark.topics import load_topics
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
+from tidemark_spark.sweep import sweep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         lake = _lake(options.topics, options.topic, options.cluster)
+        if options.sweep:
+            _print(sweep(lake, dry_run=options.dry_run).to_bytes())
+            return 0
         plan = _plan(lake, options)
         if options.dry_run:
             _print(plan.to_bytes())
@@ -48,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
     )
     which.add_argument("--rebuild", action="store_true", help="make the dates --from to --to again")
+    which.add_argument("--sweep", action="store_true", help="remove what dead runs left and others replaced")
     which.add_argument("--replay", action="store_true", help="parse quarantined rows again, those of --dt or all")
     parser.add_argument(
         "--dt",
@@ -57,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DATE", help="first date to rebuild")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DATE", help="last date to rebuild")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan, or what would be removed, and do nothing"
+    )
     return parser
 
 

@@ -17,9 +17,10 @@ from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
 from tidemark.store import put_once
-from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_table
 from tidemark_spark.delta import check_columns
 from tidemark_spark.job import Execute, Job, Outcome
+from tidemark_spark.marks import mend
 from tidemark_spark.publish import check_fresh, check_untampered, publish
 from tidemark_spark.settle import Change, settle
 
@@ -39,6 +40,8 @@ def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         result = _empty(plan) if plan.empty else _earlier(lake, plan) or _run(lake, plan, execute)
     except StaleRun:
         result = _result(plan, "stale", plan.ledger_n)
+    if result.status != "empty":
+        mend(lake, committed_ledger(lake), {*result.dates, *plan.dates})
     _report(lake, result)
     return result
 
@@ -63,7 +66,7 @@ def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         change = settle(plan, outcomes)
         if plan.kind != "ingest":
             change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
-        elif not _moves(plan, change):
+        elif plan.partitions and not _moves(plan, change):
             raise StaleRun(_why(outcomes))
         if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
             return _empty(plan)  # nothing passes: it stays where it is
@@ -123,7 +126,7 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
     Raises:
         ContinuityError: the run classed other rows than exactly those that it replaces.
     """
-    before = landed_in(lake, plan.replaced)
+    before = landed_in(lake, committed_ledger(lake).landed, plan.replaced)
     rows, total = sum_of(evidence)
     if (rows, total) != (before.rows, before.hash128):
         what = f"dates {', '.join(plan.dates)}" if plan.dates else "its quarantined rows"

@@ -16,12 +16,13 @@ from deltalake.exceptions import DeltaError
 from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError, TableTampered
 from tidemark.ledger import DateState, Ledger, PartitionState
 from tidemark.planning.raw import in_parallel
-from tidemark.runs import RunPlan
+from tidemark.runs import RUN_LIMIT, RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files
 from tidemark_spark.delta import add_columns, commit, open_or_create
 from tidemark_spark.job import DataFile
+from tidemark_spark.marks import take_away
 from tidemark_spark.settle import Change
 
 TRIES: Final = 12
@@ -55,6 +56,8 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             if add_columns(lake, table):
                 continue  # that was a commit of its own: nothing that was read before it counts
             removed = [one for one in live if one.path in set(plan.removes)]
+            touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
+            take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(lake, rebased(current, plan, change, removed))
             commit(table, ledger, change.files, removed)
         except (DeltaError, OSError, StoreError) as error:
@@ -77,6 +80,8 @@ def check_untampered(lake: Lake, ledger: Ledger, live: Iterable[LiveFile]) -> No
 
 def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None:
     """Raise :class:`StaleRun` unless the table still is as ``plan`` found it, as far as the plan goes."""
+    if utc_now() - plan.created_at > RUN_LIMIT:
+        raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
     if plan.kind == "ingest":
         for part in plan.partitions:
             state = ledger.by_partition.get(part.key)
@@ -85,6 +90,8 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None
     for dt in plan.supersedes:
         if ledger.superseded.get(dt, 0) > plan.ledger_n:
             raise StaleRun(f"refused rows of {dt or 'no date'} were rebuilt or replayed since the plan")
+    if plan.closes and not (plan.partitions or plan.replaced or closed_by(ledger, plan)):
+        raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
     gone = sorted(set(plan.removes) - {one.path for one in live})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
@@ -98,7 +105,8 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
     taken: dict[str, int] = {}
     for one in removed:
         taken[one.dt] = taken.get(one.dt, 0) + one.rows
-    changed = sorted({*added, *taken})
+    touched = {*added, *taken}
+    closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
     return Ledger(
         n=current.n + 1,
         attempt=plan.attempt,
@@ -109,8 +117,8 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
         kind=plan.kind,
         generation=max(current.generation, plan.generation),
         partitions=_partitions(current, change.partitions),
-        dates={**current.dates, **{dt: _date(current.dates, dt, added, taken, plan.kind) for dt in changed}},
-        dates_changed=tuple(changed),
+        dates={**current.dates, **{dt: _date(current.dates, dt, added, taken, plan) for dt in touched}, **closed},
+        dates_changed=tuple(sorted({*touched, *closed})),
         rows=current.rows + sum(added.values()) - sum(taken.values()),
         landed=(*current.landed, plan.attempt),
         superseded={**current.superseded, **dict.fromkeys(plan.supersedes, current.n + 1)},
@@ -128,15 +136,22 @@ def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[Parti
     return tuple(states[key] for key in sorted(states))
 
 
+def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:
+    """The dates that ``plan`` closes and that still are as it found them, as they are thereafter."""
+    return {dt: one.after for dt, one in plan.closes.items() if current.dates.get(dt) == one.before}
+
+
 def _date(
-    dates: Mapping[str, DateState], dt: str, added: Mapping[str, int], taken: Mapping[str, int], kind: str
+    dates: Mapping[str, DateState], dt: str, added: Mapping[str, int], taken: Mapping[str, int], plan: RunPlan
 ) -> DateState:
-    """A date's state with its new rows; rows that come after it was final reopen it."""
+    """A date's state with its new rows; rows that come after it was closed reopen it."""
     known = dates.get(dt, DateState(rows=0))
     fresh = added.get(dt, 0)
     update: dict[str, object] = {"rows": known.rows + fresh - taken.get(dt, 0)}
-    if kind != "rebuild" and fresh and known.state != "open":
-        update |= {"state": "reopened", "late_rows": known.late_rows + fresh}
+    if plan.kind != "rebuild" and fresh:
+        update |= {"changed_at": plan.created_at}
+        if known.state != "open":
+            update |= {"state": "reopened", "late_rows": known.late_rows + fresh, "unfinished": 0, "outstanding": 0}
     return known.model_copy(update=update)
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
+from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, gap, state
+from tidemark.ledger import DateState
 from tidemark.stored import utc_now
 from tidemark_airflow.continuity import settle
 from tidemark_airflow.outbox import update_published
@@ -45,6 +47,19 @@ def test_it_defers_with_what_is_landed_and_told(world: World, sensor: WatermarkS
     assert baseline.committed == {"0-0": 10, "0-1": 20}
     assert baseline.settled == "0123456789abcdef"
     assert baseline.settled_at is not None
+
+
+def test_it_does_not_wait_while_a_date_can_close(world: World, sensor: WatermarkSensor) -> None:
+    commit(world.lake(), state(0, 10), states={DATE: DateState(rows=10, changed_at=utc_now())})
+    publish_all(world)
+    world.put_index(entry(next_offset=10, observed_at=LONG_AGO))
+    deferred(sensor)  # nobody has looked since the date was over
+    world.put_index(entry(next_offset=10, observed_at=LONG_AGO + timedelta(days=2)))
+
+    assert sensor.execute(CONTEXT)["status"] == "advanced"
+    commit(world.lake(), states={DATE: DateState(rows=10, state="final")})
+    settle(world.lake(), n=2)
+    deferred(sensor)
 
 
 def test_it_defers_before_anything_has_landed(sensor: WatermarkSensor) -> None:

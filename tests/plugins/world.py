@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import yaml
 from tidemark.gaps import Gap
 from tidemark.incarnations import TopicIncarnations
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
-from tidemark.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger, PartitionState, new_attempt
+from tidemark.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, DateState, Ledger, PartitionState, new_attempt
 from tidemark.manifest import ObjectSum, SegmentManifest
 from tidemark.planning import read_plan
 from tidemark.runs import PartitionPlan, RunResult
@@ -175,7 +175,11 @@ def _manifest(topic: str, start: int, end: int, etag: str) -> SegmentManifest:
 
 
 def commit(
-    lake: Lake, *partitions: PartitionState, dates: Sequence[str] = (DATE,), attempt: int | None = None
+    lake: Lake,
+    *partitions: PartitionState,
+    dates: Sequence[str] = (DATE,),
+    attempt: int | None = None,
+    states: Mapping[str, DateState] | None = None,
 ) -> Ledger:
     """Commit a ledger with these partitions to the table, as a job does, without any row."""
     from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
@@ -189,6 +193,7 @@ def commit(
             "parent": parent.as_parent(),
             "kind": "ingest",
             "partitions": tuple({**parent.by_partition, **{one.key: one for one in partitions}}.values()),
+            "dates": {**parent.dates, **(states or {})},
             "dates_changed": tuple(dates),
             "committed_at": utc_now(),
         }

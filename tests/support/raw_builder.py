@@ -29,6 +29,9 @@ EPOCH = 3
 
 UPLOADED_AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
+OBSERVED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+"""When brokers last looked at their partitions: before any date of the tests' records is over, so that none closes."""
+
 
 @dataclass
 class PartitionRaw:
@@ -55,6 +58,7 @@ class RawBuilder:
         self._endpoint = Endpoint(store.url, prefix)
         self._control = ControlKeys(prefix, cluster)
         self.now = UPLOADED_AT
+        self.observed_at = OBSERVED_AT
         self.partitions: dict[tuple[int, int], PartitionRaw] = {}
         self.lives = TopicIncarnations(topic=topic)
         self.recreate("A" * 22)
@@ -204,7 +208,7 @@ class RawBuilder:
             uploaded_end=known.end,
             log_end_offset=known.end,
             high_watermark=known.end,
-            observed_at=self.now,
+            observed_at=self.observed_at,
             gaps=tuple(known.gaps),
         )
 

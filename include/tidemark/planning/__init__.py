@@ -2,6 +2,7 @@
 
 * ``raw`` reads what the store holds of a partition
 * ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
+* ``dates`` says which dates close, and is pure as well
 * ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
 
 The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
@@ -9,9 +10,18 @@ level: the scheduler's ``plan`` task runs it too.
 """
 
 from tidemark.planning.code import code_digest
-from tidemark.planning.ingest import plan_ingest
+from tidemark.planning.ingest import dates_to_close, plan_ingest
 from tidemark.planning.rebuild import plan_rebuild
 from tidemark.planning.replay import plan_replay
 from tidemark.planning.written import find_plan, read_plan, write_plan
 
-__all__ = ["code_digest", "find_plan", "plan_ingest", "plan_rebuild", "plan_replay", "read_plan", "write_plan"]
+__all__ = [
+    "code_digest",
+    "dates_to_close",
+    "find_plan",
+    "plan_ingest",
+    "plan_rebuild",
+    "plan_replay",
+    "read_plan",
+    "write_plan",
+]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tidemark.ledger import PartitionState, new_attempt
+from tidemark.ledger import Ledger, PartitionState, new_attempt
 from tidemark.planning.code import code_digest
+from tidemark.planning.dates import closing, may_close
 from tidemark.planning.partition import Decision, Known, changes_anything, decide
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.planning.raw import RawPartition, RawTopic, in_parallel
@@ -31,7 +33,9 @@ class Share(NamedTuple):
 def plan_ingest(
     lake: Lake, *, attempt: int | None = None, limit_bytes: int = LIMIT_BYTES, limit_tasks: int = LIMIT_TASKS
 ) -> RunPlan:
-    """What there is to land for the topic of ``lake`` now; see :attr:`RunPlan.empty`. ``attempt`` is drawn if None.
+    """What there is to land for the topic of ``lake`` now, and which dates close; see :attr:`RunPlan.empty`.
+
+    ``attempt`` is drawn if None.
 
     The limits are shared evenly by the partitions that have something; each gets one task at least.
 
@@ -48,6 +52,7 @@ def plan_ingest(
     states = ledger.by_partition
     planned = in_parallel(lambda part: _plan_partition(raw, part, states.get(part.key), share), parts)
     found = [one for one in planned if one is not None]
+    created = utc_now()
     return RunPlan(
         attempt=new_attempt() if attempt is None else attempt,
         kind="ingest",
@@ -59,10 +64,26 @@ def plan_ingest(
         ledger_attempt=ledger.attempt,
         configuration=lake.topic.digest,
         code=code_digest(),
-        created_at=utc_now(),
+        created_at=created,
         partitions=tuple(plan for plan, _ in found),
         tasks=tuple(task for _, tasks in found for task in tasks),
+        closes=closing(ledger, raw.entries, lake.topic, created, bare=_bare(raw, ledger, parts)),
     )
+
+
+def dates_to_close(lake: Lake, ledger: Ledger) -> list[str]:
+    """The dates that a plan made now would close; raises like :func:`plan_ingest`."""
+    now = utc_now()
+    if not any(may_close(dt, state, lake.topic, now) for dt, state in ledger.dates.items()):
+        return []
+    raw = RawTopic(lake)
+    return list(closing(ledger, raw.entries, lake.topic, now, bare=_bare(raw, ledger, raw.partitions(ledger))))
+
+
+def _bare(raw: RawTopic, ledger: Ledger, parts: Iterable[RawPartition]) -> set[tuple[int, int]]:
+    """The partitions that the ledger does not know and of which nothing was ever uploaded."""
+    states = ledger.by_partition
+    return {part.key for part in parts if part.key not in states and raw.watermark(part) is None}
 
 
 def _plan_partition(

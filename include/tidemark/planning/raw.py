@@ -6,9 +6,10 @@ manifests it speaks of. So the watermark is read first, and everything below it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
@@ -100,10 +101,23 @@ class RawTopic:
         except NotFound:
             return TopicIncarnations(topic=self._topic.topic)
 
+    @cached_property
+    def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
+        """The entry of each (incarnation, partition) that counts, over all brokers, when it was first asked for."""
+        places = {self._default, self._endpoint(0)}
+        newest: dict[tuple[int, int], IndexEntry] = {}
+        for index in (index for place in places for index in self._indexes(place)):
+            for entry in index.entries:
+                key = entry.incarnation, entry.partition
+                known = newest.get(key)
+                if entry.topic == self._topic.topic and (known is None or _rank(entry) > _rank(known)):
+                    newest[key] = entry
+        return newest
+
     def partitions(self, ledger: Ledger) -> list[RawPartition]:
         """The partitions of all incarnations that may hold more than the ledger does."""
         known = ledger.by_partition
-        entries = self._index_entries()
+        entries = self.entries
         behind = {key for key, entry in entries.items() if _may_add(entry, known.get(key))}
         lives = self.incarnations().incarnations
         width = 1 + max((partition for _, partition in (*known, *entries)), default=-1)
@@ -206,18 +220,6 @@ class RawTopic:
         except NotFound:
             return None  # removed since it was listed: no segment, as if it had not been listed
         return segment_of(SegmentManifest.from_bytes(body, key), key, store)
-
-    def _index_entries(self) -> dict[tuple[int, int], IndexEntry]:
-        """The entry of each (incarnation, partition) that counts, over all brokers."""
-        places = {self._default, self._endpoint(0)}
-        newest: dict[tuple[int, int], IndexEntry] = {}
-        for index in (index for place in places for index in self._indexes(place)):
-            for entry in index.entries:
-                key = entry.incarnation, entry.partition
-                known = newest.get(key)
-                if entry.topic == self._topic.topic and (known is None or _rank(entry) > _rank(known)):
-                    newest[key] = entry
-        return newest
 
     def _indexes(self, place: Endpoint) -> list[WatermarkIndex]:
         store = self._store(place.store)

@@ -41,7 +41,7 @@ def plan_rebuild(lake: Lake, dates: Iterable[str], *, attempt: int | None = None
     ledger = ledger_of(lake, table)
     removes = [one.path for one in live_files(table) if one.dt in wanted] if table is not None else []
     supersedes = files_by_date(one for one in set_aside(lake, ledger.landed) if one.dt in wanted)
-    landed = landed_in(lake, [*removes, *(file for files in supersedes.values() for file in files)])
+    landed = landed_in(lake, ledger.landed, [*removes, *(file for files in supersedes.values() for file in files)])
     unknown = sorted(set(removes) - landed.files)
     if unknown:
         raise ContinuityError(f"{lake.url}/{unknown[0]}: no evidence names this file, so its offsets are unknown")

@@ -1,0 +1,285 @@
+"""The clean-up: every rule with something that goes and something that stays, and kills in the midst of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.world import World, in_process
+from tests.tidemark.records.build import T0, Record, batch, simple
+from tidemark.errors import ContinuityError, NotFound, TableTampered
+from tidemark.evidence import evidence_key
+from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
+from tidemark.planning.sweep import MARGIN, TOMBSTONES, judge
+from tidemark.runs import RUN_LIMIT, RunPlan, Task
+from tidemark_spark import convert, driver
+from tidemark_spark import sweep as cleaning
+from tidemark_spark.driver import run
+from tidemark_spark.job import Job, Outcome
+from tidemark_spark.sweep import sweep
+
+DT = "2026-02-02"
+OLD = RUN_LIMIT + MARGIN + timedelta(minutes=1)
+OLDER = OLD + TOMBSTONES
+
+
+class Died(Exception):
+    """Planted where a process is killed."""
+
+
+def aged(world: World, plan: RunPlan, age: timedelta) -> None:
+    """Let the plan's object say that it was made ``age`` earlier than it was."""
+    fresh = plan.model_copy(update={"created_at": plan.created_at - age})
+    world.lake.store.put(world.lake.keys.attempt(plan.attempt), fresh.to_bytes())
+
+
+def age_all(world: World, age: timedelta) -> None:
+    """Let everything that was planned so far be this much older."""
+    for found in list(world.lake.store.list(world.lake.keys.attempts)):
+        aged(world, RunPlan.from_bytes(world.lake.store.get(found.key).body, found.key), age)
+
+
+def die(world: World, plan: RunPlan) -> None:
+    """Run ``plan`` up to its evidence, with its files written and refused rows beside them."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def dying(*_: object) -> None:
+            raise Died
+
+        patch.setattr(driver, "publish", dying)
+        with pytest.raises(Died):
+            run(world.lake, plan, in_process)
+
+
+def files(world: World) -> set[str]:
+    """All objects of the table and its quarantine but for the log."""
+    found = [one.key for one in world.lake.store.list("") if "_delta_log" not in one.key]
+    return {key for key in found if key.startswith(("orders/", "orders__quarantine/"))}
+
+
+def why(world: World, **options: Any) -> dict[str, str]:
+    """What a clean-up removes."""
+    return {one.key: one.why for one in sweep(world.lake, **options).removed}
+
+
+def exists(world: World, key: str) -> bool:
+    """Whether there is such an object."""
+    try:
+        world.lake.store.head(key)
+    except NotFound:
+        return False
+    return True
+
+
+def with_a_dead_run(world: World) -> tuple[RunPlan, set[str]]:
+    """A landed run with refused rows, and a dead one with such; returns the dead one's plan and its files."""
+    world.raw.segment([batch(0, [Record(0), Record(1, -1)])])
+    world.land()
+    before = files(world)
+    world.raw.segment([batch(2, [Record(0), Record(1, -1), Record(2, T0 + 86_400_000)])])
+    world.raw.publish()
+    plan = world.plan()
+    die(world, plan)
+    return plan, files(world) - before
+
+
+def test_a_dead_runs_files_and_evidence_go_when_it_can_commit_no_more(world: World) -> None:
+    plan, left = with_a_dead_run(world)
+    kept = files(world) - left
+    assert len(left) == 3  # two dates and refused rows
+    aged(world, plan, RUN_LIMIT + MARGIN / 2)
+    assert why(world) == {}
+    aged(world, plan, OLD)
+    expected = dict.fromkeys(left, "dead")
+    assert why(world, dry_run=True) == expected
+    assert files(world) == kept | left
+    assert exists(world, evidence_key(world.lake, plan.attempt))
+    assert why(world) == expected
+    assert files(world) == kept
+    for key in (evidence_key(world.lake, plan.attempt), world.lake.keys.attempt(plan.attempt)):
+        assert not exists(world, key)
+    world.check()
+    assert why(world) == {}
+    assert world.land().rows == 2
+    world.check()
+
+
+def test_a_run_that_is_too_old_to_commit_is_stale(world: World) -> None:
+    plan, _ = with_a_dead_run(world)
+    old = plan.model_copy(update={"created_at": plan.created_at - RUN_LIMIT})
+    assert run(world.lake, old, in_process).status == "stale"
+    young = plan.model_copy(update={"created_at": plan.created_at - RUN_LIMIT + timedelta(hours=1)})
+    assert run(world.lake, young, in_process).status == "landed"
+
+
+def test_what_a_rebuild_replaced_goes_when_no_reader_can_need_it(world: World) -> None:
+    world.raw.segment([batch(0, [Record(0), Record(1, T0 + 86_400_000)])])
+    world.land()
+    age_all(world, OLDER)
+    before = files(world)
+    plan = plan_rebuild(world.lake, [DT])
+    write_plan(world.lake, plan)
+    run(world.lake, plan, in_process)
+    replaced = {one for one in before if DT in one}
+    aged(world, plan, OLD + TOMBSTONES - timedelta(hours=1))
+    assert why(world) == {}
+    aged(world, plan, OLDER)
+    assert why(world) == dict.fromkeys(replaced, "replaced")
+    assert before - replaced <= files(world)
+    world.check()
+    assert len(world.rows()) == 2
+
+
+def test_refused_rows_that_a_replay_superseded_go_and_others_stay(tmp_path: Path) -> None:
+    world = World(tmp_path, "sane_timestamps: {earliest: 2026-02-02}")
+    early = T0 - 86_400_000
+    world.raw.segment([batch(0, [Record(0), Record(1, early), Record(2, -1)])])
+    world.land()
+    held = {one for one in files(world) if "quarantine" in one}
+    assert held
+    age_all(world, OLDER)
+    assert why(world) == {}  # rows that hold
+    mended = World(tmp_path, "sane_timestamps: {earliest: 2026-01-01}")
+    mended.raw = world.raw
+    plan = plan_replay(mended.lake)
+    write_plan(mended.lake, plan)
+    assert run(mended.lake, plan, in_process).rows == 1
+    assert why(mended) == {}
+    aged(mended, plan, OLDER)
+    assert why(mended) == dict.fromkeys(held, "replaced")
+    mended.check()
+    assert [row["kafka_offset"] for row in mended.quarantine()] == [2]
+
+
+def test_a_dead_replay_takes_no_refused_row_along(world: World) -> None:
+    world.raw.segment([batch(0, [Record(0), Record(1, -1)])])
+    world.land()
+    plan = plan_replay(world.lake)
+    write_plan(world.lake, plan)
+    age_all(world, OLDER)
+    assert why(world) == {}
+    assert len(world.quarantine()) == 1
+
+
+def test_files_of_a_landed_run_that_its_commit_left_out_go(world: World) -> None:
+    world.raw.segment([simple(0)])
+    world.raw.publish()
+    plan = world.plan()
+
+    def twice(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        outcomes = in_process(job, tasks)
+        path = outcomes[0].files[0].path
+        body = world.lake.store.get(f"{world.lake.keys.root}/{path}").body
+        world.lake.store.put(f"{world.lake.keys.root}/{path.replace('_0_2_', '_0_1_')}", body)
+        return outcomes
+
+    assert run(world.lake, plan, twice).status == "landed"
+    assert why(world) == {}
+    aged(world, plan, OLD)
+    assert list(why(world).values()) == ["left out"]
+    world.check()
+
+
+def test_what_nobody_tells_of_stays_and_is_reported(world: World) -> None:
+    world.raw.segment([simple(0)])
+    world.land()
+    age_all(world, OLDER)
+    root = world.lake.keys.root
+    for name in ("_SUCCESS", "_notes/a.parquet", f"dt={DT}/mine.parquet", f"dt={DT}/0_0_0_2_0123456789ab.parquet"):
+        world.lake.store.put(f"{root}/{name}", b"x")
+    before = files(world)
+    result = sweep(world.lake)
+    assert {one.key for one in result.unknown} == {
+        f"{root}/dt={DT}/mine.parquet",
+        f"{root}/dt={DT}/0_0_0_2_0123456789ab.parquet",
+    }
+    assert (result.removed, files(world)) == ((), before)
+
+
+def test_a_table_that_others_changed_is_not_cleaned(world: World) -> None:
+    plan, left = with_a_dead_run(world)
+    aged(world, plan, OLD)
+    DeltaTable(world.lake.url).delete("kafka_offset = 0")
+    with pytest.raises(TableTampered):
+        sweep(world.lake)
+    assert left <= files(world)
+
+
+def test_nothing_goes_while_evidence_is_missing(world: World) -> None:
+    plan, left = with_a_dead_run(world)
+    age_all(world, OLDER)
+    world.lake.store.delete(evidence_key(world.lake, world.ledger.attempt))
+    before = files(world)
+    with pytest.raises(ContinuityError, match="evidence of 1 landed runs"):
+        sweep(world.lake)
+    assert (files(world), left <= before) == (before, True)
+    assert exists(world, world.lake.keys.attempt(plan.attempt))
+
+
+@pytest.mark.parametrize("survives", range(6))
+def test_a_clean_up_that_dies_is_done_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch, survives: int) -> None:
+    plan, left = with_a_dead_run(world)
+    aged(world, plan, OLD)
+    kept = files(world) - left
+    real: Callable[..., None] = type(world.lake.store).delete
+    done: list[str] = []
+
+    def dying(self: object, key: str, **options: Any) -> None:
+        if len(done) == survives:
+            raise Died
+        real(self, key, **options)
+        done.append(key)
+
+    def one_by_one(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return [function(one) for one in items]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cleaning, "in_parallel", one_by_one)
+        patch.setattr(type(world.lake.store), "delete", dying)
+        with pytest.raises(Died):
+            sweep(world.lake)
+    assert exists(world, world.lake.keys.attempt(plan.attempt)) is (survives < 6)
+    world.check()
+    sweep(world.lake)
+    assert files(world) == kept
+    assert not exists(world, evidence_key(world.lake, plan.attempt))
+    assert not exists(world, world.lake.keys.attempt(plan.attempt))
+    world.check()
+
+
+def test_an_object_that_changes_after_it_was_listed_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, left = with_a_dead_run(world)
+    aged(world, plan, OLD)
+    changed = min(left)
+
+    def judged(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if exists(world, changed):
+            world.lake.store.put(changed, b"written again by a run of the past")
+        return found
+
+    real = judge
+    monkeypatch.setattr(cleaning, "judge", judged)
+    sweep(world.lake)
+    assert exists(world, changed)
+    assert not left - {changed} & files(world)
+
+
+def test_the_clean_up_as_a_job(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, left = with_a_dead_run(world)
+    aged(world, plan, OLD)
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--sweep"]
+    assert convert.main([*arguments, "--dry-run"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["dry_run"], {one["key"] for one in told["removed"]}) == (True, left)
+    assert left <= files(world)
+    assert convert.main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["attempts"] == [plan.attempt]
+    assert not left & files(world)
+    assert not plan_ingest(world.lake).empty
