@@ -1,0 +1,102 @@
+"""Which raw segments still hold the offsets that a table has accounted for, and which offsets are gone from raw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from tidemark.intervals import Interval, Intervals
+from tidemark.ledger import PartitionState
+from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of
+from tidemark.planning.raw import RawPartition, RawTopic
+from tidemark.planning.segments import Piece, Segment, cover, whole_lineage
+from tidemark.planning.transactions import aborted_from, decided_end
+from tidemark.records import Lineage
+from tidemark.runs import PartitionPlan, Task
+
+_NO_LIMIT: Final = 1 << 62
+
+
+class RawPart(NamedTuple):
+    """How to read a partition again, and the offsets ``gone`` that cannot be."""
+
+    plan: PartitionPlan
+    tasks: list[Task]
+    gone: Intervals
+
+
+def plan_reading(raw: RawTopic, part: RawPartition, state: PartitionState, wanted: Intervals) -> RawPart:
+    """How to read the offsets ``wanted`` of a partition once more from raw, as far as it is there.
+
+    Offsets of which raw does not tell any more whether they were committed count as gone.
+    """
+    watermark = raw.watermark(part)
+    lineage = Lineage(state.lineage)
+    pieces: list[Piece] = []
+    deciding: list[Segment] = []
+    gone = Intervals()
+    for span in wanted:
+        if watermark is None:
+            gone |= Intervals([span])
+            continue
+        newest = Lineage(watermark.lineage)
+        segments = raw.segments(part, span.start, span.end, newest, _NO_LIMIT).segments
+        lineage = whole_lineage(newest, lineage, segments)
+        found, holes = _covered(segments, lineage, span)
+        more, end = _deciding(raw, part, span, segments, watermark.next_offset, newest)
+        pieces += [piece._replace(end=min(piece.end, end)) for piece in found if piece.start < end]
+        gone |= holes | Intervals([(end, span.end)])
+        deciding += more
+    start = pieces[0].start if pieces else 0
+    ranges = [one for piece in pieces for one in ranges_of(piece, raw.cuts(piece.segment))]
+    plan = PartitionPlan(
+        incarnation=part.incarnation,
+        topic_id=part.topic_id,
+        partition=part.keys.partition,
+        start=start,
+        end=pieces[-1].end if pieces else 0,
+        leader_epoch=state.leader_epoch,
+        lineage=lineage.entries,
+        aborted=aborted_from(start, raw.aborted(deciding)),
+    )
+    return RawPart(plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges), gone)
+
+
+def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple[list[Piece], Intervals]:
+    """All pieces of ``span`` that segments hold, and what they do not."""
+    pieces: list[Piece] = []
+    holes: list[Interval] = []
+    at = span.start
+    while at < span.end:
+        found, hole = cover(segments, lineage, Intervals([(at, span.end)]))
+        pieces += found
+        if hole is None:
+            break
+        holes.append(hole)
+        at = hole.end
+    return pieces, Intervals(holes)
+
+
+def _deciding(
+    raw: RawTopic, part: RawPartition, span: Interval, segments: list[Segment], stop: int, lineage: Lineage
+) -> tuple[list[Segment], int]:
+    """``segments`` and those after them which decide their transactions; and how far up to the span's end they do."""
+    found = list(segments)
+    end = span.end
+    while found and (end := decided_end(span.end, found[-1].open_transactions)[0]) < span.end:
+        window = raw.segments(part, found[-1].end, stop, lineage, TARGET_BYTES)
+        if not window.segments:
+            break
+        found += window.segments
+    return found, end
+
+
+def joined(hulls: Iterable[tuple[int, int]]) -> list[Interval]:
+    """``hulls`` joined where they overlap, and not where they only touch."""
+    found: list[Interval] = []
+    for start, end in sorted(hulls):
+        if found and start < found[-1].end:
+            found[-1] = Interval(found[-1].start, max(found[-1].end, end))
+        else:
+            found.append(Interval(start, end))
+    return found
