@@ -12,7 +12,7 @@ from tidemark.evidence import PARSED, EvidenceRow, all_evidence
 from tidemark.hashsum import combine
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import PartitionState
-from tidemark.planning.audit import RawPart, joined
+from tidemark.planning.reading import RawPart, joined
 from tidemark.table import Lake
 from tidemark_spark.tally import Account, AuditTask, Cells, FileTask
 

@@ -17,9 +17,10 @@ from tidemark.audits import MAX_FINDINGS, AuditedPartition, AuditReport, Finding
 from tidemark.evidence import EvidenceRow
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import Ledger, PartitionState
-from tidemark.planning.audit import RawPart, joined, plan_reading
 from tidemark.planning.code import code_digest
 from tidemark.planning.raw import RawTopic
+from tidemark.planning.reading import RawPart, joined, plan_reading
+from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan, RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now
@@ -136,7 +137,7 @@ class _Audit:
         if state.incarnation < len(lives):
             place = lives[state.incarnation].place
             at = raw.partition(state.topic_id, place, state.incarnation, state.partition)
-            return plan_reading(raw, at, state, wanted)
+            return plan_reading(raw, at, Lineage(state.lineage), wanted)
         nothing = PartitionPlan(
             incarnation=state.incarnation,
             topic_id=state.topic_id,

@@ -1,12 +1,12 @@
-"""Which raw segments still hold the offsets that a table has accounted for, and which offsets are gone from raw."""
+"""Which raw segments hold given offsets of a partition, and which of those offsets are gone from raw."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from tidemark.intervals import Interval, Intervals
-from tidemark.ledger import PartitionState
+from tidemark.planning.partition import clipped
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of
 from tidemark.planning.raw import RawPartition, RawTopic
 from tidemark.planning.segments import Piece, Segment, cover, whole_lineage
@@ -25,13 +25,23 @@ class RawPart(NamedTuple):
     gone: Intervals
 
 
-def plan_reading(raw: RawTopic, part: RawPartition, state: PartitionState, wanted: Intervals) -> RawPart:
-    """How to read the offsets ``wanted`` of a partition once more from raw, as far as it is there.
+def plan_reading(
+    raw: RawTopic,
+    part: RawPartition,
+    known: Lineage,
+    wanted: Intervals,
+    *,
+    committed: bool = True,
+    keep: Callable[[Segment], bool] = lambda _: True,
+) -> RawPart:
+    """How to read the offsets ``wanted`` of a partition from raw, as far as it is there.
 
-    Offsets of which raw does not tell any more whether they were committed count as gone.
+    ``known`` is an older lineage, for what the newest does not tell. Offsets of which raw does not tell whether they
+    were committed count as gone, and aborted transactions are left out, unless ``committed`` is false. Segments that
+    ``keep`` refuses are there and are not read.
     """
     watermark = raw.watermark(part)
-    lineage = Lineage(state.lineage)
+    lineage = known
     pieces: list[Piece] = []
     deciding: list[Segment] = []
     gone = Intervals()
@@ -43,8 +53,10 @@ def plan_reading(raw: RawTopic, part: RawPartition, state: PartitionState, wante
         segments = raw.segments(part, span.start, span.end, newest, _NO_LIMIT).segments
         lineage = whole_lineage(newest, lineage, segments)
         found, holes = _covered(segments, lineage, span)
-        more, end = _deciding(raw, part, span, segments, watermark.next_offset, newest)
-        pieces += [piece._replace(end=min(piece.end, end)) for piece in found if piece.start < end]
+        more, end = segments, span.end
+        if committed:
+            more, end = _deciding(raw, part, span, segments, watermark.next_offset, newest)
+        pieces += [piece for piece in clipped(found, end) if keep(piece.segment)]
         gone |= holes | Intervals([(end, span.end)])
         deciding += more
     start = pieces[0].start if pieces else 0
@@ -55,9 +67,9 @@ def plan_reading(raw: RawTopic, part: RawPartition, state: PartitionState, wante
         partition=part.keys.partition,
         start=start,
         end=pieces[-1].end if pieces else 0,
-        leader_epoch=state.leader_epoch,
+        leader_epoch=-1 if watermark is None else watermark.leader_epoch,
         lineage=lineage.entries,
-        aborted=aborted_from(start, raw.aborted(deciding)),
+        aborted=aborted_from(start, raw.aborted(deciding)) if committed else (),
     )
     return RawPart(plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges), gone)
 
