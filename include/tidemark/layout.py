@@ -243,6 +243,11 @@ class TableKeys:
         """What a run did, for the scheduler that started it."""
         return self._state("results", f"{attempt}.json")
 
+    @property
+    def audits(self) -> str:
+        """The folder of the audits' reports."""
+        return self._state("audits") + "/"
+
 
 def split_store_url(url: str) -> tuple[str, str]:
     """``s3://bucket/some/prefix`` → (``s3://bucket``, ``some/prefix``); ``file:///dir`` → (``file:///dir``, ````).

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from pyspark import SparkConf, SparkContext
 
 from tidemark.runs import Task
 from tidemark_spark.job import Job, Outcome
+from tidemark_spark.tally import AuditTask, Tally, examine
 from tidemark_spark.task import convert
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 SETTINGS: Final = {
     # Over TCP each task waits some 20 ms for acknowledgements that the kernel delays.
@@ -37,9 +41,19 @@ def context(name: str, master: str | None = None) -> SparkContext:
 
 
 def execute_on(spark: SparkContext, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
-    """One Spark task for each of ``tasks``; what all of them share is sent once to each worker."""
+    """One Spark task for each of ``tasks``."""
+    return _on(spark, convert, job, tasks)
+
+
+def examine_on(spark: SparkContext, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
+    """One Spark task for each of ``tasks``."""
+    return _on(spark, examine, job, tasks)
+
+
+def _on(spark: SparkContext, work: Callable[[Job, Given], Made], job: Job, tasks: Sequence[Given]) -> list[Made]:
+    """``work`` of each task; what all of them share is sent once to each worker."""
     shared = spark.broadcast(job)
     try:
-        return spark.parallelize(tasks, len(tasks)).map(lambda task: convert(shared.value, task)).collect()
+        return spark.parallelize(tasks, len(tasks)).map(lambda task: work(shared.value, task)).collect()
     finally:
         shared.destroy()

@@ -169,7 +169,7 @@ class Sink:
         """Take decoded rows of range ``number``, which is ``part``."""
         parsed = self._parser.parse(rows)
         split = self._splitter.split(rows, parsed, part.uploaded_at)
-        whole = _beside(rows, parsed.columns)
+        whole = beside(rows, parsed.columns)
         for dt, indices in split.landed:
             if self._wanted(dt, len(indices)):
                 chosen = take(whole, indices)
@@ -227,7 +227,7 @@ def offsets_of(header: BatchHeader, span: tuple[int, int]) -> int:
     return header.record_count if header.record_count >= 0 else span[1] - span[0]
 
 
-def _beside(rows: pa.RecordBatch, columns: pa.RecordBatch) -> pa.RecordBatch:
+def beside(rows: pa.RecordBatch, columns: pa.RecordBatch) -> pa.RecordBatch:
     """``rows`` with a parser's columns after Kafka's."""
     if not columns.num_columns:
         return rows

@@ -7,6 +7,7 @@ also at once: it writes the same objects. Memory is bounded by one window of a s
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ def convert(job: Job, task: Task) -> Outcome:
     if job.kind == "replay":
         return replayed(job, task)
     with Sink(job, task) as sink:
-        conversion = _Conversion(job, task, sink)
+        conversion = Conversion(job, task, sink)
         stop = conversion.run()
         files, evidence = sink.close()
         return Outcome(
@@ -51,10 +52,24 @@ def convert(job: Job, task: Task) -> Outcome:
         )
 
 
-class _Conversion:
+class Records(Protocol):
+    """Where the records of a conversion go."""
+
+    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
+        """Take decoded rows of range ``number``, which is ``part``."""
+        ...
+
+    def batch(
+        self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
+    ) -> int:
+        """Take a batch that cannot be decoded, for ``rule``; returns how many offsets it accounts for."""
+        ...
+
+
+class Conversion:
     """A task under way: ``next_offset`` is the first that has no class yet."""
 
-    def __init__(self, job: Job, task: Task, sink: Sink) -> None:
+    def __init__(self, job: Job, task: Task, sink: Records) -> None:
         self._job, self._task, self._sink = job, task, sink
         self._rules = Rules.of(job.partitions[task.incarnation, task.partition])
         self.next_offset = task.from_offset

@@ -26,12 +26,14 @@ from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env, spark_submit
 from tests.tidemark.records.build import Record, batch, simple
+from tidemark.audits import AuditReport
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
 from tidemark.runs import RunPlan, RunResult
 from tidemark_spark.driver import run
 
 JOB = ROOT / "spark" / "jobs" / "convert.py"
+AUDIT = ROOT / "spark" / "jobs" / "audit.py"
 
 
 @pytest.mark.parametrize("point", ["plan", "file", "evidence", "ledger", "commit"])
@@ -220,6 +222,15 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
     world.check()
     # A plain read of the directory sees what was replaced as well, until the files are cleaned up.
     assert len(_duckdb(deployed.server, [f"{world.lake.url}/dt=*/*.parquet"])) > len(rows)
+
+
+def test_the_audit_runs_on_spark(world: World) -> None:
+    spread(world)
+    world.land()
+    arguments = ("--topics", str(world.topics_file), "--json")
+    report = AuditReport.from_bytes(spark_submit(AUDIT, *arguments).strip().splitlines()[-1].encode(), "output")
+    assert report.passed, report.text()
+    assert [one.rows for one in report.partitions] == [17, 17]
 
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

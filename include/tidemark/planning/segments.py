@@ -23,7 +23,7 @@ class Segment:
     """A stored segment, as its manifest describes it.
 
     It accounts for the offsets ``[base, end)``, which lie in the first ``size`` bytes of the object ``key``.
-    ``open_transactions`` are those open at its end.
+    ``open_transactions`` are those open at its end, ``max_timestamp`` (milliseconds) is that of its batches, if known.
     """
 
     store: str
@@ -38,6 +38,7 @@ class Segment:
     uploaded_at: datetime
     has_index: bool
     has_aborts: bool
+    max_timestamp: int | None = None
 
     def sibling(self, extension: str) -> str:
         """The key of another file of the segment: ``index``, ``txnindex``."""
@@ -83,6 +84,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         uploaded_at=manifest.uploaded_at,
         has_index=f"{stem}.index" in manifest.objects,
         has_aborts=f"{stem}.txnindex" in manifest.objects,
+        max_timestamp=None if manifest.damage else manifest.max_timestamp,
     )
 
 

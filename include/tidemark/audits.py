@@ -1,0 +1,118 @@
+"""What an audit found: a table against the raw segments that it was made of, and against the evidence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.stored import Part, StoredObject
+
+Kind = Literal[
+    "missing_file",
+    "unreadable_file",
+    "unknown_file",
+    "stray_rows",
+    "rows_differ",
+    "columns_differ",
+    "evidence_differs",
+    "offsets_unaccounted",
+    "raw_unreadable",
+    "count_differs",
+]
+"""What is wrong.
+
+* ``missing_file``, ``unreadable_file``: a live file of the table, or one of quarantine that counts, cannot be read
+* ``unknown_file``: no evidence that counts names a live file
+* ``stray_rows``: a file has rows of another partition, or of offsets that its evidence does not tell of
+* ``rows_differ``: the table, or quarantine, has other rows of a date than raw; than the evidence, where raw is gone
+* ``columns_differ``: a column that the hash of a row leaves out has other values than raw gives it
+* ``evidence_differs``: the evidence gives offsets another class, date or hash than raw does
+* ``offsets_unaccounted``: the evidence gives offsets no class, or more than one
+* ``raw_unreadable``: a segment is there, and does not hold what its manifest says
+* ``count_differs``: the Delta log or the ledger counts other rows than there are
+"""
+
+
+class Finding(Part):
+    """One difference. ``offsets`` are half-open and as exact as could be told; ``dt`` is empty where there is none."""
+
+    kind: Kind
+    incarnation: int | None = None
+    partition: int | None = None
+    dt: str = ""
+    offsets: tuple[tuple[int, int], ...] = ()
+    files: tuple[str, ...] = ()
+    detail: str
+
+    def text(self) -> str:
+        """One line for a person."""
+        where = [] if self.partition is None else [f"incarnation {self.incarnation} partition {self.partition}"]
+        where += [f"dt={self.dt}"] if self.dt else []
+        spans = ", ".join(f"{start} to {end - 1}" for start, end in self.offsets)
+        where += [f"offsets {spans}"] if spans else []
+        where += list(self.files)
+        return f"{self.kind}: {'; '.join(where)}: {self.detail}"
+
+
+class AuditedPartition(Part):
+    """What was proved of one partition: ``offsets`` in all, of them those that raw has, and those that it has not.
+
+    ``by_evidence`` are the offsets whose raw is gone: their rows are proved by the hashes in the evidence.
+    ``without_segment`` are those that no segment ever held: deleted before upload, or acknowledged as lost.
+    """
+
+    incarnation: int
+    partition: int
+    offsets: int = Field(ge=0)
+    rows: int = Field(ge=0)
+    by_raw: int = Field(ge=0)
+    by_evidence: tuple[tuple[int, int], ...] = ()
+    without_segment: int = Field(default=0, ge=0)
+
+
+class AuditReport(StoredObject):
+    """``audits/<time>-<n>.json``: table version ``ledger_n`` is what raw and evidence say, unless there are findings.
+
+    ``dates`` is empty if all were looked at. At most ``MAX_FINDINGS`` findings are listed; ``more`` counts the others.
+    """
+
+    cluster: str
+    topic: str
+    table: str
+    ledger_n: int
+    started_at: AwareDatetime
+    seconds: float
+    bytes_read: int
+    dates: tuple[str, ...] = ()
+    partitions: tuple[AuditedPartition, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    more: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs."""
+        return not self.findings
+
+    def text(self) -> str:
+        """The report for a person, a line each."""
+        rows = sum(one.rows for one in self.partitions)
+        scope = f"dates {', '.join(self.dates)}" if self.dates else "all dates"
+        lines = [f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}, {scope}: {rows} rows"]
+        for one in self.partitions:
+            gone = sum(end - start for start, end in one.by_evidence)
+            line = f"  incarnation {one.incarnation} partition {one.partition}: {one.offsets} offsets, {one.rows} rows"
+            line += f"; {one.by_raw} compared with raw"
+            if gone:
+                spans = ", ".join(f"{start} to {end - 1}" for start, end in one.by_evidence)
+                line += f"; {gone} proved by evidence, as raw is gone: {spans}"
+            if one.without_segment:
+                line += f"; {one.without_segment} that no segment held"
+            lines.append(line)
+        lines += [f"  {one.text()}" for one in self.findings]
+        lines += [f"  and {self.more} more"] if self.more else []
+        lines.append("the table is what raw and evidence say" if self.passed else "THE TABLE DIFFERS")
+        return "\n".join(lines)
+
+
+MAX_FINDINGS = 1000

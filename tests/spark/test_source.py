@@ -1,0 +1,171 @@
+"""Raw segments read by Spark's format ``tidemark``: what is planned, what is read, what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from tests.spark.test_runs import DAY, spread
+from tests.spark.world import World
+from tests.support.paths import ROOT
+from tests.support.spark import spark_env
+from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
+from tidemark.decode import SCHEMA, decoder
+from tidemark.errors import ConfigError, ContinuityError, SegmentError
+from tidemark_spark.source import PushingReader, SegmentReader, TidemarkSource
+
+START = datetime.fromtimestamp(T0 / 1000, UTC)
+
+
+def reader_of(world: World, columns: Sequence[str] | None = None, **options: Any) -> SegmentReader:
+    """The reader that Spark would make of these options."""
+    given = {"topics": str(world.topics_file), "topic": "orders", **{name: str(one) for name, one in options.items()}}
+    found = TidemarkSource(given)
+    schema = found.schema()
+    chosen = StructType([schema[name] for name in columns]) if columns else schema
+    reader = found.reader(chosen)
+    assert isinstance(reader, SegmentReader)
+    return reader
+
+
+def rows_of(reader: SegmentReader) -> list[dict[str, Any]]:
+    """All rows, read by copies as Spark's workers have them."""
+    parts = pickle.loads(pickle.dumps(list(reader.partitions())))  # noqa: S301 - our own bytes
+    worker: SegmentReader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as above
+    return [row for part in parts for rows in worker.read(part) for row in rows.to_pylist()]
+
+
+def offsets(world: World, *filters: Filter, partition: int = 0, **options: Any) -> list[int]:
+    """The offsets of a partition that are read."""
+    reader = reader_of(world, pushdown="true", **options)
+    assert isinstance(reader, PushingReader)
+    assert list(reader.pushFilters(list(filters))) == list(filters)  # Spark looks at each again
+    return [row["kafka_offset"] for row in rows_of(reader) if row["kafka_partition"] == partition]
+
+
+@pytest.fixture
+def published(world: World) -> World:
+    """Two partitions with three dates and an aborted transaction, none of it landed."""
+    spread(world)
+    world.raw.publish()
+    return world
+
+
+def test_the_rows_are_those_of_the_table_and_quarantine(published: World) -> None:
+    rows = rows_of(reader_of(published))
+    assert list(rows[0]) == SCHEMA.names
+    published.land()
+    landed = [{name: row[name] for name in SCHEMA.names} for row in published.rows()]
+    assert [row for row in rows if row["kafka_offset"] != 13] == landed
+    assert sorted(row["kafka_partition"] for row in rows if row["kafka_offset"] == 13) == [0, 1]
+
+
+def test_read_uncommitted_shows_aborted_and_undecided_rows(world: World) -> None:
+    world.raw.segment([simple(0), transactional(3, 7, 3), marker(6, 7, commit=False)], aborted=[(7, 3, 6)])
+    world.raw.segment([transactional(7, 8, 2), simple(9)])
+    world.raw.publish()
+    assert offsets(world) == [0, 1, 2]
+    assert offsets(world, isolation="read_uncommitted") == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
+
+
+def test_ranges_are_options(published: World) -> None:
+    assert offsets(published, fromOffset=3, toOffset=15) == [3, 4, 5, 6, 7, 8, 13, 14]
+    assert offsets(published, partitions="1") == []
+    assert len(offsets(published, partitions="1,5", partition=1)) == 18
+    later = (START + timedelta(days=1)).isoformat()
+    assert offsets(published, fromTime=START.isoformat(), toTime=later) == [0, 3, 6, 16, 19]
+    assert offsets(published, incarnation=1) == []
+
+
+def test_filters_narrow_what_is_planned_and_read(published: World) -> None:
+    whole = reader_of(published).partitions()
+
+    def planned(*filters: Filter) -> int:
+        reader = reader_of(published, pushdown="true")
+        assert isinstance(reader, PushingReader)
+        list(reader.pushFilters(list(filters)))
+        return sum(part.task.size for part in reader.partitions())
+
+    size = sum(part.task.size for part in whole)
+    offset, time = ("kafka_offset",), ("kafka_timestamp",)
+    assert planned(EqualTo(("kafka_partition",), 1)) == size / 2
+    assert planned(In(("kafka_partition",), (1, 2)), EqualTo(("kafka_incarnation",), 0)) == size / 2
+    assert planned(EqualTo(("kafka_partition",), 1), EqualTo(("kafka_partition",), 0)) == 0
+    assert 0 < planned(LessThan(offset, 9)) < size
+    assert planned(GreaterThan(offset, 21)) == 0
+    assert planned(GreaterThan(time, START + timedelta(days=9))) == 0
+    assert planned(Not(EqualTo(offset, 5)), IsNotNull(offset), EqualTo(("kafka_key",), b"k")) == size
+    assert offsets(published, GreaterThanOrEqual(offset, 4), LessThan(offset, 7)) == [4, 5, 6]
+    assert offsets(published, EqualTo(time, START + timedelta(days=1))) == [1, 4, 7, 14, 17, 20]
+
+
+def test_segments_and_batches_that_end_too_early_are_not_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for day in range(3):
+        world.raw.segment([batch(3 * day, [Record(i, T0 + day * DAY) for i in range(3)])])
+    world.raw.segment([batch(9 + i, [Record(0, T0 + i * DAY)]) for i in range(4)])
+    world.raw.publish()
+    decoded: list[int] = []
+    decode = decoder.decode_batches
+
+    def counted(data: Any, headers: Any, **more: Any) -> Any:
+        decoded.append(len(headers))
+        return decode(data, headers, **more)
+
+    monkeypatch.setattr("tidemark_spark.source.decode_batches", counted)
+    assert offsets(world, fromTime=(START + timedelta(days=2)).isoformat()) == [6, 7, 8, 11, 12]
+    assert decoded == [1, 2]
+
+
+def test_a_schema_chooses_columns(published: World) -> None:
+    rows = rows_of(reader_of(published, ["kafka_value", "kafka_offset"]))
+    assert list(rows[0]) == ["kafka_value", "kafka_offset"]
+    with pytest.raises(ConfigError, match="there is no column size"):
+        TidemarkSource({}).reader(StructType([StructField("size", IntegerType())]))
+
+
+def test_wrong_options_are_named(published: World) -> None:
+    for name, value in (("partitions", "one"), ("isolation", "none"), ("fromTime", "2026-11-20"), ("pushdown", "x")):
+        with pytest.raises(ConfigError, match=name):
+            reader_of(published, **{name: value})
+    with pytest.raises(ConfigError, match="offset: is no option"):
+        reader_of(published, offset=1)
+    with pytest.raises(ConfigError, match="topic: is needed"):
+        TidemarkSource({"topics": "x"}).reader(TidemarkSource({}).schema())
+
+
+def test_a_hole_fails_unless_it_may_be(world: World) -> None:
+    for base in (0, 3, 6):
+        world.raw.segment([simple(base)])
+    world.raw.publish()
+    world.raw.store.delete(world.raw.keys().segment(3, "manifest.json"))
+    with pytest.raises(ContinuityError, match="no offsets 3 to 5"):
+        offsets(world)
+    assert offsets(world, failOnDataLoss="false") == [0, 1, 2, 6, 7, 8]
+    world.raw.store.delete(world.raw.keys().segment(0, "manifest.json"))
+    assert offsets(world) == [6, 7, 8]  # what retention took is no hole
+    damaged = bytearray(simple(6))
+    damaged[-1] ^= 1
+    world.raw.replace_log(world.raw.keys().segment(6, "log"), bytes(damaged))
+    with pytest.raises(SegmentError):
+        offsets(world)
+
+
+def test_spark_reads_the_format(published: World) -> None:
+    command = [sys.executable, "-m", "tests.spark.read_segments", str(published.topics_file)]
+    done = subprocess.run(
+        command, env=spark_env({}, env="dev"), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    expected = offsets(published) + offsets(published, partition=1)
+    assert found["all"] == sorted(expected)
+    assert found["filtered"] == [4, 7]
