@@ -79,7 +79,9 @@ def _idle(pid: int, port: int) -> list[Row]:
 
 def _active(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
     """As `agent.latency`, spread over 1 % of the partitions."""
-    topic, found = f"{_NAME}-00", list[float]()
+    topic = f"{_NAME}-00"
+    first: dict[int, float] = {}
+    later: list[float] = []
     keys = [PartitionKeys(Endpoint("s3://raw", _NAME), "bench", topic, number).watermark for number in range(ACTIVE)]
     store = open_store("s3://raw")
     rotated: dict[tuple[int, int], float] = {}
@@ -91,7 +93,7 @@ def _active(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
         _stagger(producer, topic, pool)
         watch.read(timeout=0)
         started = time.monotonic()
-        while len(found) < ROTATIONS:
+        while len(later) < ROTATIONS:
             value = pool[number % len(pool)]
             producer.produce(topic, value=value, partition=number % ACTIVE)
             producer.poll(0)
@@ -101,13 +103,19 @@ def _active(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
             for event in watch.read(timeout=0):
                 if event.name.endswith(".log"):
                     rotated[numbers[event.wd], int(event.name.removesuffix(".log"))] = time.monotonic()
-            found += _covered(store, keys, rotated)
+            for partition, seconds in _covered(store, keys, rotated):
+                if partition in first:
+                    later.append(seconds)
+                else:
+                    first[partition] = seconds
         producer.flush(30)
-    ordered = sorted(1000 * one for one in found)
+    ordered = sorted(1000 * one for one in later)
+    firsts = sorted(1000 * one for one in first.values())
     note = f"{len(ordered)} rotations of 1 MiB segments in {ACTIVE} of {TOPICS * PARTITIONS} partitions at 2 MB/s"
     return [
         Row("idle", "1 % active: rotation to watermark, p50 (aim 150)", "ms", (ordered[len(ordered) // 2],), note),
         Row("idle", "1 % active: rotation to watermark, p99 (aim 1000)", "ms", (ordered[int(len(ordered) * 0.99)],)),
+        Row("idle", "the first one of each, p50", "ms", (firsts[len(firsts) // 2],), "offset.wm and listing included"),
     ]
 
 
@@ -123,14 +131,14 @@ def _stagger(producer: Producer, topic: str, pool: Sequence[bytes]) -> None:
     producer.flush(60)
 
 
-def _covered(store: Store, keys: Sequence[str], rotated: dict[tuple[int, int], float]) -> list[float]:
-    """Seconds from rotation for each segment that its watermark covers by now; takes them out of ``rotated``."""
-    found: list[float] = []
+def _covered(store: Store, keys: Sequence[str], rotated: dict[tuple[int, int], float]) -> list[tuple[int, float]]:
+    """(Partition, seconds from rotation) of what its watermark covers by now; takes it out of ``rotated``."""
+    found: list[tuple[int, float]] = []
     for partition in {partition for partition, _ in rotated}:
         _, line = watermark.parse(store.get(keys[partition]).body, keys[partition])
         now = time.monotonic()
         done = [one for one in rotated if one[0] == partition and line is not None and one[1] <= line.next_offset]
-        found += [now - rotated.pop(one) for one in done]
+        found += [(partition, now - rotated.pop(one)) for one in done]
     return found
 
 
