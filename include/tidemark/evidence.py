@@ -1,10 +1,11 @@
 """Evidence: for each run of offsets, what became of them, from which bytes, in which file. Needs ``tidemark[table]``.
 
-One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts if the committed
-ledger lists the attempt as landed; of class ``landed``, a row holds for as long as its ``file`` is live in the table.
-A row of class ``quarantined`` or ``filtered`` holds until a landed attempt has a row of class ``superseded`` with the
-same ``file``: a rebuild or a replay, whose own rows say what became of those offsets. So of the rows that hold, each
-offset below a partition's ``next_offset`` has one class.
+One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts, with all its rows,
+if the committed ledger lists the attempt as landed: a sweep's holds the rows of the attempts that it folded, each with
+its own ``attempt``, and stands in the list in their place. Of class ``landed``, a row holds for as long as its ``file``
+is live in the table. A row of class ``quarantined`` or ``filtered`` holds until a row of class ``superseded`` with the
+same ``file`` counts: a rebuild or a replay, whose own rows say what became of those offsets. So of the rows that hold,
+each offset below a partition's ``next_offset`` has one class.
 
 A row covers offsets in ``[first, next)`` of one class. Of classes other than ``landed`` it is a run of adjacent
 offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one class: then it is one row for all of them.
@@ -101,7 +102,6 @@ def evidence_key(lake: Lake, attempt: int) -> str:
 def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, attempt: int) -> bytes:
     """The evidence object of an attempt; the same rows give the same bytes."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     items = [
         {
@@ -113,9 +113,7 @@ def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, at
         }
         for row in rows
     ]
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(items, schema=schema()), sink, compression="zstd", compression_level=1)
-    return sink.getvalue()
+    return _to_bytes(pa.Table.from_pylist(items, schema=schema()))
 
 
 def read_evidence(lake: Lake, attempt: int) -> pa.Table:
@@ -123,12 +121,19 @@ def read_evidence(lake: Lake, attempt: int) -> pa.Table:
     return _read(lake, evidence_key(lake, attempt))
 
 
-def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[pa.Table]:
+def folded(lake: Lake, attempts: Iterable[int]) -> bytes:
+    """One evidence object with all rows of ``attempts``, each as it is; the same ones give the same bytes."""
+    import pyarrow as pa
+
+    return _to_bytes(pa.concat_tables([read_evidence(lake, one) for one in attempts]))
+
+
+def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[tuple[int, pa.Table]]:
     """The evidence of the attempts that the committed ledger lists as ``landed``, one table each."""
-    wanted = {evidence_key(lake, attempt) for attempt in landed}
+    wanted = {evidence_key(lake, attempt): attempt for attempt in landed}
     for found in lake.store.list(lake.keys.evidence):
         if found.key in wanted:
-            yield _read(lake, found.key)
+            yield wanted[found.key], _read(lake, found.key)
 
 
 class SetAside(NamedTuple):
@@ -156,7 +161,7 @@ def set_aside(lake: Lake, landed: Collection[int]) -> list[SetAside]:
     wanted = pa.array(["quarantined", "filtered", "superseded"])
     found: list[SetAside] = []
     superseded: set[str] = set()
-    for table in evidence_that_counts(lake, landed):
+    for _, table in evidence_that_counts(lake, landed):
         for row in table.filter(pc.is_in(table["class"], wanted)).to_pylist():
             if row["class"] == "superseded":
                 superseded.add(row["file"])
@@ -213,7 +218,7 @@ def landed_in(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Land
     aside: list[SetAside] = []
     rows = total = 0
     classes = pa.array(PARSED)
-    for table in evidence_that_counts(lake, landed):
+    for _, table in evidence_that_counts(lake, landed):
         chosen = table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted)))
         for row in chosen.to_pylist():
             if row["class"] != "landed":
@@ -224,6 +229,14 @@ def landed_in(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Land
             total = combine(total, int.from_bytes(row["hash128"], "big"))
             found.add(row["file"])
     return Landed(offsets, rows, total, frozenset(found), tuple(aside))
+
+
+def _to_bytes(table: pa.Table) -> bytes:
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", compression_level=1)
+    return sink.getvalue()
 
 
 def _read(lake: Lake, key: str) -> pa.Table:

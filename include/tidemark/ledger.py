@@ -85,6 +85,7 @@ class Parent(Part):
 class Ledger(StoredObject):
     """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
 
+    ``landed`` are the attempts whose evidence counts: all that ever landed, or a sweep that stands for those it folded.
     ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or filtered
     rows: of two runs that set out to do so, one is stale.
     """
@@ -95,7 +96,7 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild", "replay"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "sweep"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)

@@ -17,6 +17,8 @@ from tidemark.ledger import Closing
 from tidemark.manifest import LineagePairs, OpenTransaction
 from tidemark.stored import Part, StoredObject
 
+RunKind = Literal["ingest", "rebuild", "replay", "sweep"]
+
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
 
@@ -109,10 +111,12 @@ class RunPlan(StoredObject):
     ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
     their date (empty for rows without one): always all of a date that hold. ``closes`` are dates that the ledger and
     the watermark indexes show to be complete, or overdue; each closes unless its rows have changed since.
+
+    A sweep puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
     """
 
     attempt: int
-    kind: Literal["ingest", "rebuild", "replay"]
+    kind: RunKind
     cluster: str
     topic: str
     table: str
@@ -128,6 +132,7 @@ class RunPlan(StoredObject):
     removes: tuple[str, ...] = ()
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     closes: dict[str, Closing] = Field(default_factory=dict)
+    folds: tuple[int, ...] = ()
 
     @property
     def replaced(self) -> tuple[str, ...]:
@@ -137,7 +142,7 @@ class RunPlan(StoredObject):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to commit: no range, no change of a partition's or a date's state."""
-        return not self.partitions and not self.replaced and not self.closes
+        return not (self.partitions or self.replaced or self.closes or self.folds)
 
 
 class RunResult(StoredObject):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple
 
-from tidemark.evidence import PARSED, EvidenceRow, all_evidence
+from tidemark.evidence import PARSED, EvidenceRow, evidence_that_counts
 from tidemark.hashsum import combine
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import PartitionState
@@ -28,10 +28,8 @@ def holding(lake: Lake, landed: Collection[int], live: Collection[str]) -> Itera
     """The evidence that holds, by the rule of :mod:`tidemark.evidence`."""
     superseded: set[str] = set()
     rows: list[Held] = []
-    for table in all_evidence(lake):
+    for table in evidence_that_counts(lake, landed):
         for row in table.to_pylist():
-            if row["attempt"] not in landed:
-                continue
             if row["class"] == "superseded":
                 superseded.add(row["file"])
                 continue

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
-from tidemark.evidence import PARSED, EvidenceRow, evidence_key, landed_in, read_evidence, to_parquet
+from tidemark.evidence import PARSED, EvidenceRow, evidence_key, folded, landed_in, read_evidence, to_parquet
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
@@ -103,6 +103,7 @@ def _earlier(lake: Lake, plan: RunPlan) -> RunResult | None:
             row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
         )
         for row in read_evidence(lake, plan.attempt).to_pylist()
+        if row["attempt"] == plan.attempt
     ]
     return _summed(plan, _landed_as(lake, ledger, plan.attempt), rows, 0, {})
 
@@ -164,7 +165,10 @@ def sum_of(evidence: Iterable[EvidenceRow]) -> tuple[int, int]:
 
 
 def _write_evidence(lake: Lake, plan: RunPlan, change: Change) -> None:
-    body = to_parquet(change.evidence, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
+    if plan.folds:
+        body = folded(lake, plan.folds)
+    else:
+        body = to_parquet(change.evidence, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
     try:
         put_once(lake.store, evidence_key(lake, plan.attempt), body)
     except PreconditionFailed as error:

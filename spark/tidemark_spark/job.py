@@ -9,7 +9,7 @@ from typing import Literal
 
 from tidemark.evidence import EvidenceRow
 from tidemark.layout import TableKeys
-from tidemark.runs import PartitionPlan, RunPlan, Task
+from tidemark.runs import PartitionPlan, RunKind, RunPlan, Task
 from tidemark.store import StoreOptions
 from tidemark.table import Lake
 from tidemark.topics import TopicSettings
@@ -28,7 +28,7 @@ class Job:
     configuration: str
     code: str
     created_at: datetime
-    kind: Literal["ingest", "rebuild", "replay"]
+    kind: RunKind
     dates: frozenset[date]
     partitions: dict[tuple[int, int], PartitionPlan]
 

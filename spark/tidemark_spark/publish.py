@@ -92,6 +92,8 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None
             raise StaleRun(f"refused rows of {dt or 'no date'} were rebuilt or replayed since the plan")
     if plan.closes and not (plan.partitions or plan.replaced or closed_by(ledger, plan)):
         raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
+    if not set(plan.folds) <= set(ledger.landed):
+        raise StaleRun("another sweep folded the same attempts since the plan")
     gone = sorted(set(plan.removes) - {one.path for one in live})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
@@ -120,7 +122,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
         dates={**current.dates, **{dt: _date(current.dates, dt, added, taken, plan) for dt in touched}, **closed},
         dates_changed=tuple(sorted({*touched, *closed})),
         rows=current.rows + sum(added.values()) - sum(taken.values()),
-        landed=(*current.landed, plan.attempt),
+        landed=(*(one for one in current.landed if one not in plan.folds), plan.attempt),
         superseded={**current.superseded, **dict.fromkeys(plan.supersedes, current.n + 1)},
         configuration=plan.configuration,
         code=plan.code,

@@ -7,18 +7,19 @@ whose the rest is. So a clean-up may be killed anywhere and is done by the next 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.evidence import evidence_key, evidence_that_counts
-from tidemark.ledger import Ledger
-from tidemark.planning import read_plan
+from tidemark.ledger import Ledger, new_attempt
+from tidemark.planning import code_digest, read_plan, write_plan
 from tidemark.planning.raw import in_parallel
-from tidemark.planning.sweep import GOES, Knowledge, Why, judge
+from tidemark.planning.sweep import GOES, Knowledge, Why, all_landed, judge, to_fold
+from tidemark.runs import RunPlan
 from tidemark.store.base import ObjectInfo
 from tidemark.stored import Part, StoredObject, utc_now
 from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark_spark.driver import run
 from tidemark_spark.marks import mend
 from tidemark_spark.publish import check_untampered
 
@@ -42,10 +43,11 @@ class Sweep(StoredObject):
     unknown: tuple[Found, ...] = ()
     bytes: int = 0
     attempts: tuple[int, ...] = ()
+    folded: int = 0
 
 
 def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
-    """Clean up; returns what was removed, and the dead attempts of which nothing is left.
+    """Clean up; tells what was removed, the dead attempts of which nothing is left, and how many landed were folded.
 
     Raises:
         ContinuityError: evidence of a landed run is missing; nothing was removed.
@@ -58,13 +60,15 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
     ledger = ledger_of(lake, table)
     live = live_files(table) if table is not None else []
     check_untampered(lake, ledger, live)
-    named, landed = _evidence(lake, ledger)
-    known = Knowledge({one.path for one in live}, named, landed, plans, now)
+    named, authors, rows = _evidence(lake, ledger)
+    known = Knowledge({one.path for one in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
+    there: set[str] = set()
     removed: list[Found] = []
     unknown: list[Found] = []
     doomed: list[ObjectInfo] = []
     for folder in (lake.keys.root, lake.keys.quarantine):
         objects = {one.key.removeprefix(f"{folder}/"): one for one in _listed(lake, folder)}
+        there.update(objects)
         for path, why in judge(known, objects).items():
             info = objects[path]
             if why in GOES:
@@ -73,11 +77,18 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
             elif why == "unknown":
                 unknown.append(Found(key=info.key, size=info.size, why=why))
     dead = known.dead()
+    past = [*dead, *known.folded(ledger.landed)]
+    # A plan with files that others may still read says since when they are replaced.
+    finished = [one for one in past if not there.intersection(plans[one].replaced)]
+    folds = to_fold(ledger.landed, known, rows)
     if not dry_run:
         in_parallel(lambda info: _delete(lake, info), doomed)
-        for key_of in (partial(evidence_key, lake), lake.keys.result, lake.keys.attempt):
-            in_parallel(lake.store.delete, [key_of(one) for one in dead])
+        in_parallel(lake.store.delete, [evidence_key(lake, one) for one in past])
+        in_parallel(lake.store.delete, [lake.keys.result(one) for one in past])
+        in_parallel(lake.store.delete, [lake.keys.attempt(one) for one in finished])
         mend(lake, ledger, ledger.dates)
+        if folds:
+            _fold(lake, ledger, folds)
     return Sweep(
         ledger_n=ledger.n,
         dry_run=dry_run,
@@ -85,6 +96,7 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
         unknown=tuple(unknown),
         bytes=sum(one.size for one in removed),
         attempts=tuple(dead),
+        folded=len(folds),
     )
 
 
@@ -97,22 +109,42 @@ def _listed(lake: Lake, folder: str) -> Iterator[ObjectInfo]:
     return (one for one in lake.store.list(f"{folder}/") if not one.key.startswith(log))
 
 
-def _evidence(lake: Lake, ledger: Ledger) -> tuple[set[str], set[int]]:
-    """The files that counted evidence names, and the attempts that landed."""
+def _fold(lake: Lake, ledger: Ledger, folds: tuple[int, ...]) -> None:
+    """Commit the ledger with one attempt in place of ``folds``; if another sweep was faster, it is done."""
+    plan = RunPlan(
+        attempt=new_attempt(),
+        kind="sweep",
+        cluster=lake.topic.cluster,
+        topic=lake.topic.topic,
+        table=lake.topic.table,
+        generation=ledger.generation,
+        ledger_n=ledger.n,
+        ledger_attempt=ledger.attempt,
+        configuration=lake.topic.digest,
+        code=code_digest(),
+        created_at=utc_now(),
+        folds=folds,
+    )
+    write_plan(lake, plan)
+    run(lake, plan, lambda _job, _tasks: [])
+
+
+def _evidence(lake: Lake, ledger: Ledger) -> tuple[set[str], set[int], dict[int, int]]:
+    """The files that counted evidence names, the attempts of its rows, and how many rows each object has."""
     named: set[str] = set()
-    landed = set(ledger.landed)
-    seen = 0
-    for table in evidence_that_counts(lake, ledger.landed):
-        seen += 1
-        landed.update(int(one) for one in table["attempt"].unique().to_pylist() if one is not None)
-        rows = zip(table["class"].to_pylist(), table["file"].to_pylist(), strict=True)
-        named.update(str(file) for kind, file in rows if kind in _NAMED)
-    if seen != len(ledger.landed):
+    authors: set[int] = set()
+    rows: dict[int, int] = {}
+    for attempt, table in evidence_that_counts(lake, ledger.landed):
+        rows[attempt] = table.num_rows
+        authors.update(int(one) for one in table["attempt"].unique().to_pylist() if one is not None)
+        files = zip(table["class"].to_pylist(), table["file"].to_pylist(), strict=True)
+        named.update(str(file) for kind, file in files if kind in _NAMED)
+    if len(rows) != len(ledger.landed):
         raise ContinuityError(
-            f"{lake.url}: the evidence of {len(ledger.landed) - seen} landed runs is gone, and with it what tells "
+            f"{lake.url}: the evidence of {len(ledger.landed) - len(rows)} landed runs is gone, and with it what tells "
             "which files hold; restore the objects, nothing is removed without them"
         )
-    return named, landed
+    return named, authors, rows
 
 
 def _delete(lake: Lake, info: ObjectInfo) -> None:

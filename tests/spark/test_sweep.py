@@ -16,9 +16,10 @@ from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
 from tidemark.evidence import evidence_key
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
+from tidemark.planning import sweep as rules
 from tidemark.planning.sweep import MARGIN, TOMBSTONES, judge
 from tidemark.runs import RUN_LIMIT, RunPlan, Task
-from tidemark_spark import convert, driver
+from tidemark_spark import convert, driver, publish
 from tidemark_spark import sweep as cleaning
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
@@ -269,6 +270,154 @@ def test_an_object_that_changes_after_it_was_listed_stays(world: World, monkeypa
     sweep(world.lake)
     assert exists(world, changed)
     assert not left - {changed} & files(world)
+
+
+def many(world: World) -> None:
+    """Runs that landed rows, refused some, and replaced both; all of them so old that they are over."""
+    for number in range(4):
+        records = [Record(0, T0 + number % 2 * 86_400_000), Record(1, -1)]
+        world.raw.segment([batch(2 * number, records)])
+        world.land()
+    plan = plan_rebuild(world.lake, [DT])
+    write_plan(world.lake, plan)
+    run(world.lake, plan, in_process)
+    age_all(world, OLD)
+
+
+def evidence_objects(world: World) -> set[str]:
+    """The keys of all evidence."""
+    return {one.key for one in world.lake.store.list(world.lake.keys.evidence)}
+
+
+def truth(world: World) -> tuple[object, ...]:
+    """All that evidence and ledger say of the table, whichever objects it stands in."""
+    world.check()
+    ledger = world.ledger
+    return sorted(map(str, world.evidence())), ledger.partitions, ledger.dates, world.rows(), world.quarantine()
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fold three attempts already."""
+    monkeypatch.setattr(rules, "FOLD_FROM", 3)
+
+
+@pytest.mark.usefixtures("few")
+def test_landed_attempts_are_folded_and_what_they_say_stays(world: World) -> None:
+    many(world)
+    before, old = truth(world), evidence_objects(world)
+    landed = world.ledger.landed
+    assert sweep(world.lake, dry_run=True).folded == len(landed) == 5
+    assert world.ledger.landed == landed
+    assert sweep(world.lake).folded == 5
+    assert [one in landed for one in world.ledger.landed] == [False]
+    assert truth(world) == before
+    assert sweep(world.lake) == sweep(world.lake, dry_run=True).model_copy(update={"dry_run": False})
+    assert old < evidence_objects(world)  # for those who began by the old list
+    age_all(world, OLD)
+    sweep(world.lake)
+    assert evidence_objects(world) == {evidence_key(world.lake, world.ledger.landed[0])}
+    assert truth(world) == before
+    replay = plan_replay(world.lake)
+    write_plan(world.lake, replay)
+    assert run(world.lake, replay, in_process).status == "empty"
+    rebuild = plan_rebuild(world.lake, [DT, "2026-02-03"])
+    write_plan(world.lake, rebuild)
+    assert run(world.lake, rebuild, in_process).rows == 4
+    world.raw.segment([simple(8)])
+    assert world.land().rows == 3
+
+
+@pytest.mark.usefixtures("few")
+def test_folds_are_folded_and_files_replaced_before_go_after(world: World) -> None:
+    many(world)
+    sweep(world.lake)
+    for number in range(2):
+        world.raw.segment([simple(8 + 3 * number)])
+        world.land()
+    age_all(world, OLD)
+    before = truth(world)
+    assert sweep(world.lake).folded == 3
+    assert truth(world) == before
+    age_all(world, OLDER)
+    result = sweep(world.lake)
+    assert {one.why for one in result.removed} == {"replaced"}
+    assert truth(world) == before
+    assert evidence_objects(world) == {evidence_key(world.lake, world.ledger.landed[0])}
+    sweep(world.lake)
+    assert [one.key for one in world.lake.store.list(world.lake.keys.attempts)] == [
+        world.lake.keys.attempt(world.ledger.landed[0])
+    ]
+    assert truth(world) == before
+
+
+@pytest.mark.usefixtures("few")
+def test_a_folded_attempt_that_is_run_again_lands_nothing(world: World) -> None:
+    many(world)
+    key = world.lake.keys.attempt(world.ledger.landed[0])
+    plan = RunPlan.from_bytes(world.lake.store.get(key).body, key)
+    sweep(world.lake)
+    before = truth(world)
+    assert run(world.lake, plan, in_process).status == "stale"
+    assert truth(world) == before
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("point", ["_write_evidence", "_written", "commit", "mend"])
+def test_a_fold_that_dies_leaves_the_truth_and_is_done_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    many(world)
+    before = truth(world)
+    where = driver if point in {"_write_evidence", "mend"} else publish
+    real = getattr(where, point)
+
+    def dying(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, point, dying)
+        with pytest.raises(Died):
+            sweep(world.lake)
+    assert truth(world) == before
+    sweep(world.lake)
+    assert len(world.ledger.landed) == 1
+    age_all(world, OLD)
+    sweep(world.lake)
+    assert truth(world) == before
+    assert evidence_objects(world) == {evidence_key(world.lake, world.ledger.landed[0])}
+
+
+@pytest.mark.usefixtures("few")
+def test_of_two_folds_one_lands(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    many(world)
+    before = truth(world)
+    overtaken: list[bool] = []
+
+    def write(lake: Any, plan: RunPlan) -> str:
+        if not overtaken:
+            overtaken.append(True)
+            sweep(lake)
+        return real(lake, plan)
+
+    real = write_plan
+    monkeypatch.setattr(cleaning, "write_plan", write)
+    sweep(world.lake)
+    assert len(world.ledger.landed) == 1
+    assert truth(world) == before
+
+
+def test_few_attempts_young_ones_and_full_objects_are_not_folded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    many(world)
+    assert sweep(world.lake).folded == 0
+    monkeypatch.setattr(rules, "FOLD_FROM", 3)
+    monkeypatch.setattr(rules, "FOLD_ROWS", 4)
+    assert sweep(world.lake, dry_run=True).folded == 0
+    monkeypatch.setattr(rules, "FOLD_ROWS", 8)
+    assert sweep(world.lake, dry_run=True).folded == 4
+    age_all(world, -OLD)
+    assert sweep(world.lake).folded == 0
 
 
 def test_the_clean_up_as_a_job(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,12 @@ MARGIN: Final = timedelta(hours=1)
 TOMBSTONES: Final = timedelta(days=7)
 """How long a replaced file stays for readers of older versions: Delta's own ``deletedFileRetentionDuration``."""
 
+FOLD_FROM: Final = 100
+"""As many attempts are folded at least: it costs a commit, and that they are listed costs little."""
+
+FOLD_ROWS: Final = 500_000
+"""Rows of one object of evidence; about 100 MB while it is made."""
+
 Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out", "unknown"]
 """Rules 1 to 5; of them ``replaced``, ``dead`` and ``left out`` mean that the object goes."""
 
@@ -51,9 +57,43 @@ class Knowledge:
         """Whether the attempt can commit no more."""
         return self.now - plan.created_at > RUN_LIMIT + MARGIN
 
+    def folded(self, listed: Collection[int]) -> list[int]:
+        """The attempts, not ``listed`` by the ledger, whose evidence stands in that of a sweep which is over.
+
+        No run reads theirs any more.
+        """
+        young = {fold for plan in self.plans.values() if not self.is_over(plan) for fold in plan.folds}
+        known = {one for one, plan in self.plans.items() if one in self.landed and self.is_over(plan)}
+        return sorted(known - young - set(listed))
+
     def dead(self) -> list[int]:
         """The attempts that did not land and never will."""
         return sorted(one for one, plan in self.plans.items() if one not in self.landed and self.is_over(plan))
+
+
+def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, RunPlan]) -> set[int]:
+    """The attempts that the ledger lists, those that evidence rows name, and all that those folded."""
+    found: set[int] = set()
+    new = {*ledger, *named}
+    while new:
+        found |= new
+        new = {fold for one in new if one in plans for fold in plans[one].folds} - found
+    return found
+
+
+def to_fold(ledger: Iterable[int], known: Knowledge, rows: Mapping[int, int]) -> tuple[int, ...]:
+    """Which attempts of the ledger's list to fold into one, given how many rows of evidence each has.
+
+    None of those that may still be asked for, none that fill an object already, and none at all if they are few.
+    """
+    chosen: list[int] = []
+    total = 0
+    for one in ledger:
+        plan = known.plans.get(one)
+        if (plan is None or known.is_over(plan)) and total + rows[one] <= FOLD_ROWS and rows[one] <= FOLD_ROWS // 2:
+            chosen.append(one)
+            total += rows[one]
+    return tuple(chosen) if len(chosen) >= FOLD_FROM else ()
 
 
 def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:
