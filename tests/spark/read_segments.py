@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.support.spark import local_conf, small_jvm_conf
 from tidemark_spark.source import TidemarkSource
 
 
@@ -15,7 +16,7 @@ def main(topics: str, exported: str) -> None:
     """Run the queries."""
     spark = (
         SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
+        .config(map={**local_conf(), **small_jvm_conf()})
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
         .getOrCreate()
