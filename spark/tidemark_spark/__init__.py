@@ -5,5 +5,5 @@
 * ``publish`` (with ``delta``): the one way in which a table changes
 * ``driver``: a run from its plan to its result; ``session``: Spark
 * ``auditing`` (with ``audit_sides`` and ``tally``): raw and table read again, and proved equal
-* ``source``: raw segments as a format of Spark's
+* ``source``: raw segments as a format of Spark's; ``exporting``: raw segments as plain files
 """

@@ -14,6 +14,7 @@ from tidemark_spark.job import Job, Outcome
 from tidemark_spark.tally import AuditTask, Tally, examine
 from tidemark_spark.task import convert
 
+Common = TypeVar("Common")
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -42,17 +43,19 @@ def context(name: str, master: str | None = None) -> SparkContext:
 
 def execute_on(spark: SparkContext, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
     """One Spark task for each of ``tasks``."""
-    return _on(spark, convert, job, tasks)
+    return on_each(spark, convert, job, tasks)
 
 
 def examine_on(spark: SparkContext, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
     """One Spark task for each of ``tasks``."""
-    return _on(spark, examine, job, tasks)
+    return on_each(spark, examine, job, tasks)
 
 
-def _on(spark: SparkContext, work: Callable[[Job, Given], Made], job: Job, tasks: Sequence[Given]) -> list[Made]:
+def on_each(
+    spark: SparkContext, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]
+) -> list[Made]:
     """``work`` of each task; what all of them share is sent once to each worker."""
-    shared = spark.broadcast(job)
+    shared = spark.broadcast(common)
     try:
         return spark.parallelize(tasks, len(tasks)).map(lambda task: work(shared.value, task)).collect()
     finally:

@@ -1,20 +1,22 @@
-"""Read the segments of a topics file's topic ``orders`` with Spark; the last line has offsets by query, as JSON."""
+"""Read segments by the format ``tidemark``, and exported SequenceFiles; the last line of output is JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from tests.support.spark import local_conf, small_jvm_conf
 from tidemark_spark.source import TidemarkSource
 
 
-def main(topics: str) -> None:
+def main(topics: str, exported: str) -> None:
     """Run the queries."""
     spark = (
         SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
+        .config(map={**local_conf(), **small_jvm_conf()})
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
         .getOrCreate()
@@ -24,14 +26,16 @@ def main(topics: str) -> None:
     rows = read.load()
     chosen = rows.where("kafka_partition = 0 and kafka_offset > 3 and kafka_key in ('k1', 'k4', 'k7', 'k8')")
     chosen = chosen.where("kafka_offset < 14 and kafka_timestamp < '2026-02-04' and kafka_timestamp >= '2026-02-03'")
-    found = {"all": _offsets(rows), "filtered": _offsets(chosen)}
+    files: dict[str, list[list[Any]]] = {}
+    for kind in ("sequence", "messagepack"):
+        records: list[Any] = spark.sparkContext.sequenceFile(f"{exported}/{kind}/orders/*.seq").collect()
+        files[kind] = sorted(
+            [key if isinstance(key, int) else bytes(key).hex(), bytes(value).hex()] for key, value in records
+        )
+    found = {"filtered": sorted(row.kafka_offset for row in chosen.select("kafka_offset").collect()), **files}
     sys.stdout.write(f"{json.dumps(found)}\n")
     spark.stop()
 
 
-def _offsets(rows: DataFrame) -> list[int]:
-    return sorted(row.kafka_offset for row in rows.select("kafka_offset").collect())
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,8 +13,6 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tests.spark.test_runs import DAY, spread
 from tests.spark.world import World
-from tests.support.paths import ROOT
-from tests.support.spark import spark_env
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
 from tidemark.decode import SCHEMA, decoder
 from tidemark.errors import ConfigError, ContinuityError, SegmentError
@@ -157,15 +152,3 @@ def test_a_hole_fails_unless_it_may_be(world: World) -> None:
     world.raw.replace_log(world.raw.keys().segment(6, "log"), bytes(damaged))
     with pytest.raises(SegmentError):
         offsets(world)
-
-
-def test_spark_reads_the_format(published: World) -> None:
-    command = [sys.executable, "-m", "tests.spark.read_segments", str(published.topics_file)]
-    done = subprocess.run(
-        command, env=spark_env({}, env="dev"), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    expected = offsets(published) + offsets(published, partition=1)
-    assert found["all"] == sorted(expected)
-    assert found["filtered"] == [4, 7]

@@ -1,0 +1,103 @@
+"""Raw as text and as SequenceFiles: their bytes, what is refused, and that Spark's own reader reads them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.test_runs import spread
+from tests.spark.world import World
+from tests.support.paths import ROOT
+from tests.support.spark import spark_env
+from tests.tidemark.records.build import T0, Record, batch, simple
+from tidemark_spark import export as command
+from tidemark_spark import exporting
+from tidemark_spark.exporting import Export, Exported, export_part, packed
+from tidemark_spark.source import SegmentPartition
+
+
+def here(export: Export, parts: Sequence[SegmentPartition]) -> list[Exported | None]:
+    """All parts here, sent and returned as Spark does it."""
+    return [
+        pickle.loads(pickle.dumps(export_part(*pickle.loads(pickle.dumps((export, one))))))  # noqa: S301 - our bytes
+        for one in parts
+    ]
+
+
+def exported(world: World, kind: str, to: Path, *options: str) -> int:
+    """The exit code of the command."""
+    more = [part for one in options for part in ("--option", one)]
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--format", kind, "--to", f"file://{to}"]
+    return command.main([*arguments, *more], here)
+
+
+def test_text_has_a_value_a_line(world: World, tmp_path: Path, capsys: Any) -> None:
+    values = [b"one", b"", None, b"\xff four"]
+    world.raw.segment([batch(0, [Record(i, T0, None, value) for i, value in enumerate(values)])])
+    world.raw.segment([simple(0)], 1)
+    world.raw.publish()
+    out = tmp_path / "out"
+    for _ in range(2):  # again is the same
+        assert exported(world, "text", out, "partitions=0") == 0
+    files = [one for one in out.rglob("*") if one.suffix == ".txt"]
+    assert [str(one.relative_to(out)) for one in files] == ["orders/0_0_00000000000000000000.txt"]
+    assert files[0].read_bytes() == b"one\n\n\n\xff four\n"
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"files": 1, "rows": 4, "bytes": 13}
+
+
+def test_a_newline_in_a_value_is_refused_as_text(world: World, tmp_path: Path, capsys: Any) -> None:
+    world.raw.segment([simple(0), batch(3, [Record(0, T0, None, b"a\nb")])])
+    world.raw.publish()
+    assert exported(world, "text", tmp_path / "out") == 1
+    assert "partition 0, offset 3" in capsys.readouterr().err
+    assert exported(world, "sequence", tmp_path / "out") == 0
+
+
+def test_wrong_arguments_are_named(world: World, tmp_path: Path, capsys: Any) -> None:
+    world.raw.publish()
+    assert exported(world, "text", tmp_path / "out", "offsets=3") == 2
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
+    assert command.main([*arguments, "--to", "ftp://nowhere"], here) == 2
+    assert command.main([*arguments, "--to", f"file://{tmp_path}/out"], here) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == 0
+
+
+def test_keys_are_packed_as_messagepack_has_it() -> None:
+    # https://github.com/msgpack/msgpack/blob/master/spec.md
+    assert packed(5, None) == bytes.fromhex("810105")
+    assert packed(127, b"") == bytes.fromhex("82017f02c400")
+    assert packed(128, b"k") == bytes.fromhex("8201cc8002c4016b")
+    assert packed(256, None) == bytes.fromhex("8101cd0100")
+    assert packed(1 << 16, None) == bytes.fromhex("8101ce00010000")
+    assert packed(1 << 32, None) == bytes.fromhex("8101cf0000000100000000")
+    assert packed(0, b"x" * 256) == bytes.fromhex("82010002c50100") + b"x" * 256
+    assert packed(0, b"x" * 65536) == bytes.fromhex("82010002c600010000") + b"x" * 65536
+
+
+def test_spark_reads_raw_by_its_format_and_what_was_exported(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread(world)
+    world.raw.publish()
+    monkeypatch.setattr(exporting, "_SYNC_BYTES", 50)  # Hadoop's reader takes a mark wherever there is one
+    for kind in ("sequence", "messagepack"):
+        assert exported(world, kind, tmp_path / kind, "partitions=0") == 0
+    command = [sys.executable, "-m", "tests.spark.read_segments", str(world.topics_file), f"file://{tmp_path}"]
+    done = subprocess.run(
+        command, env=spark_env({}, env="dev"), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["filtered"] == [4, 7]
+    world.land()
+    rows = [(row["kafka_offset"], row["kafka_key"], row["kafka_value"]) for row in world.rows()[: len(world.offsets())]]
+    rows += [(row["kafka_offset"], row["kafka_key"], row["kafka_value"]) for row in world.quarantine()[:1]]
+    assert found["sequence"] == sorted([offset, value.hex()] for offset, _, value in rows)
+    assert found["messagepack"] == sorted([packed(offset, key).hex(), value.hex()] for offset, key, value in rows)
