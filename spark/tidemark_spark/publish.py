@@ -54,7 +54,7 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             _check_files(lake, change.files)
             if add_columns(lake, table):
                 continue  # that was a commit of its own: nothing that was read before it counts
-            removed = [one for one in live if one.path in set(plan.removes)]
+            removed = [one for one in live if one.path in set(change.removes)]
             ledger = _written(lake, rebased(current, plan, change, removed))
             commit(table, ledger, change.files, removed)
         except (DeltaError, OSError, StoreError) as error:
@@ -80,8 +80,13 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None
     if plan.kind == "ingest":
         for part in plan.partitions:
             state = ledger.by_partition.get(part.key)
-            if state is not None and (state.next_offset != part.start or part.deleted_before_upload):
-                raise StaleRun(f"partition {part.partition} goes on at {state.next_offset} by now, not at {part.start}")
+            if state is None:
+                continue
+            if state.next_offset != part.landed_next or part.deleted_before_upload:
+                found = f"at {state.next_offset} by now, not at {part.landed_next}"
+                raise StaleRun(f"partition {part.partition} goes on {found}")
+            if state.branch != part.branch or state.leader_epoch > part.leader_epoch:
+                raise StaleRun(f"partition {part.partition} follows leader epoch {state.leader_epoch} by now")
     for dt in plan.supersedes:
         if ledger.superseded.get(dt, 0) > plan.ledger_n:
             raise StaleRun(f"refused rows of {dt or 'no date'} were rebuilt or replayed since the plan")
@@ -113,7 +118,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
         dates_changed=tuple(changed),
         rows=current.rows + sum(added.values()) - sum(taken.values()),
         landed=(*current.landed, plan.attempt),
-        superseded={**current.superseded, **dict.fromkeys(plan.supersedes, current.n + 1)},
+        superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
         configuration=plan.configuration,
         code=plan.code,
         committed_at=utc_now(),
@@ -131,12 +136,16 @@ def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[Parti
 def _date(
     dates: Mapping[str, DateState], dt: str, added: Mapping[str, int], taken: Mapping[str, int], kind: str
 ) -> DateState:
-    """A date's state with its new rows; rows that come after it was final reopen it."""
+    """A date's state with its new rows; rows that come or are cut off after it was final reopen it.
+
+    Late rows are those by which it grows.
+    """
     known = dates.get(dt, DateState(rows=0))
     fresh = added.get(dt, 0)
     update: dict[str, object] = {"rows": known.rows + fresh - taken.get(dt, 0)}
-    if kind != "rebuild" and fresh and known.state != "open":
-        update |= {"state": "reopened", "late_rows": known.late_rows + fresh}
+    if kind != "rebuild" and known.state != "open":
+        late = max(0, fresh - taken.get(dt, 0))
+        update |= {"state": "reopened", "late_rows": known.late_rows + late}
     return known.model_copy(update=update)
 
 
