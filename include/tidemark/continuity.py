@@ -26,7 +26,9 @@ def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
 
     ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
     acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there; ``truncated`` ones were.
-    How many an open transaction holds back only raw can tell; ``held_by`` says from where on. ``sound`` is false if offsets are LOST, corrupt or about to be cut off, and wherever the evidence does not add up to
+    How many an open transaction holds back only raw can tell; ``held_by`` says from where on.
+
+    ``sound`` is false if offsets are LOST, corrupt or about to be cut off, and wherever the evidence does not add up to
     what the ledger says: of a partition to its ``next_offset``, of the table and of each of ``dates`` to its rows.
     """
     ledger = committed_ledger(lake)

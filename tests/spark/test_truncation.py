@@ -342,6 +342,34 @@ def test_a_run_planned_on_the_branch_that_was_left_is_stale(world: World) -> Non
     world.check()
 
 
+def test_of_two_runs_that_leave_a_branch_without_a_file_one_lands(world: World) -> None:
+    world.raw.segment([transactional(0, 7, 2)])
+    world.raw.segment([marker(2, 7, commit=False)], aborted=[(7, 0, 2)])
+    world.land()
+    branch(world, (EPOCH, 0), (5, 2))
+    world.raw.partition().open_transactions = (OpenTransaction(producer_id=7, producer_epoch=0, first_offset=0),)
+    ending = reseal(marker(2, 7, commit=False), leader_epoch=5)
+    world.raw.segment([ending], base=2, aborted=[(7, 0, 2)])
+    world.raw.publish()
+    plans = [world.plan(), world.plan()]
+    assert plans[0].removes == ()
+    assert [run(world.lake, plan, in_process).status for plan in plans] == ["landed", "stale"]
+    world.check()
+    assert (world.next_offset(), world.classes()) == (3, {"aborted": 2, "transaction_marker": 1})
+
+
+def test_files_whose_dates_interleave_are_all_found(world: World) -> None:
+    days = [0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1]  # the second file lies across the cut, the first across its start
+    for base in range(0, 12, 4):
+        world.raw.segment([batch(base, [Record(i, T0 + day * DAY) for i, day in enumerate(days[base : base + 4])])])
+    world.land()
+    assert len(files(world)) == 2
+    branch(world, (EPOCH, 0), (5, 8))
+    world.raw.segment([simple(8, 2, leader_epoch=5)], base=8)
+    world.land()
+    assert epochs(world) == [EPOCH] * 8 + [5] * 2
+
+
 POINTS = ("convert", "_write_evidence", "_written", "commit", "result")
 
 
