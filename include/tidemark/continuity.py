@@ -13,7 +13,7 @@ from tidemark.evidence import PARSED, OffsetClass
 from tidemark.intervals import Intervals
 from tidemark.ledger import PartitionState
 from tidemark.standing import Standing
-from tidemark.table import Lake, committed_ledger
+from tidemark.table import Lake
 
 CLASSES: Final[tuple[str, ...]] = get_args(OffsetClass)
 """What the offsets below a partition's next one can have become."""
@@ -31,8 +31,8 @@ def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
     ``sound`` is false if offsets are LOST, corrupt or about to be cut off, and wherever the evidence does not add up to
     what the ledger says: of a partition to its ``next_offset``, of the table and of each of ``dates`` to its rows.
     """
-    ledger = committed_ledger(lake)
-    standing = Standing.of(lake, ledger)
+    standing = Standing.of(lake)
+    ledger = standing.ledger
     classes: dict[Key, Counter[str]] = {}
     dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
     for row in (row for rows in standing.by_attempt() for row in rows):

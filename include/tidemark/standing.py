@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tidemark.errors import ContinuityError, NotFound
 from tidemark.evidence import PARSED, OffsetClass, read_evidence
 from tidemark.ledger import Ledger
-from tidemark.table import Lake, LiveFile, live_files, open_table
+from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
 
 
 class Reach(NamedTuple):
@@ -43,7 +43,8 @@ class Standing:
 
     def __init__(self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile]) -> None:
         """Read what was superseded."""
-        self._lake, self._ledger, self._live = lake, ledger, live
+        self.ledger = ledger
+        self._lake, self._live = lake, live
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
@@ -59,14 +60,15 @@ class Standing:
                     self._superseded.add(row["file"])
 
     @classmethod
-    def of(cls, lake: Lake, ledger: Ledger) -> Standing:
-        """The evidence that holds for ``ledger``, which is the committed one."""
+    def of(cls, lake: Lake) -> Standing:
+        """The evidence that holds now, by the ledger and the live files of one version of the table."""
         table = open_table(lake)
-        return cls(lake, ledger, {one.path: one for one in live_files(table)} if table is not None else {})
+        live = {one.path: one for one in live_files(table)} if table is not None else {}
+        return cls(lake, ledger_of(lake, table), live)
 
     def by_attempt(self) -> Iterator[list[Row]]:
         """The rows that hold, attempt by attempt, in the order in which they landed."""
-        for number, attempt in enumerate(self._ledger.landed):
+        for number, attempt in enumerate(self.ledger.landed):
             yield [_row(row) for row in self._rows(attempt) if self._holds(row, number)]
 
     def from_offset(self, key: tuple[int, int], offset: int) -> Reach:

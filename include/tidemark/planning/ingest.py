@@ -106,7 +106,7 @@ def _decide(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, limit
         return None
     lineage = Lineage(watermark.lineage)
     left = left_at(watermark, state)
-    back = None if left is None else rewind(lake, raw, part, ledger, watermark, left)
+    back = None if state is None or left is None else rewind(lake, raw, part, state, watermark, left)
     known = Known(*part.key, watermark, state, [])
     if back:
         known = replace(known, cut=back.cut, from_offset=back.start)

@@ -197,7 +197,7 @@ def _decided(pieces: list[Piece], lineage: Lineage, end: int) -> tuple[int, tupl
 def _gaps(known: Known, hole: Interval | None, end: int) -> tuple[Gap, ...]:
     """The gaps at or above ``end``: the agent's, and ``hole`` by its name if the agent has one for it."""
     if not known.complete:
-        return tuple(gap for gap in known.state.gaps if gap.end > end) if known.state else ()
+        return tuple(gap for gap in known.state.gaps if gap.end > end) if known.state and not known.cut else ()
     gaps = {gap.start: gap for gap in known.watermark.gaps if gap.end > end}
     if hole and not any(gap.start <= hole.start < gap.end for gap in gaps.values()):
         deleted = hole.end <= known.watermark.start_offset

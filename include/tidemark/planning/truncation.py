@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemark.ledger import Ledger, PartitionState
+from tidemark.ledger import PartitionState
 from tidemark.planning.raw import RawPartition, RawTopic
 from tidemark.planning.segments import live_until
 from tidemark.records import Lineage
@@ -22,22 +22,21 @@ class Rewind(NamedTuple):
 
 
 def rewind(
-    lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, watermark: Watermark, at: int
+    lake: Lake, raw: RawTopic, part: RawPartition, state: PartitionState, watermark: Watermark, at: int
 ) -> Rewind | None:
-    """How to leave, at offset ``at``, the branch that the ledger has landed.
+    """How to leave, at offset ``at``, the branch that has landed by ``state``.
 
     None as long as the new branch has nothing there, or raw does not hold what lies right below.
 
     Raises:
         ContinuityError: a file to remove is not wholly the partition's by the evidence.
     """
-    state = ledger.by_partition[part.key]
     if watermark.next_offset <= at:
         return None
     decided = _decided_below(raw, part, state, Lineage(watermark.lineage), at)
     if decided is None:
         return None
-    reach = Standing.of(lake, ledger).from_offset(part.key, decided)
+    reach = Standing.of(lake).from_offset(part.key, decided)
     cut = Cut(
         at=at,
         old_next=state.next_offset,
