@@ -4,13 +4,18 @@ One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before i
 if the committed ledger lists the attempt as landed: a sweep's holds the rows of the attempts that it folded, each with
 its own ``attempt``, and stands in the list in their place. Of class ``landed``, a row holds for as long as its ``file``
 is live in the table. A row of class ``quarantined`` or ``filtered`` holds until a row of class ``superseded`` with the
-same ``file`` counts: a rebuild or a replay, whose own rows say what became of those offsets. So of the rows that hold,
-each offset below a partition's ``next_offset`` has one class.
+same ``file`` counts: a rebuild or a replay, whose own rows say what became of those offsets. Where a partition leaves a
+branch of its log that was cut off, its attempt has a row of class ``truncated`` for the offsets of that branch from the
+cut on, and a row of class ``superseded`` without a file: of the partition nothing holds that landed before and lies at
+or above its ``first``. So of the rows that hold, each offset below a partition's ``next_offset`` has one class;
+truncated offsets stand beside these, since the new branch has other records under the same numbers.
+:class:`tidemark.standing.Standing` knows these rules.
 
 A row covers offsets in ``[first, next)`` of one class. Of classes other than ``landed`` it is a run of adjacent
 offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one class: then it is one row for all of them.
 ``rows`` says how many offsets it covers, which is less than ``next - first`` where other classes lie between. So the
-sum of ``rows`` over all rows of an attempt is what the attempt moved its partitions on by.
+sum of ``rows`` over the rows of an ingest is what it moved its partitions on by, if those of class ``superseded``
+without a file are taken off, and ``truncated`` ones left out.
 
 ``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; null but for landed,
 quarantined and filtered rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null where no
@@ -44,8 +49,8 @@ OffsetClass = Literal[
 ]
 """What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it."""
 
-EvidenceClass = OffsetClass | Literal["superseded"]
-"""... or that an earlier row holds no more."""
+EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
+"""... or that earlier rows hold no more, and which offsets of a branch were cut off."""
 
 PARSED: Final = ("landed", "quarantined", "filtered")
 """The classes of records; another parser may give a record another one of these."""
@@ -163,10 +168,10 @@ def set_aside(lake: Lake, landed: Collection[int]) -> list[SetAside]:
     superseded: set[str] = set()
     for _, table in evidence_that_counts(lake, landed):
         for row in table.filter(pc.is_in(table["class"], wanted)).to_pylist():
-            if row["class"] == "superseded":
-                superseded.add(row["file"])
-            else:
+            if row["class"] != "superseded":
                 found.append(_set_aside(row))
+            elif row["file"] is not None:
+                superseded.add(row["file"])
     kept = [one for one in found if one.file not in superseded]
     return sorted(kept, key=lambda one: (one.incarnation, one.partition, one.dt, one.first))
 

@@ -26,7 +26,8 @@ class PartitionState(Part):
     """One partition of one incarnation: everything below ``next_offset`` has a class, nothing above is landed.
 
     ``held_by`` are the transactions that keep ``next_offset`` from going on; ``gaps`` are LOST offsets at or
-    above ``next_offset``, which hold the partition until they are filled or acknowledged.
+    above ``next_offset``, which hold the partition until they are filled or acknowledged. ``branch`` counts how often
+    the partition has left a branch of its log (an unclean election that cut off landed offsets).
     """
 
     incarnation: int = Field(ge=0)
@@ -35,6 +36,7 @@ class PartitionState(Part):
     start_offset: int = Field(ge=0)
     next_offset: int = Field(ge=0)
     leader_epoch: int
+    branch: int = Field(default=0, ge=0)
     lineage: LineagePairs = ()
     gaps: tuple[Gap, ...] = ()
     held_by: tuple[OpenTransaction, ...] = ()

@@ -7,6 +7,7 @@ tasks are what Spark schedules; a task converts consecutive byte ranges of one p
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final, Literal
 
@@ -83,8 +84,28 @@ class Aborted(Part):
     last_offset: int
 
 
+class Cut(Part):
+    """A partition leaves the branch that it had landed up to ``old_next``, at offset ``at``: the rest is truncated.
+
+    What its offsets from the plan's ``start`` on have become holds no more, and all of them are converted again:
+    ``start`` is the last offset, at or below ``at``, that no file and no evidence lies across, and before which no
+    verdict on a transaction depends on what was cut off. ``removes`` and ``supersedes`` are the partition's part of
+    the plan's. ``leader_epoch`` and ``lineage`` are those of the branch that is left.
+    """
+
+    at: int = Field(ge=0)
+    old_next: int = Field(ge=0)
+    leader_epoch: int
+    lineage: LineagePairs
+    removes: tuple[str, ...] = ()
+    supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
 class PartitionPlan(Part):
-    """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions."""
+    """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
+
+    ``branch`` is the ledger's. With a ``cut`` the run starts below the ledger's next offset.
+    """
 
     incarnation: int
     topic_id: str | None
@@ -98,6 +119,13 @@ class PartitionPlan(Part):
     gaps: tuple[Gap, ...] = ()
     acknowledged: tuple[tuple[int, int], ...] = ()
     deleted_before_upload: tuple[tuple[int, int], ...] = ()
+    branch: int = 0
+    cut: Cut | None = None
+
+    @property
+    def landed_next(self) -> int:
+        """The ledger's next offset, as the plan found it."""
+        return self.cut.old_next if self.cut else self.start
 
     @property
     def key(self) -> tuple[int, int]:
@@ -109,8 +137,9 @@ class RunPlan(StoredObject):
     """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
 
     ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
-    their date (empty for rows without one): always all of a date that hold. ``closes`` are dates that the ledger and
-    the watermark indexes show to be complete, or overdue; each closes unless its rows have changed since.
+    their date (empty for rows without one): always all of a date that hold. An ingest has both for its partitions that
+    leave a branch, see :class:`Cut`. ``closes`` are dates that the ledger and the watermark indexes show to be
+    complete, or overdue; each closes unless its rows have changed since.
 
     A sweep puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
     """
@@ -143,6 +172,15 @@ class RunPlan(StoredObject):
     def empty(self) -> bool:
         """Whether there is nothing to commit: no range, no change of a partition's or a date's state."""
         return not (self.partitions or self.replaced or self.closes or self.folds)
+
+
+def merged(by_date: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
+    """Files by date, of several that have such."""
+    found: dict[str, list[str]] = {}
+    for one in by_date:
+        for dt, files in one.items():
+            found.setdefault(dt, []).extend(files)
+    return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
 
 
 class RunResult(StoredObject):

@@ -28,7 +28,7 @@ def holding(lake: Lake, landed: Collection[int], live: Collection[str]) -> Itera
     """The evidence that holds, by the rule of :mod:`tidemark.evidence`."""
     superseded: set[str] = set()
     rows: list[Held] = []
-    for table in evidence_that_counts(lake, landed):
+    for _, table in evidence_that_counts(lake, landed):
         for row in table.to_pylist():
             if row["class"] == "superseded":
                 superseded.add(row["file"])

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
-from tidemark.evidence import PARSED, EvidenceRow, evidence_key, folded, landed_in, read_evidence, to_parquet
+from tidemark.evidence import PARSED, EvidenceRow, SetAside, evidence_key, folded, landed_in, read_evidence, to_parquet
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
@@ -68,6 +68,10 @@ def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
             change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
             raise StaleRun(_why(outcomes))
+        elif change.supersedes:
+            landed = committed_ledger(lake).landed
+            before = landed_in(lake, landed, (file for files in change.supersedes.values() for file in files))
+            change = change._replace(evidence=(*change.evidence, *_no_more(before.aside)))
         if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
             return _empty(plan)  # nothing passes: it stays where it is
         _write_evidence(lake, plan, change)
@@ -112,7 +116,10 @@ def _moves(plan: RunPlan, change: Change) -> bool:
     """Whether there is anything to commit: not if all partitions stopped at once at segments that were replaced."""
     starts = {part.key: part for part in plan.partitions}
     return any(
-        state.next_offset > starts[state.key].start or state.gaps or starts[state.key].start == starts[state.key].end
+        state.next_offset > starts[state.key].start
+        or state.gaps
+        or state.branch > starts[state.key].branch
+        or starts[state.key].start == starts[state.key].end
         for state in change.partitions
     )
 
@@ -135,6 +142,11 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
             f"{lake.url}: {what} hold {before.rows} rows, and made again {rows}, or others; rows may have changed "
             "their date with the topic's settings: rebuild the dates before and after as well, and replay refused rows"
         )
+    return _no_more(before.aside)
+
+
+def _no_more(aside: Iterable[SetAside]) -> list[EvidenceRow]:
+    """The rows that supersede ``aside``."""
     return [
         EvidenceRow(
             incarnation=one.incarnation,
@@ -150,7 +162,7 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
             hash128=one.hash128,
             file=one.file,
         )
-        for one in before.aside
+        for one in aside
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from deltalake.exceptions import DeltaError
@@ -55,7 +55,7 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             _check_files(lake, change.files)
             if add_columns(lake, table):
                 continue  # that was a commit of its own: nothing that was read before it counts
-            removed = [one for one in live if one.path in set(plan.removes)]
+            removed = [one for one in live if one.path in set(change.removes)]
             touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
             take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(lake, rebased(current, plan, change, removed))
@@ -83,10 +83,7 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None
     if utc_now() - plan.created_at > RUN_LIMIT:
         raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
     if plan.kind == "ingest":
-        for part in plan.partitions:
-            state = ledger.by_partition.get(part.key)
-            if state is not None and (state.next_offset != part.start or part.deleted_before_upload):
-                raise StaleRun(f"partition {part.partition} goes on at {state.next_offset} by now, not at {part.start}")
+        _check_partitions(plan, ledger)
     for dt in plan.supersedes:
         if ledger.superseded.get(dt, 0) > plan.ledger_n:
             raise StaleRun(f"refused rows of {dt or 'no date'} were rebuilt or replayed since the plan")
@@ -97,6 +94,18 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None
     gone = sorted(set(plan.removes) - {one.path for one in live})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
+
+
+def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
+    for part in plan.partitions:
+        state = ledger.by_partition.get(part.key)
+        if state is None:
+            continue
+        if state.next_offset != part.landed_next or part.deleted_before_upload:
+            found = f"at {state.next_offset} by now, not at {part.landed_next}"
+            raise StaleRun(f"partition {part.partition} goes on {found}")
+        if state.branch != part.branch or state.leader_epoch > part.leader_epoch:
+            raise StaleRun(f"partition {part.partition} follows leader epoch {state.leader_epoch} by now")
 
 
 def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[LiveFile]) -> Ledger:
@@ -122,12 +131,25 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
         dates={**current.dates, **{dt: _date(current.dates, dt, added, taken, plan) for dt in touched}, **closed},
         dates_changed=tuple(sorted({*touched, *closed})),
         rows=current.rows + sum(added.values()) - sum(taken.values()),
-        landed=(*(one for one in current.landed if one not in plan.folds), plan.attempt),
-        superseded={**current.superseded, **dict.fromkeys(plan.supersedes, current.n + 1)},
+        landed=tuple(_landed(current, plan)),
+        superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
         configuration=plan.configuration,
         code=plan.code,
         committed_at=utc_now(),
     )
+
+
+def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
+    """The attempts whose evidence counts, in the order in which they landed; a fold stands where its first one was."""
+    if not plan.folds:
+        yield from current.landed
+        yield plan.attempt
+        return
+    for one in current.landed:
+        if one == plan.folds[0]:
+            yield plan.attempt
+        if one not in plan.folds:
+            yield one
 
 
 def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[PartitionState, ...]:
@@ -146,14 +168,18 @@ def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:
 def _date(
     dates: Mapping[str, DateState], dt: str, added: Mapping[str, int], taken: Mapping[str, int], plan: RunPlan
 ) -> DateState:
-    """A date's state with its new rows; rows that come after it was closed reopen it."""
+    """A date's state with its new rows; rows that come or are cut off after it was closed reopen it.
+
+    Late rows are those by which it grows.
+    """
     known = dates.get(dt, DateState(rows=0))
-    fresh = added.get(dt, 0)
-    update: dict[str, object] = {"rows": known.rows + fresh - taken.get(dt, 0)}
-    if plan.kind != "rebuild" and fresh:
+    fresh, cut = added.get(dt, 0), taken.get(dt, 0)
+    update: dict[str, object] = {"rows": known.rows + fresh - cut}
+    if plan.kind != "rebuild" and (fresh or cut):
         update |= {"changed_at": plan.created_at}
         if known.state != "open":
-            update |= {"state": "reopened", "late_rows": known.late_rows + fresh, "unfinished": 0, "outstanding": 0}
+            late = known.late_rows + max(0, fresh - cut)
+            update |= {"state": "reopened", "late_rows": late, "unfinished": 0, "outstanding": 0}
     return known.model_copy(update=update)
 
 

@@ -6,27 +6,31 @@ by the change, and so does not count. The other partitions land in full.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.evidence import PARSED, EvidenceRow, OffsetClass
+from tidemark.evidence import PARSED, EvidenceClass, EvidenceRow
 from tidemark.gaps import Gap, GapReason
 from tidemark.intervals import Intervals
 from tidemark.ledger import PartitionState
-from tidemark.runs import PartitionPlan, RunPlan
+from tidemark.runs import Cut, PartitionPlan, RunPlan, merged
 from tidemark_spark.job import DataFile, Outcome, Stop
 
 
 class Change(NamedTuple):
     """What a run wants to commit: files to add, their evidence, and the state of each partition thereafter.
 
-    ``partitions`` is empty for a rebuild and a replay, which move no offsets.
+    ``partitions`` is empty for a rebuild and a replay, which move no offsets. ``removes`` and ``supersedes`` are those
+    of the plan, but for partitions that stay where they are after all.
     """
 
     files: tuple[DataFile, ...]
     evidence: tuple[EvidenceRow, ...]
     partitions: tuple[PartitionState, ...]
+    removes: tuple[str, ...] = ()
+    supersedes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 def settle(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
@@ -45,6 +49,8 @@ def settle(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
         files=tuple(file for part in parts for file in part.files),
         evidence=tuple(row for part in parts for row in part.evidence),
         partitions=tuple(state for part in parts for state in part.partitions),
+        removes=tuple(file for part in parts for file in part.removes),
+        supersedes=merged(part.supersedes for part in parts),
     )
 
 
@@ -65,6 +71,8 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
         at = acknowledged.contiguous_from(at)
         if at != part.end:
             raise ContinuityError(f"{_name(plan, part)}: tasks end at offset {at}, the plan at {part.end}")
+    if stop and part.cut and at < part.cut.at:
+        return _stays(plan, part, part.cut, stop)
     passed = acknowledged.clip(part.start, at)
     evidence = [
         *(_without_segment(part, "deleted_before_upload", *one) for one in part.deleted_before_upload),
@@ -73,7 +81,34 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     ]
     covered = at - part.start + Intervals(part.deleted_before_upload).size
     _check_sum(plan, part, evidence, covered)
-    return Change(tuple(file for one in kept for file in one.files), tuple(evidence), (_state(plan, part, at, stop),))
+    files = tuple(file for one in kept for file in one.files)
+    state = _state(plan, part, at, stop)
+    if part.cut is None:
+        return Change(files, tuple(evidence), (state,))
+    evidence += [
+        _without_segment(part, "superseded", part.start, part.cut.old_next),
+        _without_segment(part, "truncated", part.cut.at, part.cut.old_next),
+    ]
+    return Change(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes)
+
+
+def _stays(plan: RunPlan, part: PartitionPlan, cut: Cut, stop: Stop) -> Change:
+    """A partition that cannot leave its branch, because raw cannot give again what lies below the cut."""
+    if stop.kind == "moved":
+        return Change((), (), ())
+    gap = {"from": stop.offset, "to": cut.old_next, "reason": "unclean_election", "detected_at": plan.created_at}
+    state = PartitionState(
+        incarnation=part.incarnation,
+        topic_id=part.topic_id,
+        partition=part.partition,
+        start_offset=part.start,
+        next_offset=cut.old_next,
+        leader_epoch=cut.leader_epoch,
+        branch=part.branch,
+        lineage=cut.lineage,
+        gaps=(Gap.model_validate(gap),),
+    )
+    return Change((), (), (state,))
 
 
 def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
@@ -87,7 +122,7 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
                 raise ContinuityError(f"{_name(plan, part)}: {counted} offsets have a class from {one.from_offset} on")
     outcomes = [one for part in plan.partitions for one in by_partition[part.key]]
     parsed = tuple(row for one in outcomes for row in one.evidence if row.offset_class in PARSED)
-    return Change(tuple(file for one in outcomes for file in one.files), parsed, ())
+    return Change(tuple(file for one in outcomes for file in one.files), parsed, (), plan.removes, plan.supersedes)
 
 
 def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRow], covered: int) -> None:
@@ -109,13 +144,14 @@ def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> Pa
         start_offset=part.start,
         next_offset=at,
         leader_epoch=part.leader_epoch,
+        branch=part.branch + (part.cut is not None),
         lineage=part.lineage,
         gaps=tuple(gaps),
         held_by=() if stop else part.held_by,
     )
 
 
-def _without_segment(part: PartitionPlan, offset_class: OffsetClass, start: int, end: int) -> EvidenceRow:
+def _without_segment(part: PartitionPlan, offset_class: EvidenceClass, start: int, end: int) -> EvidenceRow:
     return EvidenceRow(part.incarnation, part.partition, start, end, offset_class, end - start)
 
 

@@ -22,7 +22,8 @@ from tidemark.decode.rowhash import row_hash_sum
 from tidemark.errors import TidemarkError, UnknownOutcome
 from tidemark.ledger import new_attempt
 from tidemark.planning import write_plan
-from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.runs import Cut, PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.standing import Standing
 from tidemark.store import Store
 from tidemark.stored import utc_now
 from tidemark.table import Lake, ledger_of, live_files, open_table
@@ -80,7 +81,24 @@ def ingest(lake: Lake, rng: random.Random) -> None:
     ledger = ledger_of(lake, open_table(lake))
     state = ledger.by_partition.get((0, partition))
     start = state.next_offset if state else 0
-    _carry_out(lake, rng, _plan("ingest", {partition: (start, start + rng.randint(1, 9))}))
+    plan = _plan("ingest", {partition: (start, start + rng.randint(1, 9))})
+    part = plan.partitions[0].model_copy(update={"branch": state.branch if state else 0})
+    _carry_out(lake, rng, plan.model_copy(update={"partitions": (part,)}))
+
+
+def elect(lake: Lake, rng: random.Random) -> None:
+    """Cut a few landed offsets of a partition off, and land others in their place."""
+    standing = Standing.of(lake)
+    state = rng.choice(standing.ledger.partitions) if standing.ledger.partitions else None
+    if state is None or state.next_offset < 2:
+        return
+    at = rng.randrange(max(1, state.next_offset - 12), state.next_offset)
+    reach = standing.from_offset(state.key, at)
+    cut = Cut(at=at, old_next=state.next_offset, leader_epoch=0, lineage=(), removes=reach.files)
+    span = reach.start, at + rng.randint(1, 9)
+    plan = _plan("ingest", {state.partition: span})
+    part = plan.partitions[0].model_copy(update={"branch": state.branch, "cut": cut})
+    _carry_out(lake, rng, plan.model_copy(update={"partitions": (part,), "removes": cut.removes}))
 
 
 def rebuild(lake: Lake, rng: random.Random) -> None:
@@ -164,7 +182,7 @@ def _task(partition: int, start: int, end: int) -> Task:
 
 
 def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dict[str, str]) -> None:
-    """Ingest or rebuild for ever; what fails as it may is tried again with a fresh plan."""
+    """Ingest, elect or rebuild for ever; what fails as it may is tried again with a fresh plan."""
     os.environ.update(environment)
     rng = random.Random(seed)
     world = World(root / str(os.getpid()), raw=raw, lake=lake)
@@ -172,9 +190,12 @@ def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dic
     patch.object(publish, "commit", _losing(rng)).start()
     while True:
         try:
-            (ingest if kind == "ingest" else rebuild)(faulty, rng)
+            _KINDS[kind](faulty, rng)
         except TidemarkError:
             continue
+
+
+_KINDS = {"ingest": ingest, "elect": elect, "rebuild": rebuild}
 
 
 def _losing(rng: random.Random) -> Any:

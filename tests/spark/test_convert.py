@@ -227,17 +227,6 @@ def test_an_older_copy_off_the_lineage_gives_its_live_head_only(world: World) ->
     assert [row["kafka_leader_epoch"] for row in world.rows()] == [EPOCH] * 5 + [5] * 4
 
 
-def test_an_election_that_cuts_off_landed_rows_holds_the_partition(world: World) -> None:
-    world.raw.segment([simple(0, 10)])
-    world.land()
-    known = world.raw.partition()
-    known.lineage, known.leader_epoch = ((EPOCH, 0), (5, 6)), 5
-    world.raw.segment([simple(6, 8, leader_epoch=5)], base=6)
-    assert world.land().gaps == ((0, 0, 6, 10),)
-    assert world.ledger.by_partition[0, 0].gaps[0].reason == "unclean_election"
-    assert world.offsets() == list(range(10))
-
-
 def test_a_provisional_tail_grows(world: World) -> None:
     world.raw.segment([simple(0)], state="provisional")
     assert world.land().rows == 3

@@ -21,7 +21,7 @@ from tidemark.errors import PublishError, StaleRun, UnknownOutcome
 from tidemark.table import live_files
 from tidemark_spark import delta, driver, publish
 
-KINDS = ("ingest", "ingest", "ingest", "rebuild")
+KINDS = ("ingest", "ingest", "elect", "rebuild")
 
 
 @pytest.mark.parametrize("place", ["directory", "s3"])
@@ -45,6 +45,7 @@ def test_racing_writers_that_are_killed_leave_an_exact_table(
             state = ledger.by_partition.get((0, partition))
             assert world.offsets(partition) == list(range(state.next_offset if state else 0))
         assert kills > 5
+        assert any(state.branch for state in ledger.partitions)
         assert len(ledger.landed) == len(set(ledger.landed)) == ledger.n
 
 

@@ -136,6 +136,14 @@ class World:
         for state in ledger.partitions:
             covered = [row["rows"] for row in holding if (row["incarnation"], row["partition"]) == state.key]
             assert sum(covered) == state.next_offset, state
+            moved = [row for row in evidence if (row["incarnation"], row["partition"]) == state.key]
+            left = [row for row in moved if row["class"] == "superseded" and row["file"] is None]
+            cut = [row for row in moved if row["class"] == "truncated"]
+            assert len(left) == len(cut) == state.branch
+            assert [row["rows"] for row in left] == [row["next"] - row["first"] for row in left]
+            assert all(
+                one["first"] <= two["first"] and one["next"] == two["next"] for one, two in zip(left, cut, strict=True)
+            )
         refused = Counter(
             (row["kafka_incarnation"], row["kafka_partition"]) for row in self.quarantine() if not row["batch"]
         )
@@ -146,15 +154,35 @@ class World:
     def holding(self) -> list[dict[str, Any]]:
         """The evidence that holds: not that of files which are gone, or that something supersedes."""
         live = {one.path for one in self._live()}
-        evidence = self.evidence()
+        evidence = self._on_the_branch()
         superseded = {row["file"] for row in evidence if row["class"] == "superseded"}
         return [
             row
             for row in evidence
-            if row["class"] != "superseded"
+            if row["class"] not in {"superseded", "truncated"}
             and (row["class"] != "landed" or row["file"] in live)
             and (row["class"] not in {"quarantined", "filtered"} or row["file"] not in superseded)
         ]
+
+    def _on_the_branch(self) -> list[dict[str, Any]]:
+        """The evidence without rows of files' own rule that a partition left behind with a branch."""
+        found: list[dict[str, Any]] = []
+        for attempt in self.ledger.landed:
+            rows = read_evidence(self.lake, attempt).to_pylist()
+            for left in (row for row in rows if row["class"] == "superseded" and row["file"] is None):
+                at = left["incarnation"], left["partition"]
+                dead = [
+                    row
+                    for row in found
+                    if (row["incarnation"], row["partition"]) == at
+                    and row["next"] > left["first"]
+                    and row["file"] is None
+                    and row["class"] not in {"superseded", "truncated"}
+                ]
+                assert all(row["first"] >= left["first"] for row in dead), dead
+                found = [row for row in found if not any(row is one for one in dead)]
+            found += rows
+        return found
 
     def _sum(self, path: str) -> tuple[int, int]:
         table = self.read(path)

@@ -21,7 +21,7 @@ from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
 from tidemark.manifest import Damage, LineagePairs, ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.records import SegmentScanner, segment_name
 from tidemark.store import Store
-from tidemark.watermark import Watermark, render
+from tidemark.watermark import Truncation, Watermark, render
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
 
 EPOCH = 3
@@ -45,6 +45,7 @@ class PartitionRaw:
     line1: int = 0
     gaps: list[Gap] = field(default_factory=list)
     acknowledged: list[Gap] = field(default_factory=list)
+    truncations: tuple[Truncation, ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
 
 
@@ -192,6 +193,7 @@ class RawBuilder:
             leader_epoch=known.leader_epoch,
             next_offset=next_offset,
             lineage=known.lineage,
+            truncations=known.truncations,
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
             broker=1,

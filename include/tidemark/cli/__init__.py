@@ -1,7 +1,8 @@
 """The operator's command line: ``tidemark``.
 
 Every command but ``acknowledge-gap`` reads only. ``--output json`` gives one JSON document for programs. Exit codes:
-0 done, 1 an error of the store or of an object in it, or a word on a gap that cannot stand, 2 a wrong configuration or
+0 done, 1 an error of the store or of an object in it, a word on a gap that cannot stand, or offsets that are lost or do
+not add up, 2 a wrong configuration or
 command line.
 """
 

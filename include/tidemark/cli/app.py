@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.answers import files_of, opened, status_of, summary_of
+from tidemark.cli.continuity import continuity
 from tidemark.cli.gaps import acknowledge_gap
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
 from tidemark.topics import load_topics
@@ -48,6 +49,7 @@ def check(topics: Topics = DEFAULT_TOPICS, output: As = Output.text) -> None:
     _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
 
 
+app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)
 app.command(
     "acknowledge-gap",
     epilog="Example: tidemark acknowledge-gap orders 7 81234 81999 --by ada --reason 'disk of broker 3, INC-512'",

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tidemark.ledger import Ledger, PartitionState, new_attempt
+from tidemark.ledger import Ledger, new_attempt
 from tidemark.planning.code import code_digest
 from tidemark.planning.dates import closing, may_close
-from tidemark.planning.partition import Decision, Known, changes_anything, decide
+from tidemark.planning.partition import Decision, Known, changes_anything, decide, left_at
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.planning.raw import RawPartition, RawTopic, in_parallel
+from tidemark.planning.truncation import rewind
 from tidemark.records import Lineage
-from tidemark.runs import PartitionPlan, RunPlan, Task
+from tidemark.runs import PartitionPlan, RunPlan, Task, merged
 from tidemark.stored import utc_now
 from tidemark.table import Lake, committed_ledger
 
@@ -49,10 +50,10 @@ def plan_ingest(
     parts = raw.partitions(ledger)
     count = max(1, len(parts))
     share = Share(max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count))
-    states = ledger.by_partition
-    planned = in_parallel(lambda part: _plan_partition(raw, part, states.get(part.key), share), parts)
+    planned = in_parallel(lambda part: _plan_partition(lake, raw, part, ledger, share), parts)
     found = [one for one in planned if one is not None]
     created = utc_now()
+    cuts = [plan.cut for plan, _ in found if plan.cut]
     return RunPlan(
         attempt=new_attempt() if attempt is None else attempt,
         kind="ingest",
@@ -68,6 +69,8 @@ def plan_ingest(
         partitions=tuple(plan for plan, _ in found),
         tasks=tuple(task for _, tasks in found for task in tasks),
         closes=closing(ledger, raw.entries, lake.topic, created, bare=_bare(raw, ledger, parts)),
+        removes=tuple(file for cut in cuts for file in cut.removes),
+        supersedes=merged(cut.supersedes for cut in cuts),
     )
 
 
@@ -87,14 +90,16 @@ def _bare(raw: RawTopic, ledger: Ledger, parts: Iterable[RawPartition]) -> set[t
 
 
 def _plan_partition(
-    raw: RawTopic, part: RawPartition, state: PartitionState | None, share: Share
+    lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
 ) -> tuple[PartitionPlan, list[Task]] | None:
-    decision = _decide(raw, part, state, share.size)
-    if decision is None or not changes_anything(decision.plan, state):
+    decision = _decide(lake, raw, part, ledger, share.size)
+    if decision is None or not changes_anything(decision.plan, ledger.by_partition.get(part.key)):
         return None
     plan = decision.plan
     tasks = tasks_for(raw, plan, decision)
-    kept = within(tasks, share.size, share.tasks)
+    # What replaces rows below a cut is never left to a later run.
+    below = [one for one in tasks if plan.cut and one.to_offset <= plan.cut.at]
+    kept = below + within(tasks[len(below) :], share.size, share.tasks)
     if len(kept) < len(tasks):
         end = kept[-1].to_offset
         acknowledged = tuple(one for one in plan.acknowledged if one[1] <= end)
@@ -103,25 +108,35 @@ def _plan_partition(
 
 
 def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[Task]:
-    """The decision's pieces as tasks."""
-    ranges = [one for piece in decision.pieces for one in ranges_of(piece, raw.cuts(piece.segment))]
-    return tasks_of(plan.incarnation, plan.topic_id, plan.partition, ranges)
+    """The decision's pieces as tasks, of which none lies across the offset at which a branch is left."""
+    at = plan.cut.at if plan.cut else plan.start
+    below = [piece._replace(end=min(piece.end, at)) for piece in decision.pieces if piece.start < at]
+    above = [piece._replace(start=max(piece.start, at)) for piece in decision.pieces if at < piece.end]
+    tasks: list[Task] = []
+    for pieces in (below, above):
+        ranges = [one for piece in pieces for one in ranges_of(piece, raw.cuts(piece.segment))]
+        tasks += tasks_of(plan.incarnation, plan.topic_id, plan.partition, ranges)
+    return tasks
 
 
-def _decide(raw: RawTopic, part: RawPartition, state: PartitionState | None, limit: int) -> Decision | None:
+def _decide(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, limit: int) -> Decision | None:
     """The partition's decision; an open transaction longer than ``limit`` makes it look further."""
+    state = ledger.by_partition.get(part.key)
     watermark = raw.watermark(part)
     if watermark is None:
         return None
     lineage = Lineage(watermark.lineage)
-    start = state.next_offset if state else watermark.start_offset
-    acknowledged = raw.acknowledged(part) if state and state.gaps else None
+    left = left_at(watermark, state)
+    back = None if state is None or left is None else rewind(lake, raw, part, state, watermark, left)
+    known = Known(*part.key, watermark, state, [])
+    if back:
+        known = replace(known, cut=back.cut, from_offset=back.start)
+    if state and (state.gaps or back):
+        known = replace(known, acknowledged=raw.acknowledged(part))
     while True:
-        window = raw.segments(part, start, watermark.next_offset, lineage, limit)
-        known = Known(*part.key, watermark, state, window.segments, window.complete)
-        if acknowledged is not None:
-            known = replace(known, acknowledged=acknowledged)
-        decision = decide(replace(known, aborted=tuple(raw.aborted(window.segments))))
-        if window.complete or decision.plan.end > start:
+        window = raw.segments(part, known.start, watermark.next_offset, lineage, limit)
+        known = replace(known, segments=window.segments, complete=window.complete)
+        decision = decide(replace(known, aborted=tuple(raw.aborted(window.segments, lineage))))
+        if window.complete or decision.plan.cut or decision.plan.end > known.landed_next:
             return decision
         limit *= 2

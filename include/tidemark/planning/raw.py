@@ -175,11 +175,16 @@ class RawTopic:
                 found.append(Cut(position, header.base_offset))
         return found
 
-    def aborted(self, segments: Iterable[Segment]) -> list[AbortedTransaction]:
-        """All that the ``.txnindex`` objects of ``segments`` list."""
-        keys = [(one.store, one.sibling("txnindex")) for one in segments if one.has_aborts]
-        bodies = in_parallel(lambda at: parse_txn_index(self._store(at[0]).get(at[1]).body, at[1]), keys)
-        return [one for body in bodies for one in body]
+    def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
+        """All that the ``.txnindex`` objects of ``segments`` list, where the marker lies on ``lineage``."""
+        listing = [one for one in segments if one.has_aborts]
+        bodies = in_parallel(self._txn_index, listing)
+        return [
+            one
+            for segment, body in zip(listing, bodies, strict=True)
+            for one in body
+            if live_until(segment, lineage, one.last_offset) > one.last_offset
+        ]
 
     def acknowledged(self, part: RawPartition) -> Intervals:
         """The offsets that a person has given up."""
@@ -187,6 +192,10 @@ class RawTopic:
         keys = [one.key for one in store.list(self._control.acknowledgements(part.keys.place, part.keys.partition))]
         said = [Acknowledgement.from_bytes(store.get(key).body, key) for key in keys]
         return Intervals((one.start, one.end) for one in said)
+
+    def _txn_index(self, segment: Segment) -> list[AbortedTransaction]:
+        key = segment.sibling("txnindex")
+        return list(parse_txn_index(self._store(segment.store).get(key).body, key))
 
     def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> Window:
         keys = self._manifest_keys(part, first, end)

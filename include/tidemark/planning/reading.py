@@ -69,7 +69,7 @@ def plan_reading(
         end=pieces[-1].end if pieces else 0,
         leader_epoch=-1 if watermark is None else watermark.leader_epoch,
         lineage=lineage.entries,
-        aborted=aborted_from(start, raw.aborted(deciding)) if committed else (),
+        aborted=aborted_from(start, raw.aborted(deciding, lineage)) if committed else (),
     )
     return RawPart(plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges), gone)
 

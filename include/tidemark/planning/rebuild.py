@@ -114,7 +114,7 @@ def _plan_partition(
         end=end,
         leader_epoch=watermark.leader_epoch,
         lineage=lineage.entries,
-        aborted=aborted_from(start, raw.aborted(deciding)),
+        aborted=aborted_from(start, raw.aborted(deciding, newest)),
     )
     return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
 

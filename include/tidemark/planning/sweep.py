@@ -84,15 +84,21 @@ def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, 
 def to_fold(ledger: Iterable[int], known: Knowledge, rows: Mapping[int, int]) -> tuple[int, ...]:
     """Which attempts of the ledger's list to fold into one, given how many rows of evidence each has.
 
-    None of those that may still be asked for, none that fill an object already, and none at all if they are few.
+    Neighbours in that list, since its order is that of the commits, and evidence may be of what landed before it. None
+    of those that may still be asked for, none that fill an object already, and none at all if they are few.
     """
     chosen: list[int] = []
     total = 0
     for one in ledger:
         plan = known.plans.get(one)
-        if (plan is None or known.is_over(plan)) and total + rows[one] <= FOLD_ROWS and rows[one] <= FOLD_ROWS // 2:
+        may = (plan is None or known.is_over(plan)) and rows[one] <= FOLD_ROWS // 2 and total + rows[one] <= FOLD_ROWS
+        if may:
             chosen.append(one)
             total += rows[one]
+        elif len(chosen) >= FOLD_FROM:
+            break
+        else:
+            chosen, total = [], 0
     return tuple(chosen) if len(chosen) >= FOLD_FROM else ()
 
 

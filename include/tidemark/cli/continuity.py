@@ -1,0 +1,77 @@
+"""``tidemark continuity``: what became of every offset, and whether it adds up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.answers import opened
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
+from tidemark.continuity import CLASSES, continuity_of
+from tidemark.evidence import PARSED
+
+
+def _dates(values: list[str] | None) -> list[str]:
+    try:
+        return [date.fromisoformat(one).isoformat() for one in values or ()]
+    except ValueError as error:
+        raise typer.BadParameter("must be a date such as 2026-11-20") from error
+
+
+def continuity(
+    topic: TopicName,
+    dt: Annotated[
+        list[str] | None, typer.Option(callback=_dates, help="Show the rows of this date too; may be repeated.")
+    ] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """Show what became of every offset of a topic: by class, with gaps, and with what holds each partition.
+
+    Reads the committed ledger and the evidence of what has landed. Exits with 1 if offsets are LOST, corrupt or about
+    to be cut off, and where the classes do not add up to what is covered.
+    """
+    found = continuity_of(opened(topics, topic, cluster), dt or ())
+    typer.echo(json.dumps(found, ensure_ascii=False) if output is Output.json else "\n".join(_lines(found)))
+    if not found["sound"]:
+        raise typer.Exit(1)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    sound = "every offset has one class" if found["sound"] else "NOT SOUND"
+    yield f"{found['topic']}: ledger {found['ledger']}, {found['rows']} rows in {found['table']}: {sound}"
+    if found["landed"] != found["rows"]:
+        yield f"evidence has {found['landed']} landed rows, and the ledger {found['rows']}"
+    yield from (f"evidence of attempt {one} is missing" for one in found["missing_evidence"])
+    yield from _partitions(found["partitions"])
+    for one in found["partitions"]:
+        name = f"{one['incarnation']}/{one['partition']}"
+        if not one["balanced"]:
+            yield f"{name}: {one['covered']} offsets are covered, and {one['classed']} have a class"
+        for gap in one["gaps"]:
+            yield f"{name}: gap {gap['from']} to {gap['to']}: {gap['reason']}, since {gap['detected_at']}"
+        for held in one["held_by"]:
+            yield f"{name}: held by the open transaction of producer {held['producer_id']} from {held['first_offset']}"
+    for one in found["dates"]:
+        counts = {name: sum(part[name] for part in one["partitions"]) for name in PARSED}
+        told = ", ".join(f"{count} {name}" for name, count in counts.items())
+        yield f"{one['dt']}: {told}" + ("" if one["balanced"] else f"; and the ledger says {one['rows']} rows")
+
+
+def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A table of those columns that say something."""
+    names = [name for name in CLASSES if any(one["classes"][name] for one in partitions)]
+    beside = [name for name in ("truncated", "lost", "corrupt", "leaving") if any(one[name] for one in partitions)]
+    rows = [["partition", "start", "next", *names, *beside, "state"]]
+    for one in partitions:
+        counts = [*(one["classes"][name] for name in names), *(one[name] for name in beside)]
+        name = f"{one['incarnation']}/{one['partition']}"
+        rows.append([name, *map(str, [one["start_offset"], one["next_offset"], *counts]), one["state"]])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,0 +1,157 @@
+"""Which evidence holds: what landed attempts say of each offset, and nothing that was replaced since.
+
+Three rules. A row of class ``landed`` holds as long as its file is live; one of class ``quarantined`` or ``filtered``
+until a row of class ``superseded`` names its file; and of a partition that has left a branch of its log, no row holds
+that landed before and lies at or above the ``first`` of the row of class ``superseded`` without a file. Memory grows
+with the files that were superseded and with one attempt's evidence, never with all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tidemark.errors import ContinuityError, NotFound
+from tidemark.evidence import PARSED, OffsetClass, read_evidence
+from tidemark.ledger import Ledger
+from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+
+
+class Reach(NamedTuple):
+    """What evidence says of a partition from ``start`` on: the table's files, and by date the files set aside."""
+
+    start: int
+    files: tuple[str, ...]
+    set_aside: dict[str, tuple[str, ...]]
+
+
+class Row(NamedTuple):
+    """A row that holds; ``dt`` is ISO, and empty where it has none."""
+
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    offset_class: OffsetClass
+    rows: int
+    dt: str
+    file: str | None
+
+
+class Standing:
+    """The evidence of one committed ledger."""
+
+    def __init__(self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile]) -> None:
+        """Read what was superseded."""
+        self.ledger = ledger
+        self._lake, self._live = lake, live
+        self._superseded: set[str] = set()
+        self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self.truncated: dict[tuple[int, int], int] = {}
+        self.missing: list[int] = []
+        self._order: dict[int, int] = {}
+        for attempt in ledger.landed:
+            for row in self._rows(attempt, ("superseded", "truncated")):
+                key = row["incarnation"], row["partition"]
+                if row["class"] == "truncated":
+                    self.truncated[key] = self.truncated.get(key, 0) + row["rows"]
+                elif row["file"] is None:
+                    self._left.setdefault(key, []).append((self._order[row["attempt"]], row["first"]))
+                else:
+                    self._superseded.add(row["file"])
+
+    @classmethod
+    def of(cls, lake: Lake) -> Standing:
+        """The evidence that holds now, by the ledger and the live files of one version of the table."""
+        table = open_table(lake)
+        live = {one.path: one for one in live_files(table)} if table is not None else {}
+        return cls(lake, ledger_of(lake, table), live)
+
+    def by_attempt(self) -> Iterator[list[Row]]:
+        """The rows that hold, attempt by attempt, in the order in which they landed."""
+        for attempt in self.ledger.landed:
+            yield [_row(row) for row in self._rows(attempt) if self._holds(row, self._order[row["attempt"]])]
+
+    def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
+        """What there is at and above the last offset, at or below ``offset``, that no file and no row lies across.
+
+        Raises:
+            ContinuityError: a file there has rows that the evidence does not give to the partition ``key``.
+        """
+        start = self._start(key, offset)
+        while start < offset:
+            start, offset = self._start(key, start), start
+        files: list[str] = []
+        set_aside: dict[str, list[str]] = {}
+        for rows in self.by_attempt():
+            for file, spans in _by_file(rows, key).items():
+                if min(one.first for one in spans) < start:
+                    continue
+                if spans[0].offset_class == "landed":
+                    self._check_whole(file, spans)
+                    files.append(file)
+                else:
+                    set_aside.setdefault(spans[0].dt, []).append(file)
+        aside = {dt: tuple(sorted(found)) for dt, found in sorted(set_aside.items())}
+        return Reach(start, tuple(sorted(files)), aside)
+
+    def _start(self, key: tuple[int, int], offset: int) -> int:
+        """The lowest offset of the files and rows that lie across ``offset``; ``offset`` if none does."""
+        found = offset
+        for rows in self.by_attempt():
+            spans = [(one.first, one.next) for one in rows if (one.incarnation, one.partition) == key and not one.file]
+            files = _by_file(rows, key).values()
+            spans += [(min(one.first for one in parts), max(one.next for one in parts)) for parts in files]
+            found = min([found, *(first for first, after in spans if first < offset < after)])
+        return found
+
+    def _check_whole(self, file: str, spans: list[Row]) -> None:
+        rows = sum(one.rows for one in spans)
+        if rows != self._live[file].rows:
+            raise ContinuityError(
+                f"{self._lake.url}/{file}: has {self._live[file].rows} rows, of which evidence gives {rows} to "
+                f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
+            )
+
+    def _holds(self, row: dict[str, Any], number: int) -> bool:
+        if row["class"] in {"superseded", "truncated"}:
+            return False
+        if row["class"] in PARSED:
+            return row["file"] in self._live if row["class"] == "landed" else row["file"] not in self._superseded
+        left = self._left.get((row["incarnation"], row["partition"]), ())
+        return not any(later > number and row["first"] >= first for later, first in left)
+
+    def _rows(self, attempt: int, classes: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            table = read_evidence(self._lake, attempt)
+        except NotFound:
+            if attempt not in self.missing:
+                self.missing.append(attempt)
+            return
+        for one in table["attempt"].unique().to_pylist():
+            self._order.setdefault(int(one or 0), len(self._order))
+        if classes:
+            table = table.filter(pc.is_in(table["class"], pa.array(classes)))
+        for batch in table.select(_COLUMNS).to_batches(max_chunksize=8192):
+            yield from batch.to_pylist()
+
+
+_COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
+
+
+def _row(row: dict[str, Any]) -> Row:
+    dt = row["dt"].isoformat() if row["dt"] else ""
+    return Row(
+        row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], dt, row["file"]
+    )
+
+
+def _by_file(rows: list[Row], key: tuple[int, int]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for one in rows:
+        if one.file and (one.incarnation, one.partition) == key:
+            found.setdefault(one.file, []).append(one)
+    return found

@@ -1,0 +1,164 @@
+"""``tidemark continuity``: each class, what holds a partition, and sums that planted faults break."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark.world import World
+from tests.support.raw_builder import EPOCH
+from tests.tidemark.cli.test_cli import call
+from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
+from tidemark.evidence import evidence_key, read_evidence
+from tidemark.ledger import Ledger
+from tidemark.watermark import Truncation
+
+
+def report(world: World, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:
+    """(exit code, the report)."""
+    code, output, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file, "-o", "json", *more)
+    return code, json.loads(output)
+
+
+def classed(found: dict[str, Any], partition: int = 0) -> dict[str, int]:
+    """The classes of a partition that have offsets."""
+    return {name: count for name, count in found["partitions"][partition]["classes"].items() if count}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A table of two partitions, of which one has all that is good."""
+    world = World(tmp_path)
+    world.raw.partition().start_offset = world.raw.partition().end = 5
+    world.raw.segment([simple(5), transactional(8, 7, 2), batch(10, [Record(0, -1), Record(1, T0)])])
+    world.raw.segment([marker(12, 7, commit=False), simple(13)], aborted=[(7, 8, 12)])
+    world.raw.segment([simple(0), transactional(3, 9, 2)], 1)
+    world.land()
+    return world
+
+
+def test_every_class_is_counted_and_the_sums_agree(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = report(world, capsys)
+    assert (code, found["sound"], found["rows"], found["landed"]) == (0, True, 10, 10)
+    assert classed(found) == {
+        "deleted_before_upload": 5,
+        "landed": 7,
+        "quarantined": 1,
+        "aborted": 2,
+        "transaction_marker": 1,
+    }
+    first, second = found["partitions"]
+    assert (first["start_offset"], first["next_offset"], first["covered"], first["classed"]) == (5, 16, 16, 16)
+    assert (first["state"], second["state"]) == ("ok", "held")
+    assert [one["producer_id"] for one in second["held_by"]] == [9]
+
+
+def test_the_text_is_a_table(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file, "--dt", "2026-02-02")
+    lines = output.splitlines()
+    assert code == 0
+    assert lines[0].endswith("every offset has one class")
+    assert [line.split() for line in lines[1:4]] == [
+        [
+            *("partition", "start", "next"),
+            *("landed", "quarantined", "transaction_marker", "aborted", "deleted_before_upload", "state"),
+        ],
+        ["0/0", "5", "16", "7", "1", "1", "2", "5", "ok"],
+        ["0/1", "0", "3", "3", "0", "0", "0", "0", "held"],
+    ]
+    assert len({len(line) for line in lines[1:4]}) == 1
+    assert lines[4:] == [
+        "0/1: held by the open transaction of producer 9 from 3",
+        "2026-02-02: 10 landed, 0 quarantined, 0 filtered",
+    ]
+
+
+def test_lost_and_corrupt_offsets_fail(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.raw.segment([simple(20)], base=20)
+    world.raw.partition().next_offset = 16
+    world.raw.partition().gaps = [world.raw.gap(16, 19), world.raw.gap(19, 20, "corrupt")]
+    world.land()
+    code, found = report(world, capsys)
+    first = found["partitions"][0]
+    assert (code, first["state"], first["lost"], first["corrupt"], first["balanced"]) == (1, "LOST", 3, 1, True)
+    assert [gap["reason"] for gap in first["gaps"]] == ["unknown", "corrupt"]
+    _, output, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file)
+    assert "0/0: gap 16 to 19: unknown, since 2026-" in output
+    assert "NOT SOUND" in output.splitlines()[0]
+
+
+def test_truncated_offsets_stand_beside_the_sum(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    known = world.raw.partition()
+    known.leader_epoch, known.next_offset = 5, 13
+    known.truncations = (Truncation(at=13, old_next=16, old_epoch=EPOCH, new_epoch=5),)
+    world.land()
+    code, found = report(world, capsys)
+    assert (code, found["partitions"][0]["state"], found["partitions"][0]["leaving"]) == (1, "LEAVING", 3)
+    known.lineage, known.next_offset = ((EPOCH, 0), (5, 13)), None
+    world.raw.segment([simple(13, 1, leader_epoch=5)], base=13)
+    world.land()
+    code, found = report(world, capsys)
+    first = found["partitions"][0]
+    assert (code, first["truncated"], first["covered"], first["classed"]) == (0, 3, 14, 14)
+
+
+def test_the_rows_of_a_date_are_told_by_partition(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = report(world, capsys, "--dt", "2026-02-02", "--dt", "2031-01-01")
+    one, none = found["dates"]
+    assert [(part["partition"], part["landed"]) for part in one["partitions"]] == [(0, 7), (1, 3)]
+    assert (one["rows"], one["balanced"], none["rows"], none["partitions"]) == (10, True, 0, [])
+    assert call(capsys, "continuity", "orders", "--topics", world.topics_file, "--dt", "today")[0] == 2
+
+
+def test_evidence_that_is_missing_or_short_fails(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt = world.ledger.attempt
+    whole = read_evidence(world.lake, attempt)
+    _put(
+        world,
+        attempt,
+        pa.Table.from_pylist([row for row in whole.to_pylist() if row["class"] != "aborted"], schema=whole.schema),
+    )
+    code, found = report(world, capsys)
+    assert (code, found["partitions"][0]["state"], found["partitions"][0]["classed"]) == (1, "UNEQUAL", 14)
+    _put(world, attempt, pa.concat_tables([whole, whole.slice(0, 1)]))
+    assert report(world, capsys)[0] == 1
+    world.lake.store.delete(evidence_key(world.lake, attempt))
+    code, found = report(world, capsys)
+    assert (code, found["missing_evidence"], found["landed"]) == (1, [attempt], 0)
+    output = call(capsys, "continuity", "orders", "--topics", world.topics_file)[1]
+    assert f"evidence of attempt {attempt} is missing" in output
+    assert "0/0: 16 offsets are covered, and 0 have a class" in output
+
+
+def _put(world: World, attempt: int, table: pa.Table) -> None:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    world.lake.store.put(evidence_key(world.lake, attempt), sink.getvalue())
+
+
+def test_evidence_of_an_attempt_that_did_not_land_does_not_count(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _put(world, 1, read_evidence(world.lake, world.ledger.attempt))
+    assert report(world, capsys)[0] == 0
+
+
+def test_a_date_whose_rows_are_not_the_ledgers_fails(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = world.ledger
+    wrong = {"2026-02-02": ledger.dates["2026-02-02"].model_copy(update={"rows": 9})}
+    key = world.lake.keys.ledger(ledger.n, ledger.attempt)
+    world.lake.store.put(key, Ledger.to_bytes(ledger.model_copy(update={"dates": wrong})))
+    assert report(world, capsys)[0] == 0
+    code, found = report(world, capsys, "--dt", "2026-02-02")
+    assert (code, found["dates"][0]["balanced"]) == (1, False)
+
+
+def test_a_table_that_is_not_there_yet_has_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = report(World(tmp_path), capsys)
+    assert (code, found["partitions"], found["rows"]) == (0, [], 0)
