@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.world import World, in_process
+from tests.support.s3 import S3Server
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
 from tidemark.evidence import evidence_key
@@ -270,6 +271,30 @@ def test_an_object_that_changes_after_it_was_listed_stays(world: World, monkeypa
     sweep(world.lake)
     assert exists(world, changed)
     assert not left - {changed} & files(world)
+
+
+def test_dates_and_clean_up_on_a_server(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    world = World(tmp_path, raw=f"s3://raw/{tmp_path.name}", lake=f"s3://lake/{tmp_path.name}")
+    mark = world.lake.keys.success(DT)
+    world.raw.segment([simple(0)])
+    world.land()
+    world.raw.observed_at += timedelta(days=60)
+    assert world.land().dates == (DT,)
+    assert (world.ledger.dates[DT].state, exists(world, mark)) == ("final", True)
+    world.raw.segment([simple(3)])
+    world.land()
+    assert (world.ledger.dates[DT].state, exists(world, mark)) == ("reopened", False)
+    world.raw.segment([simple(6)])
+    world.raw.publish()
+    plan = world.plan()
+    die(world, plan)
+    aged(world, plan, OLD)
+    result = sweep(world.lake)
+    assert ([one.why for one in result.removed], result.unknown) == (["dead"], ())
+    assert sweep(world.lake).removed == ()
+    world.check()
 
 
 def many(world: World) -> None:
