@@ -123,11 +123,9 @@ class Said:
         """Whether no segment ever held the offsets of ``span``."""
         return span.start in self._never
 
-    def settings(self, lake: Lake, span: Interval) -> str:
-        """A remark, if rows of ``span`` landed with other settings than the topics file has now."""
-        if self._configurations.get(span.start, set()) <= {lake.topic.digest}:
-            return ""
-        return "; they landed with other settings than the topics file has now: a rebuild makes them alike"
+    def other_settings(self, lake: Lake, span: Interval) -> bool:
+        """Whether rows of ``span`` landed with other settings than the topics file has now."""
+        return not self._configurations.get(span.start, set()) <= {lake.topic.digest}
 
 
 def hulls_of(evidence: Iterable[Held]) -> list[Interval]:

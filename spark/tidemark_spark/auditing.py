@@ -258,7 +258,10 @@ class _Audit:
                 by_evidence.append(span)
             elif by_raw:
                 self._check_evidence(part, span, evidence, said)
-            for key in sorted({*evidence, *part.raw_sums.get(span.start, ()), *part.file_sums.get(span.start, ())}):
+            by_raw = by_raw and not said.other_settings(self._lake, span)
+            keys = {*evidence, *part.file_sums.get(span.start, ())}
+            keys |= {*part.raw_sums.get(span.start, ())} if by_raw else set()
+            for key in sorted(keys):
                 if key[0] == "filtered" or part.unread & said.files.get((span.start, *key), set()):
                     continue
                 located += self._check_rows(
@@ -277,12 +280,23 @@ class _Audit:
     def _check_evidence(self, part: Part, span: Interval, evidence: dict[At, tuple[int, int]], said: Said) -> None:
         """The evidence against raw."""
         raw_sums = part.raw_sums.get(span.start, {})
+        if said.other_settings(self._lake, span):
+            # Their dates and classes may be others by now; the records must be the same.
+            records, told = Account(), Account()
+            for one in raw_sums.values():
+                records.add(one)
+            for rows, total in evidence.values():
+                told.add(Account(rows, total))
+            if (records.rows, records.hash128) != (told.rows, told.hash128):
+                detail = f"the evidence tells of {told.rows} records, raw has {records.rows}, or others"
+                self._find("evidence_differs", part, detail, offsets=(span,))
+            evidence, raw_sums = {}, {}
         for kind, dt in sorted({*evidence, *raw_sums}):
             account = raw_sums.get((kind, dt), Account())
             rows, total = evidence.get((kind, dt), (0, 0))
             if (rows, total) != (account.rows, account.hash128):
                 what = f"{rows} rows" if rows != account.rows else "other rows"
-                detail = f"the evidence says {kind} of {what}, raw of {account.rows}{said.settings(self._lake, span)}"
+                detail = f"the evidence says {kind} of {what}, raw of {account.rows}"
                 files = tuple(sorted(said.files.get((span.start, kind, dt), set())))[:_SHOWN]
                 self._find("evidence_differs", part, detail, dt=dt, offsets=(span,), files=files)
         classes = {name for at, name in (*said.passed_rows, *part.passed_rows) if at == span.start}
@@ -321,7 +335,7 @@ class _Audit:
         where = {"dt": dt, "files": tuple(sorted(files))[:_SHOWN]}
         name = "the table" if kind == "landed" else "quarantine"
         if same:
-            if by_raw and not said.settings(self._lake, span):
+            if by_raw:
                 self._check_columns(part, span, there, raw, where)
             return False
         source, count = ("raw", raw.rows) if by_raw else ("the evidence", rows)
@@ -399,6 +413,7 @@ class _Audit:
                 by_raw=(chosen - proved - never).size,
                 by_evidence=tuple(proved),
                 without_segment=(chosen & never).size,
+                other_settings=sum(one.end - one.start for one in part.chosen if said.other_settings(self._lake, one)),
             )
         )
 

@@ -18,6 +18,7 @@ from deltalake.transaction import AddAction
 from tests.spark.test_parsers import function_parser
 from tests.spark.test_runs import rebuild, spread
 from tests.spark.world import World, in_process
+from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch, simple, with_records
 from tidemark.audits import AuditReport, Finding
 from tidemark.evidence import evidence_key
@@ -134,6 +135,31 @@ def test_refused_batches_holes_and_topics_that_keep_less_are_no_difference(tmp_p
     file = file_of(world, DAYS[0])
     rewrite(world, file, lambda rows: rows.set_column(4, "kafka_value", pa.array([b"other"] * 6)))
     assert {one.kind for one in found(world)} == {"rows_differ"}
+
+
+def test_rows_that_landed_with_other_settings_are_compared_as_records(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    spread(world)
+    world.land()
+    changed = World(tmp_path, "time_zone: Asia/Tokyo")
+    changed.raw = world.raw
+    report = audited(changed)
+    assert report.passed, report.text()
+    assert [one.other_settings for one in report.partitions] == [22, 22]
+    file = file_of(world, DAYS[0])
+    rewrite(world, file, lambda rows: rows.slice(1))
+    assert "rows_differ" in {one.kind for one in found(changed)}
+
+
+def test_an_election_that_cut_off_landed_rows_is_found(world: World) -> None:
+    world.raw.segment([simple(0, 10)])
+    world.land()
+    known = world.raw.partition()
+    known.lineage, known.leader_epoch = ((EPOCH, 0), (5, 6)), 5
+    world.raw.segment([simple(6, 8, leader_epoch=5)], base=6)
+    world.land()
+    [differing] = [one for one in found(world) if one.kind == "rows_differ"]
+    assert differing.offsets == ((6, 10),)
 
 
 def test_a_missing_file_is_named(landed: World) -> None:
