@@ -426,6 +426,7 @@ def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -
 
 
 def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, rng: random.Random, full: bool) -> None:
+    branches = 0
     for number in range(200 if full else 12):
         world = World(tmp_path / str(number))
         log: list[tuple[int, int, bytes]] = []  # (base, end, batch) of what the leader holds
@@ -457,6 +458,8 @@ def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, 
         for row in rows:
             [own] = [epoch for base, end, made in log for epoch in [_epoch(made)] if base <= row["kafka_offset"] < end]
             assert row["kafka_leader_epoch"] == own
+        branches += world.ledger.by_partition[0, 0].branch
+    assert branches > 2
 
 
 def _epoch(made: bytes) -> int:
