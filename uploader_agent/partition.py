@@ -97,6 +97,7 @@ class LedPartition:
         self._holding = False  # whether something was to be held when last looked
         self._disk_start: int | None = None  # as it was before the broker said what its log start is
         self._gaps: tuple[Gap, ...] = ()
+        self._replacing: set[int] = set()  # stored segments below line 1 that are being replaced
         self._search = Search(context.control_store, context.control, context.search_interval)
         self._lock = threading.Lock()  # over what is known of the store
         self._writing = threading.Lock()  # held by the one worker that writes offset.wm
@@ -354,13 +355,27 @@ class LedPartition:
         with self._lock:
             opened, known = self._remote.open_before(work.base_offset), work.base_offset in self._remote.logs
         seen = Observed(offsets, self.cleanup_policy, self.led.leader_epoch)
-        guards = Guards(self._fence, self._context.pause, self._context.superseded)
+        guards = Guards(self._fence, self._context.pause, self._context.superseded, announce=self._announce)
         stored = upload(place, work, seen, guards, open_before=opened, known=known)
         if stored is not None:
             lineage = self.lineage()
             with self._lock:
                 self._remote.add(stored, lineage)
+                self._replacing.discard(work.base_offset)
         return stored
+
+    def _announce(self, base_offset: int) -> None:
+        """Have ``offset.wm`` say which stored segment is about to be replaced, where the next leader would not list it.
+
+        Between a ``.log`` and its manifest this agent may die, and the next leader's segments may begin elsewhere.
+        """
+        with self._lock:
+            stored = self._remote.stored
+            if stored is None or base_offset >= stored.base_offset:
+                return
+            self._replacing.add(base_offset)
+        with self._writing:
+            self._write_watermark()
 
     def _fence(self) -> None:
         assert self._place is not None
@@ -374,9 +389,11 @@ class LedPartition:
         return (self._lost(present, start) | (damaged - present)) - passed
 
     def _search_store(self, lineage: Lineage) -> None:
-        """Learn what the store has for the holes after all, if it is time to look."""
+        """Mend what a dead agent left half replaced; learn what the store has for holes after all, if it is time."""
         assert self._place is not None
-        if not self._search.is_due(self._holes()):
+        with self._lock:
+            mismatched = list(self._remote.mismatched.values())
+        if not mismatched and not self._search.is_due(self._holes()):
             return
         offsets = self.offsets or Offsets(self._remote.end)
         wanted = Wanted(
@@ -388,7 +405,10 @@ class LedPartition:
             seen=Observed(offsets, self.cleanup_policy, self.led.leader_epoch),
             fence=self._fence,
         )
-        self._search.run(wanted, self._remote, self._lock)
+        for log in mismatched:
+            self._search.mend(log, wanted, self._remote, self._lock)
+        if self._search.is_due(self._holes()):
+            self._search.run(wanted, self._remote, self._lock)
 
     def _lost(self, present: Intervals, start: int) -> Intervals:
         """What is neither ``present`` nor on the disk nor held, below the active segment."""
@@ -446,7 +466,9 @@ class LedPartition:
         holding, passed = gaps.split(found, gaps.offsets(passed) | self._search.acknowledged)
         self._gaps = holding
         topic_id, epoch, broker = self.led.topic_id, self.led.leader_epoch, self._context.broker
-        return View(topic_id, epoch, broker, start, present, lineage, holding, passed)
+        with self._lock:
+            replacing = tuple(sorted(self._replacing))
+        return View(topic_id, epoch, broker, start, present, lineage, holding, passed, replacing)
 
     def _evidence(self, previous: Watermark | None) -> Evidence:
         cuts = previous.truncations if previous else ()

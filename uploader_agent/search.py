@@ -82,6 +82,13 @@ class Search:
             self.acknowledged = said
         self._searched, self._searched_at = left, time.monotonic()
 
+    def mend(self, log: Based, wanted: Wanted, remote: RemoteState, lock: threading.Lock) -> None:
+        """Make the manifest of a ``.log`` that was replaced by an agent which died before it could say so."""
+        with lock:
+            remote.mismatched.pop(log.base_offset, None)
+        if log.info.etag not in self._refused:
+            self._rebuild(log, wanted, remote, lock)
+
     def _is_wanted(self, log: Based, wanted: Wanted) -> bool:
         """Whether only the stored bytes are left, and a hole may lie in them."""
         if log.base_offset >= wanted.local_start or log.info.etag in self._refused:

@@ -16,8 +16,10 @@ from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import Store
 from tidemark.watermark_index import IndexEntry
 from uploader_agent import coverage, manifests, watermark
+from uploader_agent.coverage import Based
 from uploader_agent.files import file_name
 from uploader_agent.manifests import StoredManifest
+from uploader_agent.objects import find
 from uploader_agent.watermark import StoredWatermark
 
 
@@ -65,6 +67,8 @@ class RemoteState:
     segments: dict[int, StoredSegment] = field(default_factory=dict)
     logs: set[int] = field(default_factory=set)
     read: dict[int, str] = field(default_factory=dict)
+    mismatched: dict[int, Based] = field(default_factory=dict)
+    """The ``.log`` objects that are not those of their manifests: an agent died while it replaced them."""
     below: Intervals = field(default_factory=Intervals)
     """What the watermark vouches for, on this leader's lineage."""
 
@@ -133,6 +137,7 @@ class RemoteState:
         self.read[segment.base_offset] = found.etag
         if segment.log_etag is not None:
             self.logs.add(segment.base_offset)
+        self.mismatched.pop(segment.base_offset, None)
 
     def vouched(self, stored: StoredWatermark) -> None:
         """The watermark is in the store: what lies wholly below its last segment need not be held any longer."""
@@ -171,6 +176,16 @@ def load(
         if found is None:
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(found, lineage)
+    logs = [*listing.logs]
+    for base in state.stored.watermark.replacing if state.stored else ():
+        replaced, there = manifests.read(store, keys, base), find(store, keys.segment(base, "log"))
+        if replaced is not None and there is not None:
+            state.add(replaced, lineage)
+            logs.append(Based(base, there))
+    for log in logs:
+        segment = state.segments.get(log.base_offset)
+        if segment is not None and segment.log_etag not in {None, log.info.etag}:
+            state.mismatched[log.base_offset] = log
     return state
 
 

@@ -75,6 +75,10 @@ def _accept(_scanned: Scanned, lineage: Lineage) -> Lineage:
     return lineage
 
 
+def _silent(_base_offset: int) -> None:
+    """Nobody needs to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guards:
     """What an upload asks while it runs.
@@ -82,7 +86,9 @@ class Guards:
     ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops;
     ``superseded`` is told of each stored segment that was copied aside. ``judge`` raises if the segment must not go,
     given what its bytes and the log's lineage say, and returns the lineage for the manifest. Without ``supersede``
-    stored bytes that diverge are left, and :class:`Diverged` is raised. ``publish`` writes the manifest.
+    stored bytes that diverge are left, and :class:`Diverged` is raised. ``publish`` writes the manifest. ``announce``
+    is told the base offset of a stored ``.log`` that is about to be replaced, and makes sure that it is found again
+    should this agent die before the manifest.
     """
 
     fence: Callable[[], None]
@@ -91,6 +97,7 @@ class Guards:
     judge: Callable[[Scanned, Lineage], Lineage] = _accept
     supersede: bool = True
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
+    announce: Callable[[int], None] = _silent
 
 
 class Diverged(TidemarkError):
@@ -220,6 +227,7 @@ class _Upload:
                 return stored
         if relation is not Relation.STORED_IS_PREFIX:
             self._set_aside(there)
+        self._guards.announce(self._work.base_offset)
         return {log.name: replace(store, key, ours, there)}
 
     def _send_corrupt(self, log: OpenFile, scanned: Scanned) -> dict[str, ObjectSum] | StoredManifest:

@@ -47,6 +47,7 @@ class View:
     lineage: Lineage
     gaps: tuple[Gap, ...]
     acknowledged_gaps: tuple[Gap, ...]
+    replacing: tuple[int, ...] = ()
 
 
 def compute(view: View, previous: Watermark | None) -> Watermark | None:
@@ -64,6 +65,7 @@ def compute(view: View, previous: Watermark | None) -> Watermark | None:
         ranges_above=tuple(above(view.present, contiguous)),
         lineage=view.lineage.with_history(history).truncated(contiguous).entries,
         truncations=previous.truncations if previous else (),
+        replacing=view.replacing,
         gaps=view.gaps,
         acknowledged_gaps=view.acknowledged_gaps,
         broker=view.broker,

@@ -30,7 +30,8 @@ class Watermark(StoredObject):
 
     ``leader_epoch`` is the metadata's and fences writers; the data's own may lag. ``next_offset`` is the end of
     what is contiguous from ``start_offset``: it stops at the first gap that nobody has acknowledged.
-    ``ranges_above`` is what is uploaded beyond.
+    ``ranges_above`` is what is uploaded beyond. ``replacing`` are the bases of stored segments below line 1 that are
+    being replaced by longer or other ones: whoever writes next looks whether their manifests match.
     """
 
     topic_id: str | None
@@ -40,6 +41,7 @@ class Watermark(StoredObject):
     ranges_above: tuple[tuple[int, int], ...] = ()
     lineage: LineagePairs
     truncations: tuple[Truncation, ...] = ()
+    replacing: tuple[int, ...] = ()
     gaps: tuple[Gap, ...] = ()
     acknowledged_gaps: tuple[Gap, ...] = ()
     broker: int

@@ -192,6 +192,41 @@ def test_bytes_without_their_manifest_are_given_one(world: World, manifest: str)
     assert (base, watermark.next_offset, watermark.gaps) == (200, 300, ())
 
 
+@pytest.mark.parametrize(("bases", "announced"), [((0, 100, 200), (100,)), ((0, 100), ())], ids=["below", "at"])
+def test_a_segment_at_or_below_line_1_that_a_dead_leader_was_replacing_is_mended(
+    world: World, bases: tuple[int, ...], announced: tuple[int, ...]
+) -> None:
+    """Its boundaries were others: only one base was the same, and the next leader has no reason to touch it."""
+    world.disk.partition().fill(*bases, end=bases[-1] + 100)
+    world.once()
+    second = world.another(2, leads={T: Led(4, ID)})
+    second.disk.partition().fill(0, 100, end=400)
+    die_before(second, world.keys().segment(100, "manifest.json"))
+    base, before = world.watermark()
+    assert (base, before.next_offset, before.replacing) == (bases[-1], bases[-1] + 100, announced)
+    key = world.keys().segment(100, "log")
+    assert world.manifest(100).objects[f"{100:020d}.log"].etag != world.store.head(key).etag, "half replaced"
+    partition = world.disk.partition()
+    partition.fill(0, 100, 200, 300, end=400)
+    world.metadata.leads = {T: Led(5, ID)}
+    no_errors(world.once())
+    found = world.manifest(100)
+    assert (found.next_offset, found.objects[f"{100:020d}.log"].etag) == (400, world.store.head(key).etag)
+    base, watermark = world.watermark()
+    assert (watermark.next_offset, watermark.replacing, watermark.gaps) == (400, (), ())
+
+
+def test_what_is_replaced_is_announced_no_longer_once_it_is_done(world: World) -> None:
+    world.disk.partition().fill(0, 100, 200, end=300)
+    world.once()
+    second = world.another(2, leads={T: Led(4, ID)})
+    second.disk.partition().fill(0, 100, end=400)
+    no_errors(second.once())
+    assert world.manifest(100).next_offset == 400
+    _, watermark = world.watermark()
+    assert (watermark.next_offset, watermark.replacing) == (400, ())
+
+
 def test_bytes_that_are_damaged_or_of_a_dead_branch_get_no_manifest(world: World, tmp_path: Path) -> None:
     for number, content in enumerate([flipped(records(100, 200)), records(100, 200, epoch=9)]):
         one = World(tmp_path / str(number))
