@@ -29,7 +29,8 @@ class Deployment:
     bytes_a_day: float = 200e12
     segment: float = 1 << 30
     brokers: int = 3000
-    index_interval: float = 10
+    index_news: float = 10
+    index_idle: float = 60
     fill_interval: float = 60
 
 
@@ -54,11 +55,12 @@ def lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[
     """The month's requests by what they are for."""
     month = 86_400 * DAYS
     segments = deployment.bytes_a_day * DAYS / deployment.segment
-    indexes = deployment.brokers * month / deployment.index_interval
+    news = min(segments / deployment.brokers, month / deployment.index_news)
+    indexes = deployment.brokers * max(month / deployment.index_idle, news)
     listed = deployment.brokers * month / deployment.fill_interval
     yield Line("segments: objects, manifests, watermarks", segments * each.put, segments * each.put * prices.put)
     yield Line("segments: fences", segments * each.get, segments * each.get * prices.get)
-    yield Line(f"watermark indexes, every {deployment.index_interval:g} s", indexes, indexes * prices.put)
+    yield Line(f"watermark indexes, every {deployment.index_idle:g} s or on news", indexes, indexes * prices.put)
     yield Line(f"looking for gaps, every {deployment.fill_interval:g} s", listed, listed * prices.put)
 
 
@@ -77,8 +79,8 @@ def table(deployments: dict[str, Deployment], each: PerSegment, prices: Prices) 
 
 EXAMPLES: Final = {
     "200 TB a day, 3,000 brokers, 1 GiB segments": Deployment(),
-    "the same, indexes every 60 s": Deployment(index_interval=60),
     "the same, 100 MiB segments": Deployment(segment=100 << 20),
+    "the same, 10 MiB segments": Deployment(segment=10 << 20),
     "1 TB a day, 12 brokers": Deployment(bytes_a_day=1e12, brokers=12),
 }
 
