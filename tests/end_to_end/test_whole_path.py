@@ -82,4 +82,8 @@ def test_the_table_is_what_a_consumer_reads(small: SmallDeployment, rng: random.
         rows = landed(small.lake(topic))
         assert len(rows) == len(set(rows))
         assert set(rows) == consumed(bootstrap, topic)
+        closing = small.convert(topic)
+        assert (closing["status"], closing["rows"]) == ("landed", 0), "its dates are over: they are closed"
+        states = {date.state for date in committed_ledger(small.lake(topic)).dates.values()}
+        assert states == {"final"}
         assert small.convert(topic)["status"] == "empty", "nothing is left to do"
