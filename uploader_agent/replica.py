@@ -34,7 +34,7 @@ from uploader_agent.watermark import StoredWatermark
 
 logger = structlog.get_logger(__name__)
 
-_TRIES = 8
+_TRIES = 20
 """How often a segment is looked at because somebody else was there."""
 
 _PAUSE = 0.1

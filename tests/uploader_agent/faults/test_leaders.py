@@ -225,8 +225,12 @@ def test_unclean_election_with_truncation(kraft3: KafkaCluster, make_fleet: Make
 
 
 @pytest.mark.timeout(300)
-def test_unclean_elections_that_return_to_the_older_branch(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
+def test_unclean_elections_that_return_to_the_older_branch(
+    kraft3: KafkaCluster, make_fleet: MakeFleet, full: bool
+) -> None:
     """The highest epoch does not win: what broker 1 wrote under epoch 0 is live again, and broker 2's is dead."""
+    if not full:
+        pytest.skip("long: `make test-full` runs it")
     fleet, last = make_fleet(kraft3, "returns", ["returns"], nodes=[1, 2]), Book()
     with fleet.running():
         branches = Branches(kraft3, fleet, "returns")
