@@ -55,7 +55,8 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             _check_files(lake, change.files)
             if add_columns(lake, table):
                 continue  # that was a commit of its own: nothing that was read before it counts
-            removed = [one for one in live if one.path in set(change.removes)]
+            removes = set(change.removes)
+            removed = [one for one in live if one.path in removes]
             touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
             take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(lake, rebased(current, plan, change, removed))
