@@ -67,7 +67,8 @@ class UploadQueue(Generic[Key, Job]):
         """Wait for the next job and mark it running; None once the queue is closed."""
         with self._changed:
             while not self._closed:
-                found = self._next()
+                now = self._clock()
+                found = self._next(now)
                 if found is not None:
                     key, lane = found
                     job = lane.waiting.pop(0)
@@ -75,7 +76,7 @@ class UploadQueue(Generic[Key, Job]):
                     self._running += 1
                     lane.served = lane.running[job] = self._turn
                     return key, job
-                self._changed.wait(self._pause())
+                self._changed.wait(self._pause(now))
             return None
 
     def done(self, key: Key, job: Job, retry_after: float = 0.0, *, slow_down: bool = False) -> None:
@@ -130,9 +131,9 @@ class UploadQueue(Generic[Key, Job]):
     def _busy(self, running_only: bool) -> bool:
         return self._running > 0 or (not running_only and any(lane.waiting for lane in self._lanes.values()))
 
-    def _next(self) -> tuple[Key, _Lane[Job]] | None:
+    def _next(self, now: float) -> tuple[Key, _Lane[Job]] | None:
         """The lane that has been served least recently among those that may go on."""
-        now, most = self._clock(), self._limit.now
+        most = self._limit.now
         if self._running >= most:
             return None
         ready = [
@@ -142,9 +143,11 @@ class UploadQueue(Generic[Key, Job]):
         ]
         return min(ready, key=lambda item: item[1].served) if ready else None
 
-    def _pause(self) -> float | None:
-        """Seconds until a lane's back-off ends; None if there is none."""
-        now = self._clock()
+    def _pause(self, now: float) -> float | None:
+        """Seconds until a lane's back-off ends; None if there is none.
+
+        By the same clock reading as :meth:`_next`: a back-off that ended between two would be waited for without end.
+        """
         pauses = [lane.not_before - now for lane in self._lanes.values() if lane.waiting and lane.not_before > now]
         return min(pauses, default=None)
 

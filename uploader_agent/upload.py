@@ -11,11 +11,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.layout import PartitionKeys, TopicPartition
 from tidemark.manifest import ObjectSum, SegmentManifest
 from tidemark.records import Lineage, OpenTransaction
@@ -158,7 +159,7 @@ class _Upload:
         sent = self._send_corrupt(log, scanned) if scanned.damage else self._send_log(log, scanned, known=known)
         if isinstance(sent, StoredManifest):
             return sent
-        objects = dict(self._send_derived(scanned, indexes, snapshot)) | sent
+        objects = dict(self._send_derived(scanned, indexes, snapshot, sent)) | sent
         self._check_unchanged(log)
         facts = Facts(
             base_offset=self._work.base_offset,
@@ -259,9 +260,9 @@ class _Upload:
         return [file for file in files if file is not None and (file.size or not file.name.endswith(".txnindex"))]
 
     def _send_derived(
-        self, scanned: Scanned, indexes: Sequence[OpenFile], snapshot: Bytes | None
+        self, scanned: Scanned, indexes: Sequence[OpenFile], snapshot: Bytes | None, sent: dict[str, ObjectSum]
     ) -> Iterator[tuple[str, ObjectSum]]:
-        """Send what follows from the ``.log``; nothing beside a corrupt one."""
+        """Send what follows from the ``.log`` that was ``sent``; nothing beside a corrupt one."""
         if scanned.damage:
             return
         contents: Iterable[Content] = [*indexes, snapshot] if snapshot else indexes
@@ -270,7 +271,19 @@ class _Upload:
         for content in contents:
             ours = Summed(content, checksum(content))
             key = self._place.keys.file(content.name)
-            yield content.name, put_derived(self._place.store, key, ours, self._guards.fence)
+            yield content.name, put_derived(self._place.store, key, ours, partial(self._check_ours, sent))
+
+    def _check_ours(self, sent: dict[str, ObjectSum]) -> None:
+        """Raise unless the ``.log`` is still what was ``sent``: what follows from another one is not ours to replace.
+
+        Everybody places the ``.log`` before what follows from it, so that of two with different bytes one stops here,
+        or finds that what it is about to replace has changed.
+        """
+        self._guards.fence()
+        log = self._name("log")
+        stored = find(self._place.store, self._place.keys.file(log))
+        if stored is None or stored.etag != sent[log].etag:
+            raise PreconditionFailed(self._place.keys.file(log), "was replaced by another agent meanwhile")
 
 
 def _etag(stored: StoredManifest, name: str) -> str | None:

@@ -283,6 +283,43 @@ def test_a_stale_index_of_a_dead_leader_starts_nothing(leader: World, follower: 
     assert f"{90:020d}.log" not in leader.names()
 
 
+def test_who_has_less_does_not_replace_what_follows_from_a_longer_log(leader: World, follower: World) -> None:
+    """Two have the same base; the longer one's ``.log`` and index go just before the other's index."""
+    replica(follower, 100, 150, end=200)
+    third = leader.another(3, leads={})
+    replica(third, 100, end=200)
+    index, manifest = (leader.keys().segment(100, extension) for extension in ("index", "manifest.json"))
+    go_on, index_done = threading.Event(), threading.Event()
+    longer = threading.Thread(target=third.once)
+    seen: list[str] = []
+
+    def before(operation: str, key: str) -> None:
+        shorter = threading.current_thread() is not longer
+        if (operation, key) == ("put", index) and shorter and not seen:
+            seen.append("shorter before its index")
+            longer.start()
+            assert go_on.wait(20)
+        elif (operation, key) == ("put", manifest) and not shorter and len(seen) == 1:
+            seen.append("longer before its manifest")
+            go_on.set()
+            assert index_done.wait(20)
+        elif len(seen) == 2 and shorter and (operation, key) == ("get", manifest):
+            seen.append("shorter, once more")  # it may have looked already, to replace the index
+        elif len(seen) == 3 and shorter and (operation == "put" or key == manifest):
+            seen.append("shorter has replaced it, or looks again")
+            index_done.set()
+            longer.join(20)
+
+    leader.store.before = before
+    follower.once()
+    leader.store.before = lambda _operation, _key: None
+    assert len(seen) == 4, seen
+    no_errors(leader.once())
+    assert (leader.manifest(100).broker, leader.manifest(100).next_offset) == (3, 200)
+    check_objects(leader, 100)
+    assert leader.watermark()[1].gaps == ()
+
+
 def test_many_fill_at_a_time(leader: World) -> None:
     """Same segments and other ones, all at once: each object stays one of theirs, and each manifest true."""
     bases = [(100, 150), (100, 150), (100, 170), (80, 150), (100,), (120, 160)]

@@ -71,6 +71,22 @@ def test_a_failed_partition_waits_and_others_do_not() -> None:
     assert queue.take() == ("sick", 1)
 
 
+def test_a_back_off_that_ends_between_two_readings_of_the_clock_is_not_missed() -> None:
+    """Nobody would wake the only worker again."""
+    readings: list[float] = []
+    queue: UploadQueue[str, int] = UploadQueue(1, lambda: readings.pop(0) if readings else 0.0)
+    queue.offer("sick", [1])
+    assert queue.take() == ("sick", 1)
+    queue.done("sick", 1, retry_after=1.0)
+    queue.offer("sick", [1])
+    readings += [0.99, *[1.01] * 1000]
+    taken: list[tuple[str, int] | None] = []
+    worker = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
+    worker.start()
+    worker.join(20)
+    assert taken == [("sick", 1)]
+
+
 def test_drop_and_close() -> None:
     queue: UploadQueue[str, int] = UploadQueue(8)
     queue.offer("a", [1, 2])
