@@ -27,6 +27,7 @@ from tests.uploader_agent.faults.load import Book
 from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
 from tidemark.errors import NotFound
 from tidemark.store import Store
+from tidemark.watermark import Watermark
 
 
 class FleetAgent:
@@ -183,22 +184,29 @@ class Fleet:
     def next_offset(self, topic: str, partition: int = 0) -> int:
         """How far the store is; 0 before anything is there."""
         agent = self.leader(topic, partition)
-        return self._next_offset(topic, partition, topic_id(folder(agent.broker, topic, partition)))
+        found = self._watermark(topic, partition, topic_id(folder(agent.broker, topic, partition)))
+        return found.next_offset if found else 0
 
-    def _next_offset(self, topic: str, partition: int, identity: str | None) -> int:
+    def _watermark(self, topic: str, partition: int, identity: str | None) -> Watermark | None:
         try:
             found = self.reader.watermark(self.reader.keys(topic, identity, partition))
         except (AssertionError, NotFound):
-            return 0  # the incarnation has not been written down yet
-        return found[1].next_offset if found else 0
+            return None  # the incarnation has not been written down yet
+        return found[1] if found else None
 
-    def await_rotated(self, topic: str, partitions: int = 1, timeout: float = 60) -> None:
-        """Wait until the running agents have brought over all that the leaders have rotated."""
+    def await_rotated(self, topic: str, partitions: int = 1, timeout: float = 60, *, by_leader: bool = False) -> None:
+        """Wait until the running agents have brought over all that the leaders have rotated.
+
+        ``by_leader`` for logs that leave a branch: of that, ``offset.wm`` may be as far already, by its former leader.
+        """
 
         def arrived(partition: int) -> bool:
             agent = self.leader(topic, partition)
             place = folder(agent.broker, topic, partition)
-            return self._next_offset(topic, partition, topic_id(place)) >= bases(place)[-1]
+            found = self._watermark(topic, partition, topic_id(place))
+            if found is None or (by_leader and found.broker != agent.broker.node_id):
+                return False
+            return found.next_offset >= bases(place)[-1]
 
         for partition in range(partitions):
             wait_until(
@@ -211,14 +219,12 @@ class Fleet:
         """Wait until the agent of broker ``node`` has brought a rotated segment over and written ``offset.wm``."""
         place = folder(self.agents[node].broker, topic, partition)
 
-        before = self._next_offset(topic, partition, topic_id(place))
+        known = self._watermark(topic, partition, topic_id(place))
+        before = known.next_offset if known else 0
 
         def wrote() -> bool:
-            try:
-                found = self.reader.watermark(self.reader.keys(topic, topic_id(place), partition))
-            except (AssertionError, NotFound):
-                return False  # the incarnation has not been written down yet
-            return found is not None and found[1].broker == node and found[1].next_offset > before
+            found = self._watermark(topic, partition, topic_id(place))
+            return found is not None and found.broker == node and found.next_offset > before
 
         wait_until(wrote, timeout=60, what=f"broker {node} to bring over a segment of {topic}-{partition}")
 

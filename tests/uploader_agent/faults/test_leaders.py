@@ -152,7 +152,7 @@ class Branches:
     def write(self, book: Book, count: int = COUNT) -> None:
         """One record to a batch, so that replicas roll where their leader does."""
         send(self.cluster, self.topic, book, count, one_by_one=True)
-        self.fleet.await_rotated(self.topic)
+        self.fleet.await_rotated(self.topic, by_leader=True)
 
     def part(self) -> None:
         """Both have ``common``; broker 1 alone has ``first``, and broker 2, elected uncleanly, ``second``."""
