@@ -220,6 +220,11 @@ class TableKeys:
         """The state after commit ``n``, as ``attempt`` wrote it."""
         return self._state("ledger", f"{n}-{attempt}.json")
 
+    @property
+    def ledgers(self) -> str:
+        """The folder of the ledgers."""
+        return self._state("ledger") + "/"
+
     def attempt(self, attempt: int) -> str:
         """What a run set out to do."""
         return self._state("attempts", f"{attempt}.json")

@@ -1,12 +1,12 @@
 """The clean-up of a table: what :mod:`tidemark.planning.sweep` lets go is deleted, each object as it was listed.
 
-Data and quarantined files go first, then the evidence of dead attempts, and their plans last: a plan is what tells
-whose the rest is. So a clean-up may be killed anywhere and is done by the next one.
+Data and quarantined files go first, then the ledgers and the evidence of dead attempts, and their plans last: a plan is
+what tells whose the rest is. So a clean-up may be killed anywhere and is done by the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
@@ -83,6 +83,7 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
     folds = to_fold(ledger.landed, known, rows)
     if not dry_run:
         in_parallel(lambda info: _delete(lake, info), doomed)
+        in_parallel(lake.store.delete, _ledgers(lake, dead))
         in_parallel(lake.store.delete, [evidence_key(lake, one) for one in past])
         in_parallel(lake.store.delete, [lake.keys.result(one) for one in past])
         in_parallel(lake.store.delete, [lake.keys.attempt(one) for one in finished])
@@ -102,6 +103,12 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
 
 def _keys(lake: Lake) -> list[str]:
     return [one.key for one in lake.store.list(lake.keys.attempts)]
+
+
+def _ledgers(lake: Lake, dead: Collection[int]) -> list[str]:
+    """The ledgers that ``dead`` attempts wrote and did not commit."""
+    suffixes = tuple(f"-{one}.json" for one in dead)
+    return [one.key for one in lake.store.list(lake.keys.ledgers) if one.key.endswith(suffixes)] if dead else []
 
 
 def _listed(lake: Lake, folder: str) -> Iterator[ObjectInfo]:

@@ -112,6 +112,32 @@ def test_a_dead_runs_files_and_evidence_go_when_it_can_commit_no_more(world: Wor
     world.check()
 
 
+def test_a_ledger_that_was_never_committed_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.raw.segment([simple(0)])
+    world.land()
+    world.raw.segment([simple(3)])
+    world.raw.publish()
+    plan = world.plan()
+
+    def dying(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "commit", dying)
+        with pytest.raises(Died):
+            run(world.lake, plan, in_process)
+    key = world.lake.keys.ledger(2, plan.attempt)
+    assert exists(world, key)
+    sweep(world.lake)
+    assert exists(world, key), "it may still be committed"
+    age_all(world, OLD)
+    sweep(world.lake)
+    assert [one.key for one in world.lake.store.list(world.lake.keys.ledgers)] == [
+        world.lake.keys.ledger(1, world.ledger.attempt)
+    ]
+    world.check()
+
+
 def test_a_run_that_is_too_old_to_commit_is_stale(world: World) -> None:
     plan, _ = with_a_dead_run(world)
     old = plan.model_copy(update={"created_at": plan.created_at - RUN_LIMIT})

@@ -194,6 +194,11 @@ class BytesParser(Settings):
 
     kind: Literal["bytes"] = "bytes"
 
+    @property
+    def event_time(self) -> EventTime | None:
+        """None: a record's date is that of its timestamp."""
+        return None
+
 
 class JsonParser(_Declared):
     """One JSON object a record."""

@@ -6,13 +6,13 @@ and
 
 * the ledger has passed its high watermark: all that consumers could read then is landed; or
 * the ledger has passed all segments before the active one, and that one begins after the date: so a partition that is
-  always written to does not wait until it is quiet.
+  always written to does not wait until it is quiet. It begins by Kafka's timestamps. Where a parser's event time makes
+  ``dt``, records come after their events, by up to ``lateness``: there it must begin after that, too.
 
 If some partition is not done, the date stays as it is until it has been ``overdue`` for that long, counted from when it
 might have closed, or from when rows of it last landed if that is later (old records that are still being landed are no
 reason to close). Then it closes as *final_incomplete*, with what was outstanding; and as final when all are done after
-all. Rows that land in a closed date reopen it. The time is that of Kafka's timestamps, also where a parser's event time
-makes ``dt``: a record whose event is much older than its timestamp is late.
+all. Rows that land in a closed date reopen it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def closing(
             continue
         end = end_of(dt, topic.zone)
         due = end + topic.lateness
-        waiting = waiting_for(landed, entries, end, due)
+        waiting = waiting_for(landed, entries, due if topic.parser.event_time else end, due)
         if not waiting.partitions:
             found[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
         elif not state.closed and now >= max(due, state.changed_at or due) + topic.overdue:
@@ -73,9 +73,11 @@ def end_of(dt: str, zone: ZoneInfo) -> datetime:
 
 
 def waiting_for(
-    landed: Mapping[tuple[int, int], int], entries: Mapping[tuple[int, int], IndexEntry], end: datetime, due: datetime
+    landed: Mapping[tuple[int, int], int], entries: Mapping[tuple[int, int], IndexEntry], past: datetime, due: datetime
 ) -> Waiting:
-    """Which partitions of the topic's newest life are not done with what ends at ``end``; ``landed`` is next offsets.
+    """Which partitions of the topic's newest life are not done with a date; ``landed`` is next offsets.
+
+    They are observed at ``due``, or later; records from the time ``past`` on are none of the date's.
 
     A partition that is known, or has a higher one beside it, and that no agent tells of, is not done. Earlier lives of
     the topic get no more records.
@@ -88,13 +90,13 @@ def waiting_for(
         entry, start = entries.get((life, partition)), landed.get((life, partition), 0)
         if entry is None:
             partitions += 1
-        elif not _is_done(entry, start, end, due):
+        elif not _is_done(entry, start, past, due):
             partitions += 1
             offsets += max(0, entry.high_watermark - start)
     return Waiting(partitions, offsets)
 
 
-def _is_done(entry: IndexEntry, landed: int, end: datetime, due: datetime) -> bool:
+def _is_done(entry: IndexEntry, landed: int, past: datetime, due: datetime) -> bool:
     if entry.observed_at < due:
         return False
     if landed >= entry.high_watermark:
@@ -102,7 +104,7 @@ def _is_done(entry: IndexEntry, landed: int, end: datetime, due: datetime) -> bo
     if entry.active_base_offset is None or landed < entry.active_base_offset:
         return False
     first = entry.active_first_timestamp
-    return first is None or first >= round(end.timestamp() * 1000)
+    return first is None or first >= round(past.timestamp() * 1000)
 
 
 def _closed(state: DateState, name: str, waiting: Waiting, now: datetime) -> DateState:

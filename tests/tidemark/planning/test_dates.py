@@ -102,6 +102,18 @@ def test_a_partition_that_is_always_written_to_is_done_when_its_active_segment_b
     assert state(close(ledger({0: 10}), entry(99, base=10, first=None))) == "final"
 
 
+def test_where_events_make_the_dates_records_come_after_them() -> None:
+    """An active segment that begins right after the date may still have records of the date's events."""
+    parser = {
+        "kind": "json",
+        "columns": [{"name": "placed", "type": "timestamp(ms)"}],
+        "event_time": {"field": "placed"},
+    }
+    assert state(close(ledger({0: 10}), entry(99, base=10, first=DUE - MINUTE), parser=parser)) == "open"
+    assert state(close(ledger({0: 10}), entry(99, base=10, first=DUE), parser=parser)) == "final"
+    assert state(close(ledger({0: 10}), entry(10, base=0, first=END), parser=parser)) == "final", "all is landed"
+
+
 def test_nothing_closes_before_end_and_lateness() -> None:
     late = entry(10, observed_at=DUE + 9 * MINUTE)
     assert close(ledger({0: 10}), late, now=DUE - MINUTE) is None
