@@ -2,7 +2,8 @@
 
 Two kinds of news come from it: a segment's file was made or renamed (look at that directory), and something that goes
 along with a change of leadership (ask the broker): a directory that is new or was renamed, or a leader epoch file
-moved into place, which Kafka writes when an epoch starts.
+moved into place, which Kafka writes when an epoch starts. A directory that is watched from now on rings once, since
+nobody heard what was made there before.
 
 inotify may overflow, run out of watches or miss a file system altogether; the loop's own scan then finds the same
 things later. So nothing here is an error: what cannot be watched is left to the scan, and said once.
@@ -100,6 +101,7 @@ class InotifyDoorbell(SilentDoorbell):
         self._inotify = INotify()
         self._watched: dict[Path, int] = {}
         self._names: dict[int, Path] = {}
+        self._fresh: set[Path] = set()
         self._complained = False
 
     def watch(self, folders: Iterable[Path]) -> None:
@@ -111,14 +113,16 @@ class InotifyDoorbell(SilentDoorbell):
             try:
                 number = self._inotify.add_watch(folder, _MASK)
                 self._watched[folder], self._names[number] = number, folder
+                self._fresh.add(folder)
             except OSError as error:
                 self._complain(folder, error)
 
     def wait(self, timeout: float) -> Heard:
         """See :class:`Doorbell`."""
-        if self._inotify.fileno() not in self._select([self._read, self._inotify.fileno()], timeout):
-            return NOTHING
-        folders: set[Path] = set()
+        folders, self._fresh = self._fresh, set()
+        ready = self._select([self._read, self._inotify.fileno()], 0.0 if folders else timeout)
+        if self._inotify.fileno() not in ready:
+            return Heard(frozenset(folders))
         leaders = False
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:

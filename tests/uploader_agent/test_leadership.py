@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.uploader_agent.test_run import NEVER, running, watermark_is
 from tidemark.layout import TopicPartition
 from uploader_agent import folder as folders
 from uploader_agent.agenda import Agenda
-from uploader_agent.events import InotifyDoorbell, SilentDoorbell
+from uploader_agent.events import Heard, InotifyDoorbell, SilentDoorbell
 from uploader_agent.folder import Folder
 from uploader_agent.log_dirs import Listing, list_segments
 from uploader_agent.metadata import Leader, Led, Offsets
@@ -62,6 +63,15 @@ def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:
         place = f"orders@{OTHER_ID}"
         world.store.await_put(lambda: world.keys(place=place).watermark in world.store.puts)
         assert agent.leadership.partitions[T].led == Led(0, OTHER_ID)
+
+
+def test_a_directory_that_is_newly_watched_is_looked_at(tmp_path: Path) -> None:
+    """Its files may have been made between the last look and the watch: nobody heard of them."""
+    with closing(InotifyDoorbell()) as doorbell:
+        doorbell.watch([tmp_path])
+        assert doorbell.wait(20) == Heard(frozenset({tmp_path}))
+        doorbell.watch([tmp_path])
+        assert doorbell.wait(0) == Heard()
 
 
 def test_an_epoch_file_on_any_replica_is_a_hint(world: World) -> None:
