@@ -10,6 +10,8 @@ SHELL := bash
 PYTHON ?= $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
+# Processes that share the tests: most of a test's time it waits for servers. Each starts servers of its own.
+WORKERS ?= 2
 KEEP ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidemark
@@ -97,7 +99,7 @@ format: env-dev ## Format the code and fix what can be fixed safely
 
 test: env lint jars ## Environments, lint, types and all tests but the long ones
 	@echo "== tests"
-	@$(DEV) -m pytest $(PYTEST_ARGS)
+	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 	@echo "== tests with Airflow"
 	@$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.support.spark import SparkStandalone
 
 SEED = int(os.environ.get("TIDEMARK_SEED") or random.SystemRandom().randrange(2**32))
+os.environ["TIDEMARK_SEED"] = str(SEED)  # for the processes among which pytest-xdist shares the tests out
 FULL = os.environ.get("TIDEMARK_FULL") == "1"
 
 
