@@ -16,6 +16,8 @@ from tidemark.evidence import PARSED, OffsetClass, read_evidence
 from tidemark.ledger import Ledger
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
 
+_COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
+
 
 class Reach(NamedTuple):
     """What evidence says of a partition from ``start`` on: the table's files, and by date the files set aside."""
@@ -72,6 +74,13 @@ class Standing:
         for attempt in self.ledger.landed:
             yield [_row(row) for row in self._rows(attempt) if self._holds(row, self._order[row["attempt"]])]
 
+    def evidence(self) -> Iterator[dict[str, Any]]:
+        """The rows that hold with all their columns, as they are in the evidence objects."""
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, columns=None):
+                if self._holds(row, self._order[row["attempt"]]):
+                    yield row
+
     def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
         """What there is at and above the last offset, at or below ``offset``, that no file and no row lies across.
 
@@ -121,7 +130,9 @@ class Standing:
         left = self._left.get((row["incarnation"], row["partition"]), ())
         return not any(later > number and row["first"] >= first for later, first in left)
 
-    def _rows(self, attempt: int, classes: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    def _rows(
+        self, attempt: int, classes: tuple[str, ...] = (), columns: list[str] | None = _COLUMNS
+    ) -> Iterator[dict[str, Any]]:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -135,11 +146,8 @@ class Standing:
             self._order.setdefault(int(one or 0), len(self._order))
         if classes:
             table = table.filter(pc.is_in(table["class"], pa.array(classes)))
-        for batch in table.select(_COLUMNS).to_batches(max_chunksize=8192):
+        for batch in (table.select(columns) if columns else table).to_batches(max_chunksize=8192):
             yield from batch.to_pylist()
-
-
-_COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
 
 def _row(row: dict[str, Any]) -> Row:

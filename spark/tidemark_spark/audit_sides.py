@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple
 
-from tidemark.evidence import PARSED, EvidenceRow, evidence_that_counts
+from tidemark.evidence import PARSED, EvidenceRow
 from tidemark.hashsum import combine
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import PartitionState
 from tidemark.planning.reading import RawPart, joined
+from tidemark.standing import Standing
 from tidemark.table import Lake
 from tidemark_spark.tally import Account, AuditTask, Cells, FileTask
 
@@ -24,36 +25,24 @@ class Held(NamedTuple):
     configuration: str
 
 
-def holding(lake: Lake, landed: Collection[int], live: Collection[str]) -> Iterator[Held]:
-    """The evidence that holds, by the rule of :mod:`tidemark.evidence`."""
-    superseded: set[str] = set()
-    rows: list[Held] = []
-    for _, table in evidence_that_counts(lake, landed):
-        for row in table.to_pylist():
-            if row["class"] == "superseded":
-                superseded.add(row["file"])
-                continue
-            if row["class"] == "landed" and row["file"] not in live:
-                continue
-            hash128 = None if row["hash128"] is None else int.from_bytes(row["hash128"], "big")
-            one = EvidenceRow(
-                incarnation=row["incarnation"],
-                partition=row["partition"],
-                first=row["first"],
-                next=row["next"],
-                offset_class=row["class"],
-                rows=row["rows"],
-                dt=row["dt"],
-                segment=row["segment"],
-                byte_start=row["byte_start"],
-                byte_end=row["byte_end"],
-                hash128=hash128,
-                file=row["file"],
-            )
-            rows.append(Held(one, row["configuration"]))
-    for held in rows:
-        if held.row.offset_class not in {"quarantined", "filtered"} or held.row.file not in superseded:
-            yield held
+def holding(standing: Standing) -> Iterator[Held]:
+    """The evidence that holds."""
+    for row in standing.evidence():
+        one = EvidenceRow(
+            incarnation=row["incarnation"],
+            partition=row["partition"],
+            first=row["first"],
+            next=row["next"],
+            offset_class=row["class"],
+            rows=row["rows"],
+            dt=row["dt"],
+            segment=row["segment"],
+            byte_start=row["byte_start"],
+            byte_end=row["byte_end"],
+            hash128=None if row["hash128"] is None else int.from_bytes(row["hash128"], "big"),
+            file=row["file"],
+        )
+        yield Held(one, row["configuration"])
 
 
 At = tuple[str, str]

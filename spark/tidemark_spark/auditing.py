@@ -22,6 +22,7 @@ from tidemark.planning.raw import RawTopic
 from tidemark.planning.reading import RawPart, joined, plan_reading
 from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan, RunPlan
+from tidemark.standing import Standing
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
@@ -83,7 +84,7 @@ class _Audit:
         """Audit all partitions, a group at a time."""
         evidence: dict[tuple[int, int], list[Held]] = {}
         named: set[str] = set()
-        for one in holding(self._lake, frozenset(self._ledger.landed), {file.path for file in self._live}):
+        for one in holding(Standing(self._lake, self._ledger, {file.path: file for file in self._live})):
             evidence.setdefault((one.row.incarnation, one.row.partition), []).append(one)
             if one.row.offset_class == "landed":
                 named.add(one.row.file or "")

@@ -19,7 +19,7 @@ from tests.spark.test_parsers import function_parser
 from tests.spark.test_runs import rebuild, spread
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
-from tests.tidemark.records.build import T0, Record, batch, simple, with_records
+from tests.tidemark.records.build import T0, Record, batch, marker, simple, with_records
 from tidemark.audits import AuditReport, Finding
 from tidemark.evidence import evidence_key
 from tidemark.planning import plan_replay, write_plan
@@ -151,15 +151,21 @@ def test_rows_that_landed_with_other_settings_are_compared_as_records(tmp_path: 
     assert "rows_differ" in {one.kind for one in found(changed)}
 
 
-def test_an_election_that_cut_off_landed_rows_is_found(world: World) -> None:
-    world.raw.segment([simple(0, 10)])
+def test_a_branch_that_was_left_is_neither_missed_nor_counted(world: World) -> None:
+    """Files above the cut are gone, one across it was written again, and offsets have another class than before."""
+    world.raw.segment([simple(0, 4), batch(4, [Record(0, T0), Record(1, 0), Record(2, T0)])])
+    world.raw.segment([simple(7, 3), marker(10, 7, commit=True)])
     world.land()
     known = world.raw.partition()
     known.lineage, known.leader_epoch = ((EPOCH, 0), (5, 6)), 5
     world.raw.segment([simple(6, 8, leader_epoch=5)], base=6)
     world.land()
-    [differing] = [one for one in found(world) if one.kind == "rows_differ"]
-    assert differing.offsets == ((6, 10),)
+    assert [row["rows"] for row in world.evidence() if row["class"] == "truncated"] == [5]
+    assert found(world) == []
+    file = max(live_files(DeltaTable(world.lake.url)), key=lambda one: one.path.split("_")[2])
+    rewrite(world, file, lambda rows: rows.slice(1))
+    differing = [(one.kind, one.offsets) for one in found(world)]
+    assert differing == [("count_differs", ()), ("rows_differ", ((6, 7),))]
 
 
 def test_a_missing_file_is_named(landed: World) -> None:
