@@ -104,6 +104,15 @@ def widened(lake: Lake, table: DeltaTable) -> Schema | None:
     return Schema(fields) if [one.type for one in fields] != [one.type for one in there] else None
 
 
+def schema_change(lake: Lake, table: DeltaTable) -> list[str]:
+    """In words, the columns of ``table`` that are added or become wider, given that they may."""
+    there = {field.name: field for field in table.schema().fields}
+    wanted = Schema.from_arrow(delta_schema(lake)).fields
+    changes = [f"{one.name}: {_type(one)}, new" for one in wanted if one.name not in there]
+    wider = (one for one in wanted if one.name in there and there[one.name].type != one.type)
+    return changes + [f"{one.name}: {_type(there[one.name])} becomes {_type(one)}" for one in wider]
+
+
 def _type(field: Field) -> Any:
     return json.loads(field.to_json())["type"]
 
