@@ -30,8 +30,6 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from tidemark.hashsum import combine
-from tidemark.intervals import Intervals
 from tidemark.table import Lake
 
 if TYPE_CHECKING:
@@ -139,101 +137,6 @@ def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[tuple[
     for found in lake.store.list(lake.keys.evidence):
         if found.key in wanted:
             yield wanted[found.key], _read(lake, found.key)
-
-
-class SetAside(NamedTuple):
-    """A row of quarantined or filtered offsets that holds; ``dt`` is ISO, and empty where the rows have no date."""
-
-    file: str
-    dt: str
-    offset_class: OffsetClass
-    incarnation: int
-    partition: int
-    first: int
-    next: int
-    rows: int
-    hash128: int
-    segment: str
-    byte_start: int
-    byte_end: int
-
-
-def set_aside(lake: Lake, landed: Collection[int]) -> list[SetAside]:
-    """The quarantined and filtered offsets that hold, given the attempts that the committed ledger lists as landed."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wanted = pa.array(["quarantined", "filtered", "superseded"])
-    found: list[SetAside] = []
-    superseded: set[str] = set()
-    for _, table in evidence_that_counts(lake, landed):
-        for row in table.filter(pc.is_in(table["class"], wanted)).to_pylist():
-            if row["class"] != "superseded":
-                found.append(_set_aside(row))
-            elif row["file"] is not None:
-                superseded.add(row["file"])
-    kept = [one for one in found if one.file not in superseded]
-    return sorted(kept, key=lambda one: (one.incarnation, one.partition, one.dt, one.first))
-
-
-def _set_aside(row: dict[str, Any]) -> SetAside:
-    return SetAside(
-        file=row["file"],
-        dt=row["dt"].isoformat() if row["dt"] else "",
-        offset_class=row["class"],
-        incarnation=row["incarnation"],
-        partition=row["partition"],
-        first=row["first"],
-        next=row["next"],
-        rows=row["rows"],
-        hash128=int.from_bytes(row["hash128"], "big"),
-        segment=row["segment"],
-        byte_start=row["byte_start"],
-        byte_end=row["byte_end"],
-    )
-
-
-class Landed(NamedTuple):
-    """What evidence says of a set of files: the offsets they hold by (incarnation, partition), and their sum.
-
-    ``aside`` are the rows among them that are not landed but quarantined or filtered.
-    """
-
-    offsets: dict[tuple[int, int], Intervals]
-    rows: int
-    hash128: int
-    files: frozenset[str]
-    aside: tuple[SetAside, ...]
-
-
-def landed_in(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Landed:
-    """What the evidence says of the files with these paths: of the table, of its quarantine, or of filtered rows.
-
-    ``landed`` are the attempts that the committed ledger lists.
-
-    ``files`` of the result are those that evidence was found for. The offsets are hulls: rows of other files may lie
-    between.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wanted = pa.array(sorted(files), pa.string())
-    offsets: dict[tuple[int, int], Intervals] = {}
-    found: set[str] = set()
-    aside: list[SetAside] = []
-    rows = total = 0
-    classes = pa.array(PARSED)
-    for _, table in evidence_that_counts(lake, landed):
-        chosen = table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted)))
-        for row in chosen.to_pylist():
-            if row["class"] != "landed":
-                aside.append(_set_aside(row))
-            key = row["incarnation"], row["partition"]
-            offsets[key] = offsets.get(key, Intervals()) | Intervals([(row["first"], row["next"])])
-            rows += row["rows"]
-            total = combine(total, int.from_bytes(row["hash128"], "big"))
-            found.add(row["file"])
-    return Landed(offsets, rows, total, frozenset(found), tuple(aside))
 
 
 def _to_bytes(table: pa.Table) -> bytes:

@@ -136,6 +136,9 @@ class PartitionPlan(Part):
 class RunPlan(StoredObject):
     """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
 
+    One of the ``dates`` may be empty: the refused and filtered rows that have none. A rebuild of the ``whole`` table
+    takes all rows, whatever their dates then are, and alone may make a column wider.
+
     ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
     their date (empty for rows without one): always all of a date that hold. An ingest has both for its partitions that
     leave a branch, see :class:`Cut`. ``closes`` are dates that the ledger and the watermark indexes show to be
@@ -158,6 +161,7 @@ class RunPlan(StoredObject):
     partitions: tuple[PartitionPlan, ...] = ()
     tasks: tuple[Task, ...] = ()
     dates: tuple[str, ...] = ()
+    whole: bool = False
     removes: tuple[str, ...] = ()
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     closes: dict[str, Closing] = Field(default_factory=dict)
@@ -200,6 +204,7 @@ class RunResult(StoredObject):
     files: int = 0
     bytes_read: int = 0
     quarantined: int = 0
+    truncated: int = 0
     dates: tuple[str, ...] = ()
     gaps: tuple[tuple[int, int, int, int], ...] = ()
     seconds: dict[str, float] = Field(default_factory=dict)

@@ -3,16 +3,18 @@
 Three rules. A row of class ``landed`` holds as long as its file is live; one of class ``quarantined`` or ``filtered``
 until a row of class ``superseded`` names its file; and of a partition that has left a branch of its log, no row holds
 that landed before and lies at or above the ``first`` of the row of class ``superseded`` without a file. Memory grows
-with the files that were superseded and with one attempt's evidence, never with all of it.
+with the files that were superseded and with one attempt's evidence, and with what is asked for; never with all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tidemark.errors import ContinuityError, NotFound
 from tidemark.evidence import PARSED, OffsetClass, read_evidence
+from tidemark.hashsum import combine
+from tidemark.intervals import Intervals
 from tidemark.ledger import Ledger
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
 
@@ -25,6 +27,36 @@ class Reach(NamedTuple):
     start: int
     files: tuple[str, ...]
     set_aside: dict[str, tuple[str, ...]]
+
+
+class SetAside(NamedTuple):
+    """A row of quarantined or filtered offsets that holds; ``dt`` is ISO, and empty where the rows have no date."""
+
+    file: str
+    dt: str
+    offset_class: OffsetClass
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    rows: int
+    hash128: int
+    segment: str
+    byte_start: int
+    byte_end: int
+
+
+class Told(NamedTuple):
+    """What some rows of records tell: the offsets by (incarnation, partition), number and hash, and the files.
+
+    The offsets are hulls: records of other rows may lie between. ``aside`` are the rows that are not landed.
+    """
+
+    offsets: dict[tuple[int, int], Intervals]
+    rows: int
+    hash128: int
+    files: frozenset[str]
+    aside: tuple[SetAside, ...]
 
 
 class Row(NamedTuple):
@@ -46,7 +78,7 @@ class Standing:
     def __init__(self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile]) -> None:
         """Read what was superseded."""
         self.ledger = ledger
-        self._lake, self._live = lake, live
+        self._lake, self.live = lake, live
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
@@ -80,6 +112,29 @@ class Standing:
             for row in self._rows(attempt, columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
                     yield row
+
+    def told(self, wanted: Callable[[str, str], bool]) -> Told:
+        """What the rows of landed, quarantined and filtered records tell whose (date, file) is ``wanted``.
+
+        Dates are ISO, and empty where there is none.
+        """
+        spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        files: set[str] = set()
+        aside: list[SetAside] = []
+        rows = total = 0
+        for row in self.evidence():
+            dt = row["dt"].isoformat() if row["dt"] else ""
+            if row["class"] not in PARSED or not wanted(dt, row["file"]):
+                continue
+            if row["class"] != "landed":
+                aside.append(_set_aside(row, dt))
+            spans.setdefault((row["incarnation"], row["partition"]), []).append((row["first"], row["next"]))
+            files.add(row["file"])
+            rows += row["rows"]
+            total = combine(total, int.from_bytes(row["hash128"], "big"))
+        offsets = {key: Intervals(found) for key, found in spans.items()}
+        aside.sort(key=lambda one: (one.incarnation, one.partition, one.dt, one.first))
+        return Told(offsets, rows, total, frozenset(files), tuple(aside))
 
     def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
         """What there is at and above the last offset, at or below ``offset``, that no file and no row lies across.
@@ -116,9 +171,9 @@ class Standing:
 
     def _check_whole(self, file: str, spans: list[Row]) -> None:
         rows = sum(one.rows for one in spans)
-        if rows != self._live[file].rows:
+        if rows != self.live[file].rows:
             raise ContinuityError(
-                f"{self._lake.url}/{file}: has {self._live[file].rows} rows, of which evidence gives {rows} to "
+                f"{self._lake.url}/{file}: has {self.live[file].rows} rows, of which evidence gives {rows} to "
                 f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
             )
 
@@ -126,7 +181,7 @@ class Standing:
         if row["class"] in {"superseded", "truncated"}:
             return False
         if row["class"] in PARSED:
-            return row["file"] in self._live if row["class"] == "landed" else row["file"] not in self._superseded
+            return row["file"] in self.live if row["class"] == "landed" else row["file"] not in self._superseded
         left = self._left.get((row["incarnation"], row["partition"]), ())
         return not any(later > number and row["first"] >= first for later, first in left)
 
@@ -148,6 +203,23 @@ class Standing:
             table = table.filter(pc.is_in(table["class"], pa.array(classes)))
         for batch in (table.select(columns) if columns else table).to_batches(max_chunksize=8192):
             yield from batch.to_pylist()
+
+
+def _set_aside(row: dict[str, Any], dt: str) -> SetAside:
+    return SetAside(
+        file=row["file"],
+        dt=dt,
+        offset_class=row["class"],
+        incarnation=row["incarnation"],
+        partition=row["partition"],
+        first=row["first"],
+        next=row["next"],
+        rows=row["rows"],
+        hash128=int.from_bytes(row["hash128"], "big"),
+        segment=row["segment"],
+        byte_start=row["byte_start"],
+        byte_end=row["byte_end"],
+    )
 
 
 def _row(row: dict[str, Any]) -> Row:

@@ -17,20 +17,29 @@ from tidemark.audits import MAX_FINDINGS, AuditedPartition, AuditReport, Finding
 from tidemark.evidence import EvidenceRow
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import Ledger, PartitionState
-from tidemark.planning.code import code_digest
 from tidemark.planning.raw import RawTopic
 from tidemark.planning.reading import RawPart, joined, plan_reading
 from tidemark.records import Lineage
-from tidemark.runs import PartitionPlan, RunPlan
+from tidemark.runs import PartitionPlan
 from tidemark.standing import Standing
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
-from tidemark_spark.audit_sides import At, Held, Part, Said, cells_of, date_of, holding, hulls_of, touching
-from tidemark_spark.job import Job
+from tidemark_spark.audit_sides import (
+    GROUP_TASKS,
+    At,
+    Held,
+    Part,
+    Said,
+    cells_of,
+    date_of,
+    examined,
+    holding,
+    hulls_of,
+    touching,
+)
 from tidemark_spark.tally import HASHED, Account, AuditTask, Cells, Examine, FileTask, RawTask, Tally, Trouble
 
-_GROUP_TASKS: Final = 512
 _FINER: Final = 1024
 _LOCATED: Final = 16
 _SHOWN: Final = 32
@@ -94,7 +103,7 @@ class _Audit:
         group: list[Part] = []
         for state in self._ledger.partitions:
             group.append(self._planned(raw, state, evidence.pop(state.key, []), dates))
-            if sum(len(part.tasks) for part in group) >= _GROUP_TASKS:
+            if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
                 self._group(group)
                 group = []
         self._group(group)
@@ -185,25 +194,10 @@ class _Audit:
             self._compare(part)
 
     def _read(self, parts: Iterable[Part], tasks: list[AuditTask]) -> Iterator[Tally]:
-        plan = RunPlan(
-            attempt=0,
-            kind="rebuild",
-            cluster=self._ledger.cluster,
-            topic=self._ledger.topic,
-            table=self._ledger.table,
-            generation=self._ledger.generation,
-            ledger_n=self._ledger.n,
-            ledger_attempt=self._ledger.attempt,
-            configuration=self._lake.topic.digest,
-            code=code_digest(),
-            created_at=utc_now(),
-            partitions=tuple(part.raw.plan for part in parts),
-        )
-        job = Job.of(self._lake, plan)
-        for start in range(0, len(tasks), _GROUP_TASKS):
-            for tally in self._examine(job, tasks[start : start + _GROUP_TASKS]):
-                self.bytes_read += tally.bytes_read
-                yield tally
+        plans = [part.raw.plan for part in parts]
+        for tally in examined(self._lake, self._ledger, plans, tasks, self._examine):
+            self.bytes_read += tally.bytes_read
+            yield tally
 
     def _take(self, tally: Tally, parts: dict[tuple[int, int], Part]) -> None:
         for key, account in tally.accounts.items():

@@ -9,39 +9,50 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from tidemark.errors import ConfigError, FormatError, TidemarkError
-from tidemark.planning import find_plan, plan_ingest, plan_rebuild, plan_replay, read_plan, write_plan
+from tidemark.planning import find_plan, plan_ingest, plan_replay, read_plan, write_plan
 from tidemark.runs import RunPlan, Task
 from tidemark.table import Lake, open_lake
 from tidemark.topics import load_topics
+from tidemark_spark.comparing import comparison
+from tidemark_spark.differing import Compared, CompareTask
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
+from tidemark_spark.preview import preview
+from tidemark_spark.rebuilding import planned
 from tidemark_spark.sweep import sweep
+from tidemark_spark.tally import AuditTask, Tally
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        lake = _lake(options.topics, options.topic, options.cluster)
-        if options.sweep:
-            _print(sweep(lake, dry_run=options.dry_run).to_bytes())
-            return 0
-        plan = _plan(lake, options)
-        if options.dry_run:
-            _print(plan.to_bytes())
-        else:
-            _print(run(lake, plan, lambda job, tasks: _on_spark(options.master, job, tasks)).to_bytes())
+        return _done(options)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except TidemarkError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
-    return 0
+        return 2 if options.compare else 1
+
+
+def _done(options: argparse.Namespace) -> int:
+    if (options.compare or options.extend or options.all) and not options.rebuild:
+        raise ConfigError("--compare, --extend, --all", [("", "are options of --rebuild")])
+    lake = _lake(options.topics, options.topic, options.cluster)
+    if options.sweep:
+        _print(sweep(lake, dry_run=options.dry_run).to_bytes())
+        return 0
+    return _rebuild(lake, options) if options.rebuild else _carry_out(lake, options, _plan(lake, options))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="convert.py", description="Raw segments of one topic to its table.")
+    parser = argparse.ArgumentParser(
+        prog="convert.py",
+        description="Raw segments of one topic to its table.",
+        epilog="Example: convert.py --topics topics.yaml --topic orders --rebuild --from 2026-11-18 --to 2026-11-20 "
+        "--dry-run. The parser is that of the topics file, the code that of this installation.",
+    )
     parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
@@ -51,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument(
         "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
     )
-    which.add_argument("--rebuild", action="store_true", help="make the dates --from to --to again")
+    which.add_argument("--rebuild", action="store_true", help="make the dates --from to --to again, or --all")
     which.add_argument("--sweep", action="store_true", help="remove what dead runs left and others replaced")
     which.add_argument("--replay", action="store_true", help="parse quarantined rows again, those of --dt or all")
     parser.add_argument(
@@ -62,8 +73,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DATE", help="first date to rebuild")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DATE", help="last date to rebuild")
+    parser.add_argument("--all", action="store_true", help="rebuild all dates; then columns may become wider")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the plan, or what would be removed, and do nothing"
+        "--extend", action="store_true", help="rebuild also the dates that exchange rows with those, by the settings"
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="write nothing, and tell which rows a rebuild would change; exit code 0 if none, 1 if any, 2 for trouble",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan, or what would be removed or replaced, and do nothing"
     )
     return parser
 
@@ -82,20 +102,42 @@ def _plan(lake: Lake, options: argparse.Namespace) -> RunPlan:
         return read_plan(lake, options.plan)
     if options.attempt is not None and (found := find_plan(lake, options.attempt)):
         return found
-    if options.replay:
-        plan = plan_replay(lake, _replayed(options.dt))
-    elif options.rebuild:
-        plan = plan_rebuild(lake, _dates(options))
-    else:
-        plan = plan_ingest(lake, attempt=options.attempt)
+    plan = plan_replay(lake, _replayed(options.dt)) if options.replay else plan_ingest(lake, attempt=options.attempt)
     if not (plan.empty or options.dry_run):
         write_plan(lake, plan)
     return plan
 
 
-def _dates(options: argparse.Namespace) -> list[str]:
-    if options.first is None or options.last is None or options.last < options.first:
-        raise ConfigError("--rebuild", [("--from, --to", "both dates are needed, and --to not before --from")])
+def _carry_out(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
+    if options.dry_run:
+        _print(plan.to_bytes())
+    else:
+        _print(run(lake, plan, lambda job, tasks: _on_spark(options.master, job, tasks)).to_bytes())
+    return 0
+
+
+def _rebuild(lake: Lake, options: argparse.Namespace) -> int:
+    dates = _dates(options)
+    rebuild = planned(lake, dates, lambda job, tasks: _examine(options.master, job, tasks), extend=options.extend)
+    if options.compare:
+        found = comparison(lake, rebuild.plan, lambda job, tasks: _compare(options.master, job, tasks))
+        _print(f"{found.text()}\n".encode() + found.to_bytes())
+        return 1 if found.differences else 0
+    if options.dry_run:
+        shown = preview(lake, rebuild.plan, rebuild.moves)
+        _print(f"{shown.text()}\n".encode() + shown.to_bytes())
+        return 0
+    if not rebuild.plan.empty:
+        write_plan(lake, rebuild.plan)
+    return _carry_out(lake, options, rebuild.plan)
+
+
+def _dates(options: argparse.Namespace) -> list[str] | None:
+    if options.all and options.first is None and options.last is None:
+        return None
+    if options.all or options.first is None or options.last is None or options.last < options.first:
+        rule = "both dates are needed, and --to not before --from; or --all alone"
+        raise ConfigError("--rebuild", [("--from, --to", rule)])
     days = (options.last - options.first).days + 1
     return [(options.first + timedelta(days=day)).isoformat() for day in range(days)]
 
@@ -114,6 +156,20 @@ def _on_spark(master: str | None, job: Job, tasks: Sequence[Task]) -> list[Outco
     from tidemark_spark.session import context, execute_on
 
     return execute_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+
+
+def _examine(master: str | None, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
+    """Reads raw on Spark, and writes nothing."""
+    from tidemark_spark.session import context, examine_on
+
+    return examine_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+
+
+def _compare(master: str | None, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
+    """Compares rows on Spark, and writes nothing."""
+    from tidemark_spark.session import compare_on, context
+
+    return compare_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
 
 
 def _print(body: bytes) -> None:

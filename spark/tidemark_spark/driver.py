@@ -12,10 +12,11 @@ from datetime import date
 from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
-from tidemark.evidence import PARSED, EvidenceRow, SetAside, evidence_key, folded, landed_in, read_evidence, to_parquet
+from tidemark.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
+from tidemark.standing import SetAside, Standing, Told
 from tidemark.store import put_once
 from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_table
 from tidemark_spark.delta import check_columns
@@ -39,9 +40,10 @@ def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
     try:
         result = _empty(plan) if plan.empty else _earlier(lake, plan) or _run(lake, plan, execute)
     except StaleRun:
-        result = _result(plan, "stale", plan.ledger_n)
+        # Unless another process carried out the same attempt meanwhile.
+        result = _landed_before(lake, plan, committed_ledger(lake)) or _result(plan, "stale", plan.ledger_n)
     if result.status != "empty":
-        mend(lake, committed_ledger(lake), {*result.dates, *plan.dates})
+        mend(lake, committed_ledger(lake), {*result.dates, *plan.dates} - {""})
     _report(lake, result)
     return result
 
@@ -69,8 +71,7 @@ def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         elif plan.partitions and not _moves(plan, change):
             raise StaleRun(_why(outcomes))
         elif change.supersedes:
-            landed = committed_ledger(lake).landed
-            before = landed_in(lake, landed, (file for files in change.supersedes.values() for file in files))
+            before = _told(lake, plan, (file for files in change.supersedes.values() for file in files))
             change = change._replace(evidence=(*change.evidence, *_no_more(before.aside)))
         if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
             return _empty(plan)  # nothing passes: it stays where it is
@@ -88,12 +89,19 @@ def _earlier(lake: Lake, plan: RunPlan) -> RunResult | None:
     """The result of this attempt if it has landed before; raises StaleRun if it cannot land any more."""
     table = open_table(lake)
     ledger = ledger_of(lake, table)
+    if found := _landed_before(lake, plan, ledger):
+        return found
+    live = live_files(table) if table is not None else []
+    check_untampered(lake, ledger, live)
+    check_fresh(plan, ledger, live)
+    if table is not None:
+        check_columns(lake, table, whole=plan.whole)
+    return None
+
+
+def _landed_before(lake: Lake, plan: RunPlan, ledger: Ledger) -> RunResult | None:
+    """The result of this attempt if ``ledger`` lists it as landed."""
     if plan.attempt not in ledger.landed:
-        live = live_files(table) if table is not None else []
-        check_untampered(lake, ledger, live)
-        check_fresh(plan, ledger, live)
-        if table is not None:
-            check_columns(lake, table)
         return None
     key = lake.keys.result(plan.attempt)
     try:
@@ -134,15 +142,24 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
     Raises:
         ContinuityError: the run classed other rows than exactly those that it replaces.
     """
-    before = landed_in(lake, committed_ledger(lake).landed, plan.replaced)
+    before = _told(lake, plan, plan.replaced)
     rows, total = sum_of(evidence)
     if (rows, total) != (before.rows, before.hash128):
-        what = f"dates {', '.join(plan.dates)}" if plan.dates else "its quarantined rows"
+        what = f"dates {', '.join(one or 'none' for one in plan.dates)}" if plan.dates else "its quarantined rows"
         raise ContinuityError(
             f"{lake.url}: {what} hold {before.rows} rows, and made again {rows}, or others; rows may have changed "
-            "their date with the topic's settings: rebuild the dates before and after as well, and replay refused rows"
+            "their date with the topic's settings or code: convert.py --rebuild --extend makes again all dates that "
+            "exchange rows, and --rebuild --all all there are"
         )
     return _no_more(before.aside)
+
+
+def _told(lake: Lake, plan: RunPlan, files: Iterable[str]) -> Told:
+    """What evidence tells of ``files``, all of which must still hold."""
+    standing = Standing.of(lake)
+    check_fresh(plan, standing.ledger, standing.live.values())
+    wanted = frozenset(files)
+    return standing.told(lambda _, file: file in wanted)
 
 
 def _no_more(aside: Iterable[SetAside]) -> list[EvidenceRow]:
@@ -210,6 +227,7 @@ def _summed(
         files=len({row.file for row in landed}),
         bytes_read=bytes_read,
         quarantined=sum(row.rows for row in rows if row.offset_class == "quarantined"),
+        truncated=sum(row.rows for row in rows if row.offset_class == "truncated"),
         dates=ledger.dates_changed,
         gaps=tuple(
             (*state.key, gap.start, gap.end)

@@ -17,7 +17,10 @@ from tidemark.topics import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a run share. ``dates``, if any, are the only ones whose rows are wanted (a rebuild)."""
+    """What all tasks of a run share. ``dates``, if any, are the only ones whose rows are wanted (a rebuild).
+
+    None among them stands for refused and filtered rows without a date.
+    """
 
     topic: TopicSettings
     lake_store: str
@@ -29,7 +32,7 @@ class Job:
     code: str
     created_at: datetime
     kind: RunKind
-    dates: frozenset[date]
+    dates: frozenset[date | None]
     partitions: dict[tuple[int, int], PartitionPlan]
 
     @classmethod
@@ -46,7 +49,7 @@ class Job:
             code=plan.code,
             created_at=plan.created_at,
             kind=plan.kind,
-            dates=frozenset(date.fromisoformat(one) for one in plan.dates),
+            dates=frozenset(() if plan.whole else (date.fromisoformat(one) if one else None for one in plan.dates)),
             partitions={part.key: part for part in plan.partitions},
         )
 

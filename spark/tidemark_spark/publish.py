@@ -20,7 +20,7 @@ from tidemark.runs import RUN_LIMIT, RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files
-from tidemark_spark.delta import add_columns, commit, open_or_create
+from tidemark_spark.delta import add_columns, commit, open_or_create, widened
 from tidemark_spark.job import DataFile
 from tidemark_spark.marks import take_away
 from tidemark_spark.settle import Change
@@ -44,7 +44,7 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
     seen, failures = -1, 0
     while True:
         try:
-            table = open_or_create(lake)
+            table = open_or_create(lake, whole=plan.whole)
             current = ledger_of(lake, table)
             if plan.attempt in current.landed:
                 return current
@@ -53,14 +53,17 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             check_untampered(lake, current, live)
             check_fresh(plan, current, live)
             _check_files(lake, change.files)
-            if add_columns(lake, table):
+            if add_columns(lake, table, whole=plan.whole):
                 continue  # that was a commit of its own: nothing that was read before it counts
             removes = set(change.removes)
             removed = [one for one in live if one.path in removes]
+            schema = widened(lake, table)
+            if schema is not None and len(removed) < len(live):
+                raise StaleRun("rows of the narrower type have landed since the plan")
             touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
             take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(lake, rebased(current, plan, change, removed))
-            commit(table, ledger, change.files, removed)
+            commit(table, ledger, change.files, removed, schema)
         except (DeltaError, OSError, StoreError) as error:
             failures += 1
             if failures >= TRIES:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from pyspark import SparkConf, SparkContext
 
 from tidemark.runs import Task
+from tidemark_spark.differing import Compared, CompareTask, compare
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.tally import AuditTask, Tally, examine
 from tidemark_spark.task import convert
@@ -49,6 +50,11 @@ def execute_on(spark: SparkContext, job: Job, tasks: Sequence[Task]) -> list[Out
 def examine_on(spark: SparkContext, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
     """One Spark task for each of ``tasks``."""
     return on_each(spark, examine, job, tasks)
+
+
+def compare_on(spark: SparkContext, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
+    """One Spark task for each of ``tasks``."""
+    return on_each(spark, compare, job, tasks)
 
 
 def on_each(

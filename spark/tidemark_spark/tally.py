@@ -38,7 +38,9 @@ Kept = Literal["landed", "quarantined", "filtered"]
 HASHED: Final = ("kafka_timestamp", "kafka_key", "kafka_value", "kafka_headers")
 """The columns in a row's hash that a topic may leave out."""
 
-_IDENTITY: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
+IDENTITY: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
+"""What tells one record from another."""
+
 _ROWS: Final = 65536
 
 
@@ -260,28 +262,30 @@ def _account(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
     """The account of ``rows``, of which ``names`` are in the file."""
     total = row_hash_sum(rows)
     kept = total if set(HASHED) <= set(names) else row_hash_sum(_hashable(rows, names))
-    others = [name for name in names if name not in HASHED and name not in _IDENTITY]
+    others = [name for name in names if name not in HASHED and name not in IDENTITY]
     return Account(len(rows), total, kept, {name: (len(rows), _column_sum(rows, name)) for name in others})
 
 
 def _hashable(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """``rows`` with Kafka's columns; those that are not in ``names`` are null."""
-    present = set(rows.schema.names) & set(names) | set(_IDENTITY)
+    present = set(rows.schema.names) & set(names) | set(IDENTITY)
     return _shaped(rows, {name: rows.column(name) for name in present if name in SCHEMA.names})
 
 
 def _column_sum(rows: pa.RecordBatch, name: str) -> int:
     """The sum of the hashes of a column's values, each with its row's offset."""
-    column = rows.column(name)
+    identity = {one: rows.column(one) for one in IDENTITY}
+    return row_hash_sum(_shaped(rows, {**identity, "kafka_value": as_bytes(rows.column(name))}))
+
+
+def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
+    """The values of a column as bytes: equal ones for equal values of a type."""
     if isinstance(column.type, pa.StructType | pa.ListType):
-        data: pa.Array[Any] = pa.array([None if one is None else repr(one).encode() for one in column.to_pylist()])
-        data = data.cast(pa.binary())
-    elif pa.types.is_binary(column.type):
-        data = column
-    else:
-        data = column.cast(pa.string()).cast(pa.binary())
-    identity = {one: rows.column(one) for one in _IDENTITY}
-    return row_hash_sum(_shaped(rows, {**identity, "kafka_value": data}))
+        values = [None if one is None else repr(one).encode() for one in column.to_pylist()]
+        return pa.array(values, pa.binary())
+    if pa.types.is_binary(column.type):
+        return column
+    return column.cast(pa.string()).cast(pa.binary())
 
 
 def _shaped(rows: pa.RecordBatch, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
@@ -310,7 +314,7 @@ def _file(job: Job, task: FileTask) -> Tally:
     try:
         body = open_store(job.lake_store, job.options).get(f"{folder}/{task.path}").body
         tally.bytes_read += len(body)
-        reader = _landed_rows if task.kind == "landed" else _refused_rows
+        reader = landed_rows if task.kind == "landed" else refused_rows
         for rows, counted, names in reader(body):
             tally.rows[task.path] = tally.rows.get(task.path, 0) + counted
             _count_file(tally, task, rows, counted, names)
@@ -324,7 +328,7 @@ def _file(job: Job, task: FileTask) -> Tally:
 _Read = tuple[pa.RecordBatch, int, Sequence[str]]
 
 
-def _landed_rows(body: bytes) -> Iterator[_Read]:
+def landed_rows(body: bytes) -> Iterator[_Read]:
     """(rows, their number, the columns of the file)."""
     for rows in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
         for name in rows.schema.names:
@@ -332,7 +336,7 @@ def _landed_rows(body: bytes) -> Iterator[_Read]:
         yield rows, len(rows), rows.schema.names
 
 
-def _refused_rows(body: bytes) -> Iterator[_Read]:
+def refused_rows(body: bytes) -> Iterator[_Read]:
     """As of a data file; a batch is a row without any column, for as many offsets as it accounts for."""
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
         refused = batch.cast(QUARANTINE)
@@ -362,7 +366,7 @@ def _count_file(tally: Tally, task: FileTask, rows: pa.RecordBatch, counted: int
         if names:
             shaped = _hashable(part, names)
             total = row_hash_sum(shaped)
-            others = [name for name in names if name not in HASHED and name not in _IDENTITY]
+            others = [name for name in names if name not in HASHED and name not in IDENTITY]
             account = Account(
                 len(part), total, total, {name: (len(part), _column_sum(part, name)) for name in others}, {task.path}
             )

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 from tests.support.raw_builder import RawBuilder
 from tidemark.decode.columns import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
-from tidemark.evidence import read_evidence, set_aside
+from tidemark.evidence import read_evidence
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.runs import RunPlan, RunResult, Task
+from tidemark.standing import Standing
 from tidemark.store import open_store
 from tidemark.table import Lake, committed_ledger, live_files, open_lake, open_table
 from tidemark.topics import load_topics
@@ -112,8 +113,8 @@ class World:
 
     def quarantine(self) -> list[dict[str, Any]]:
         """The rows of quarantine that count."""
-        aside = set_aside(self.lake, self.ledger.landed)
-        files = {row.file for row in aside if row.offset_class == "quarantined"}
+        rows = (row for rows in Standing.of(self.lake).by_attempt() for row in rows)
+        files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
         return [row for one in sorted(files) for row in self.read(one, self.lake.keys.quarantine).to_pylist()]
 
     def check(self) -> None:

@@ -2,7 +2,8 @@
 
 Evidence says which offsets the live files of those dates hold, and which records of those dates were quarantined or
 filtered. All of them are converted again, and any may get another class; rows of other dates are left out. The job
-refuses the commit unless the new classes hold exactly the rows of those that they replace.
+refuses the commit unless the new classes hold exactly the rows of those that they replace. So where settings that give
+rows another date have changed, dates that exchange rows are made again together, or all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from datetime import date
 from typing import Final
 
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.evidence import SetAside, landed_in, set_aside
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import PartitionState, new_attempt
 from tidemark.planning.code import code_digest
@@ -23,25 +23,29 @@ from tidemark.planning.segments import Piece, Segment, cover, whole_lineage
 from tidemark.planning.transactions import aborted_from, decided_end
 from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan, RunPlan, Task
+from tidemark.standing import SetAside, Standing
 from tidemark.stored import utc_now
-from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark.table import Lake
 
 _NO_LIMIT: Final = 1 << 62
 
 
-def plan_rebuild(lake: Lake, dates: Iterable[str], *, attempt: int | None = None) -> RunPlan:
-    """How to make ``dates`` (ISO) of the table again; empty if the table has no file of them.
+def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None = None) -> RunPlan:
+    """How to make ``dates`` (ISO, empty for rows without one) of the table again, or all if None.
+
+    Empty if there is nothing of them.
 
     Raises:
         ConfigError: a date is none.
         ContinuityError: raw does not hold all their offsets any more, or no evidence names one of their files.
     """
-    wanted = tuple(sorted({_checked(one) for one in dates}))
-    table = open_table(lake)
-    ledger = ledger_of(lake, table)
-    removes = [one.path for one in live_files(table) if one.dt in wanted] if table is not None else []
-    supersedes = files_by_date(one for one in set_aside(lake, ledger.landed) if one.dt in wanted)
-    landed = landed_in(lake, ledger.landed, [*removes, *(file for files in supersedes.values() for file in files)])
+    chosen = None if dates is None else {_checked(one) for one in dates}
+    standing = Standing.of(lake)
+    ledger = standing.ledger
+    landed = standing.told(lambda dt, _: chosen is None or dt in chosen)
+    removes = [one.path for one in standing.live.values() if chosen is None or one.dt in chosen]
+    supersedes = files_by_date(landed.aside)
+    known = {*supersedes, *(one.dt for one in standing.live.values())}
     unknown = sorted(set(removes) - landed.files)
     if unknown:
         raise ContinuityError(f"{lake.url}/{unknown[0]}: no evidence names this file, so its offsets are unknown")
@@ -65,7 +69,8 @@ def plan_rebuild(lake: Lake, dates: Iterable[str], *, attempt: int | None = None
         created_at=utc_now(),
         partitions=tuple(plan for plan, _ in planned),
         tasks=tuple(task for _, tasks in planned for task in tasks),
-        dates=wanted,
+        dates=tuple(sorted(known if chosen is None else chosen)),
+        whole=chosen is None,
         removes=tuple(removes),
         supersedes=supersedes,
     )
@@ -81,7 +86,7 @@ def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
 
 def _checked(text: str) -> str:
     try:
-        return date.fromisoformat(text).isoformat()
+        return text and date.fromisoformat(text).isoformat()
     except ValueError as error:
         raise ConfigError("dates", [("", f"{text!r} is no date such as 2026-11-20")]) from error
 

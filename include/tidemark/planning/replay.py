@@ -10,13 +10,13 @@ from collections.abc import Collection
 from datetime import datetime
 from itertools import groupby
 
-from tidemark.evidence import SetAside, set_aside
 from tidemark.ledger import Ledger, new_attempt
 from tidemark.planning.code import code_digest
 from tidemark.planning.rebuild import files_by_date
 from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.standing import SetAside, Standing
 from tidemark.stored import utc_now
-from tidemark.table import Lake, committed_ledger
+from tidemark.table import Lake
 
 
 def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
@@ -24,9 +24,10 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
 
     Empty if there are none.
     """
-    ledger = committed_ledger(lake)
-    aside = [one for one in set_aside(lake, ledger.landed) if one.offset_class == "quarantined"]
-    rows = [one for one in aside if dates is None or one.dt in dates]
+    standing = Standing.of(lake)
+    ledger = standing.ledger
+    told = standing.told(lambda dt, file: file not in standing.live and (dates is None or dt in dates))
+    rows = [one for one in told.aside if one.offset_class == "quarantined"]
     created = utc_now()
     tasks = [
         Task(

@@ -1,0 +1,507 @@
+"""Dates made again with other settings: rows that change their date, what is shown before, and what is compared."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark.test_audit import file_of, here, key_of, rewrite
+from tests.spark.test_parsers import column, function_parser, json_parser, records, refused
+from tests.spark.test_runs import DAY, rebuild, spread
+from tests.spark.world import World, in_process
+from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
+from tidemark.errors import ConfigError, ContinuityError
+from tidemark.planning import plan_rebuild, write_plan
+from tidemark.runs import RunResult, Task
+from tidemark.table import live_files, open_table
+from tidemark_spark import convert
+from tidemark_spark.comparing import Comparison, comparison
+from tidemark_spark.dates import LocalDates
+from tidemark_spark.differing import Compared, CompareTask, compare
+from tidemark_spark.driver import run
+from tidemark_spark.job import Job, Outcome
+from tidemark_spark.preview import preview
+from tidemark_spark.rebuilding import Rebuild, planned
+
+HOUR = DAY // 24
+DAYS = ("2026-02-01", "2026-02-02", "2026-02-03", "2026-02-04", "2026-02-05")
+EVENT = json_parser("{name: at, type: timestamp(ms)}", more=", event_time: {field: at}")
+PLAIN = json_parser("{name: at, type: timestamp(ms)}")
+
+
+def comparing(job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
+    """All tasks here, sent and returned as Spark does it."""
+    return [pickle.loads(pickle.dumps(compare(job, pickle.loads(pickle.dumps(one))))) for one in tasks]  # noqa: S301
+
+
+def compared(world: World, *dates: str) -> Comparison:
+    """What a rebuild of ``dates``, or of all, would change."""
+    return comparison(world.lake, plan_rebuild(world.lake, dates or None), comparing)
+
+
+def planned_here(world: World, *dates: str, extend: bool = True) -> Rebuild:
+    """The rebuild as the command line plans it."""
+    return planned(world.lake, dates, here, extend=extend)
+
+
+def carry_out(world: World, found: Rebuild) -> RunResult:
+    """Run it, and check that all is exact."""
+    write_plan(world.lake, found.plan)
+    result = run(world.lake, found.plan, in_process)
+    world.check()
+    return result
+
+
+def never(*_: object) -> Any:
+    """Nothing may be converted."""
+    raise AssertionError("nothing may be converted")
+
+
+def changed(world: World, *settings: str) -> World:
+    """The same stores with other settings of the topic."""
+    other = World(world.topics_file.parent, *settings)
+    other.raw = world.raw
+    return other
+
+
+def dates_of(world: World) -> dict[int, str]:
+    """The date of each offset's row."""
+    return {row["kafka_offset"]: row["dt"] for row in world.rows()}
+
+
+def objects(world: World) -> dict[str, str]:
+    """All objects of both stores."""
+    return {
+        f"{id(store)}:{one.key}": one.etag for store in (world.lake.store, world.raw.store) for one in store.list("")
+    }
+
+
+def events(world: World, *days: Sequence[int]) -> None:
+    """A segment for each date from 2026-02-02 on, with records whose events were so many days later."""
+    at = 0
+    for day, moved in enumerate(days):
+        values = [b'{"at":%d}' % (T0 + (day + by) * DAY) for by in moved]
+        world.raw.segment([batch(at, records(*values, at=[T0 + day * DAY] * len(values)))])
+        at += len(values)
+
+
+def test_rows_that_a_time_zone_moves_over_midnight_are_refused_or_take_their_dates_along(tmp_path: Path) -> None:
+    utc = World(tmp_path)
+    midnight = T0 - T0 % DAY
+    for day in range(4):  # at 02:00 and at 20:00, which is the next day in Tokyo
+        times = [midnight + day * DAY + hour * HOUR for hour in (2, 20)]
+        utc.raw.segment([batch(2 * day, [Record(i, time) for i, time in enumerate(times)])])
+        utc.land()
+    before, ledger = utc.rows(), utc.ledger
+    tokyo = changed(utc, "time_zone: Asia/Tokyo")
+    stored = objects(tokyo)
+    with pytest.raises(ConfigError, match=r"2026-02-04 exchange rows; .* --from 2026-02-03 --to 2026-02-03 --extend"):
+        planned_here(tokyo, "2026-02-03", extend=False)
+    found = planned_here(tokyo, "2026-02-03")
+    assert found.plan.dates == ("2026-02-03", "2026-02-04", "2026-02-05", "2026-02-06")
+    assert (objects(tokyo), tokyo.ledger) == (stored, ledger)
+    result = carry_out(tokyo, found)
+    assert (result.rows, result.dates) == (6, found.plan.dates)
+    assert tokyo.ledger.n == ledger.n + 1
+    assert dates_of(tokyo) == {
+        0: "2026-02-02",
+        1: "2026-02-02",  # its dates were not asked for, and keep their rows
+        2: "2026-02-03",
+        3: "2026-02-04",
+        4: "2026-02-04",
+        5: "2026-02-05",
+        6: "2026-02-05",
+        7: "2026-02-06",
+    }
+    assert [row | {"dt": ""} for row in tokyo.rows()] == [row | {"dt": ""} for row in before]
+    assert planned_here(tokyo, "2026-02-03", extend=False).moves is None  # now all settings are the same
+    assert carry_out(tokyo, planned_here(tokyo, "2026-02-02")).rows == 3
+    assert dates_of(tokyo)[1] == "2026-02-03"
+
+
+def test_an_event_time_takes_along_just_the_dates_that_exchange_rows(tmp_path: Path) -> None:
+    plain = World(tmp_path, PLAIN)
+    events(plain, [0, 1], [0, 1, 0], [0, 0], [0])
+    plain.land()
+    event = changed(plain, EVENT)
+    with pytest.raises(ConfigError, match="these dates and 2026-02-03 exchange rows"):
+        planned_here(event, "2026-02-02", extend=False)
+    found = planned_here(event, "2026-02-02")
+    assert found.plan.dates == ("2026-02-02", "2026-02-03", "2026-02-04")  # by way of one to the other
+    shown = preview(event.lake, found.plan, found.moves)
+    assert [(one.dt, one.rows, one.then, one.other_settings) for one in shown.dates] == [
+        ("2026-02-02", 2, 1, 2),
+        ("2026-02-03", 3, 3, 3),
+        ("2026-02-04", 2, 3, 2),
+    ]
+    assert shown.added == ("2026-02-03", "2026-02-04")
+    carry_out(event, found)
+    assert dates_of(event) == {
+        0: DAYS[1],
+        1: DAYS[2],
+        2: DAYS[2],
+        3: DAYS[3],
+        4: DAYS[2],
+        5: DAYS[3],
+        6: DAYS[3],
+        7: DAYS[4],
+    }
+    configurations = {row["dt"].isoformat(): row["configuration"] for row in event.evidence()}
+    assert configurations[DAYS[4]] == plain.lake.topic.digest != configurations[DAYS[3]]
+    found = planned_here(event, "2026-02-05", extend=False)  # other settings, by which nothing moves
+    assert found.moves is not None
+    assert found.plan.dates == ("2026-02-05",)
+    assert carry_out(event, found).rows == 1
+
+
+def test_rows_of_one_segment_that_stay_do_not_take_their_date_along(tmp_path: Path) -> None:
+    plain = World(tmp_path, PLAIN)
+    values = [b'{"at":%d}' % at for at in (T0, T0 + DAY, T0 + 2 * DAY, T0 + 3 * DAY)]
+    plain.raw.segment([batch(0, records(*values, at=[T0, T0, T0 + DAY, T0 + 3 * DAY]))])
+    plain.land()
+    event = changed(plain, EVENT)
+    assert planned_here(event, "2026-02-02").plan.dates == ("2026-02-02", "2026-02-03", "2026-02-04")
+    assert planned_here(event, "2026-02-05").plan.dates == ("2026-02-05",)
+
+
+def test_refused_rows_without_a_date_are_made_again_with_the_dates_that_they_come_to(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    lying = with_records(simple(4), b"\xff" * 40)
+    world.raw.segment([batch(0, [Record(0), Record(1, 1000), Record(2, -1), Record(3)]), lying])
+    world.land()
+    assert refused(world).keys() == {1, 2, 4}
+    early = changed(world, "sane_timestamps: {earliest: 1969-01-01}")
+    assert planned_here(early, "2026-02-02", extend=False).plan.dates == ("2026-02-02",)
+    found = planned_here(early, "1970-01-01")  # nothing lies there yet, and so nothing leads there
+    assert found.plan.empty
+    found = planned_here(early, "")
+    assert found.plan.dates == ("", "1969-12-31", "1970-01-01")
+    carry_out(early, found)
+    assert dates_of(early) == {0: "2026-02-02", 1: "1970-01-01", 2: "1969-12-31", 3: "2026-02-02"}
+    assert refused(early).keys() == {4}
+    assert compared(early).differences == ()
+
+
+def test_a_moved_date_that_an_ingest_overtakes_loses_nothing(tmp_path: Path) -> None:
+    plain = World(tmp_path, PLAIN)
+    events(plain, [0, 1], [0, 0])
+    plain.land()
+    event = changed(plain, EVENT)
+    found = planned_here(event, "2026-02-02")
+    write_plan(event.lake, found.plan)
+
+    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        plain.raw.segment([batch(4, records(b'{"at":%d}' % T0, at=[T0 + DAY]))])
+        assert plain.land().dates == ("2026-02-03",)  # a date that the rebuild touches, with the settings of before
+        return in_process(job, tasks)
+
+    assert run(event.lake, found.plan, overtaken).status == "landed"
+    event.check()
+    assert dates_of(event) == {0: DAYS[1], 1: DAYS[2], 2: DAYS[2], 3: DAYS[2], 4: DAYS[2]}
+    [told] = preview(event.lake, plan_rebuild(event.lake, ["2026-02-03"]), None).dates
+    assert (told.rows, told.other_settings) == (4, 1)
+    carry_out(event, planned_here(event, "2026-02-03"))
+    assert dates_of(event)[4] == DAYS[1]
+
+
+def test_of_two_moves_of_the_same_rows_one_lands(tmp_path: Path) -> None:
+    plain = World(tmp_path, PLAIN)
+    events(plain, [0, 1], [0, 0])
+    plain.land()
+    event = changed(plain, EVENT)
+    found, other = planned_here(event, "2026-02-02"), planned_here(event, "2026-02-03")
+    write_plan(event.lake, found.plan)
+
+    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        assert carry_out(event, other).status == "landed"
+        return in_process(job, tasks)
+
+    assert run(event.lake, found.plan, overtaken).status == "stale"
+    event.check()
+
+
+def test_a_rebuild_that_the_same_attempt_overtakes_has_landed(world: World) -> None:
+    spread(world)
+    world.land()
+    plan = plan_rebuild(world.lake, ["2026-02-02"])
+    write_plan(world.lake, plan)
+
+    def twin(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        assert run(world.lake, plan, in_process).status == "landed"
+        return in_process(job, tasks)
+
+    assert run(world.lake, plan, twin).status == "landed"
+    world.check()
+
+
+def test_other_code_that_moves_rows_is_refused_without_a_loss_and_extends_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.raw.segment([batch(0, [Record(i, T0 + i * DAY // 2) for i in range(4)])])
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDates, "_offset", lambda *_: 12 * HOUR)  # a bug, which is mended thereafter
+        world.land()
+    before = dates_of(world)
+    found = planned_here(world, "2026-02-03", extend=False)
+    assert found.moves is None  # the settings are the same, so nobody looked
+    with pytest.raises(ContinuityError, match="--rebuild --extend"):
+        run(world.lake, found.plan, in_process)
+    assert dates_of(world) == before
+    found = planned_here(world, "2026-02-03")
+    assert found.plan.dates == ("2026-02-02", "2026-02-03", "2026-02-04")
+    carry_out(world, found)
+    assert dates_of(world) != before
+    assert compared(world).differences == ()
+
+
+def test_a_parser_bug_is_fixed_by_backfill_while_ingestion_goes_on(tmp_path: Path) -> None:
+    buggy = World(tmp_path, function_parser("sizes"))
+    values = (b"a", b"", b"abc", b"abcd")
+    for segment in range(3):
+        buggy.raw.segment([batch(4 * segment, records(*values, at=[T0 + segment * DAY] * 4))])
+    buggy.land()
+    fixed = changed(buggy, function_parser("all_sizes"))
+    found = planned_here(fixed, "2026-02-02", "2026-02-03", extend=False)
+    write_plan(fixed.lake, found.plan)
+
+    def meanwhile(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        buggy.raw.segment([batch(12, records(*values, at=[T0 + DAY] * 4))])
+        assert buggy.land().rows == 2
+        outcomes = in_process(job, tasks)
+        fixed.raw.segment([batch(16, records(*values, at=[T0] * 4))])
+        assert fixed.land().rows == 4
+        return outcomes
+
+    assert run(fixed.lake, found.plan, meanwhile).rows == 8
+    fixed.check()
+    sizes = {0: 1, 1: 0, 2: 3, 3: 4}
+    assert column(fixed, "size") == {
+        **{4 * segment + i: size for segment in (0, 1, 4) for i, size in sizes.items()},
+        8: 1,
+        11: 4,
+        12: 1,
+        15: 4,  # landed by the buggy one: another date, and the same one after the plan
+    }
+    assert [(one.dt, one.kind, one.only_then) for one in compared(fixed, DAYS[2]).differences] == [
+        ("2026-02-03", "filtered", 0),
+        ("2026-02-03", "landed", 2),
+        ("2026-02-03", "quarantined", 0),
+    ]
+    carry_out(fixed, Rebuild(plan_rebuild(fixed.lake, None), None))
+    assert column(fixed, "size") == {4 * segment + i: size for segment in range(5) for i, size in sizes.items()}
+    assert compared(fixed).differences == ()
+
+
+def test_a_backfill_by_the_same_code_gives_the_bytes_of_the_first_landing(world: World) -> None:
+    spread(world)
+    world.land()
+    world.raw.segment([transactional(22, 7, 2), marker(24, 7, commit=True), simple(25)])
+    world.land()
+    before = world.rows()
+    assert rebuild(world, *DAYS).rows == 39
+    assert world.rows() == before
+    carry_out(world, Rebuild(plan_rebuild(world.lake, None), None))
+    assert world.rows() == before
+    assert compared(world).differences == ()
+    plain = World(world.topics_file.parent / "plain")  # without what no rebuild converts, which files would be cut at
+    for segment in range(3):
+        plain.raw.segment([batch(9 * segment, [Record(i, T0 + i % 2 * DAY, b"%d" % i) for i in range(9)])])
+    plain.land()
+    first = bodies_of(plain)
+    carry_out(plain, Rebuild(plan_rebuild(plain.lake, None), None))
+    assert len(first) == 2
+    assert bodies_of(plain) == first
+
+
+def bodies_of(world: World) -> list[bytes]:
+    """The bytes of the live files, by date and partition."""
+    table = open_table(world.lake)
+    assert table is not None
+    named = sorted((one.dt, one.path.rpartition("/")[2].split("_")[1:4], one.path) for one in live_files(table))
+    return [world.lake.store.get(f"{world.lake.keys.root}/{path}").body for *_, path in named]
+
+
+def test_a_final_date_stays_final_and_one_that_a_rebuild_makes_is_open(tmp_path: Path) -> None:
+    plain = World(tmp_path, PLAIN)
+    events(plain, [0, 1])
+    plain.land()
+    final = plain.ledger.dates[DAYS[1]].model_copy(update={"state": "final"})
+    ledger = plain.ledger.model_copy(update={"dates": {DAYS[1]: final}})
+    plain.lake.store.put(plain.lake.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes())
+    event = changed(plain, EVENT)
+    carry_out(event, planned_here(event, DAYS[1]))
+    found = {dt: (one.state, one.rows, one.late_rows) for dt, one in event.ledger.dates.items()}
+    assert found == {DAYS[1]: ("final", 1, 0), DAYS[2]: ("open", 1, 0)}
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> World:
+    """Two partitions with rows of three dates, an aborted transaction and quarantined rows; what follows has landed."""
+    world = World(tmp_path, json_parser("{name: id, type: int32}", "{name: tags, type: 'list<string>'}"))
+    for partition in range(2):
+        values = [b'{"id":%d,"tags":["a","b"]}' % i for i in range(8)]
+        times = [T0 + i % 3 * DAY for i in range(8)]
+        segment = [batch(0, records(*values, b"{", at=[*times, T0])), transactional(9, 7, 3)]
+        world.raw.segment([*segment, marker(12, 7, commit=False)], partition, aborted=[(7, 9, 12)])
+        world.raw.segment([batch(13, records(*values, at=times)), with_records(simple(21), b"\xff" * 40)], partition)
+    world.land()
+    return world
+
+
+def set_values(world: World, dt: str, name: str, change: Callable[[list[Any]], None]) -> int:
+    """Change values of a column in the file of a date; returns the offset of its second row."""
+    file = file_of(world, dt)
+
+    def planted(rows: pa.Table) -> pa.Table:
+        values = rows[name].to_pylist()
+        change(values)
+        return rows.set_column(rows.schema.get_field_index(name), name, pa.array(values, rows.schema.field(name).type))
+
+    rewrite(world, file, planted)
+    return int(world.read(file.path)["kafka_offset"][1].as_py())
+
+
+def test_a_comparison_of_the_same_settings_finds_nothing_and_writes_nothing(landed: World) -> None:
+    stored = objects(landed)
+    found = compared(landed)
+    assert (found.differences, found.rows) == ((), 32)
+    assert "the rows are the same" in found.text()
+    assert compared(landed, DAYS[2]).rows == 12
+    wide = changed(landed, json_parser("{name: id, type: int64}", "{name: tags, type: 'list<string>'}"))
+    assert compared(wide).differences == ()  # the same numbers, by a longer type
+    assert objects(landed) == stored
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("id", None),
+        ("tags", ["a", "c"]),
+        ("kafka_value", b""),
+        ("kafka_key", None),
+        ("kafka_headers", []),
+        ("kafka_leader_epoch", 9),
+        ("kafka_timestamp", None),
+    ],
+)
+def test_a_comparison_finds_one_value_of_one_column(landed: World, name: str, value: Any) -> None:
+    def other(values: list[Any]) -> None:
+        values[1] = value
+
+    offset = set_values(landed, DAYS[2], name, other)
+    [one] = compared(landed).differences
+    assert (one.partition, one.dt, one.kind, one.changed) == (0, DAYS[2], "landed", {name: 1})
+    assert (one.only_now, one.only_then, one.offsets) == (0, 0, {"changed": (offset,)})
+    assert f"1 with other values in {name} (from offset {offset} on)" in one.text()
+
+
+def test_a_comparison_finds_a_row_that_is_missing_or_double_or_of_another_date(landed: World) -> None:
+    file = file_of(landed, DAYS[1], 1)
+    sound = landed.read(file.path)
+    offset = sound["kafka_offset"][2].as_py()
+    rewrite(landed, file, lambda rows: pa.concat_tables([rows.slice(0, 2), rows.slice(3)]))
+    [one] = compared(landed).differences
+    assert (one.partition, one.dt, one.only_now, one.only_then) == (1, DAYS[1], 0, 1)
+    assert one.offsets == {"only_then": (offset,)}
+    rewrite(landed, file, lambda _: pa.concat_tables([sound.slice(0, 3), sound.slice(2)]))
+    [one] = compared(landed).differences
+    assert (one.only_now, one.only_then, one.offsets) == (1, 0, {"only_now": (offset,)})
+    rewrite(landed, file, lambda _: sound)
+    assert compared(landed).differences == ()
+    there = file_of(landed, DAYS[3], 1)
+    rewrite(landed, file, lambda rows: pa.concat_tables([rows.slice(0, 2), rows.slice(3)]))
+    rewrite(landed, there, lambda rows: pa.concat_tables([rows, sound.slice(2, 1)]).sort_by("kafka_offset"))
+    found = [(one.dt, one.only_now, one.only_then) for one in compared(landed).differences]
+    assert found == [(DAYS[1], 0, 1), (DAYS[3], 1, 0)]
+    assert [one.dt for one in compared(landed, DAYS[3]).differences] == [DAYS[3]]
+
+
+def test_a_comparison_finds_a_refused_row_that_quarantine_lacks(landed: World) -> None:
+    [path] = {row["file"] for row in landed.holding() if row["class"] == "quarantined" and row["dt"]} - {
+        row["file"] for row in landed.holding() if row["partition"] == 1
+    }
+    key = f"{landed.lake.keys.quarantine}/{path}"
+    rows = landed.read(path, landed.lake.keys.quarantine)
+    sink = io.BytesIO()
+    pq.write_table(rows.slice(1), sink)
+    landed.lake.store.put(key, sink.getvalue())
+    [one] = compared(landed).differences
+    assert (one.kind, one.partition, one.dt, one.only_then, one.offsets) == (
+        "quarantined",
+        0,
+        DAYS[1],
+        1,
+        {"only_then": (8,)},
+    )
+
+
+def test_a_comparison_of_generations_tells_what_another_parser_would_make_of_the_rows(tmp_path: Path) -> None:
+    strict = World(tmp_path, function_parser("sizes"))
+    strict.raw.segment([batch(0, records(b"a", b"", b"abc", b"abcd", b"", at=[T0, T0, T0, T0 + DAY, T0 + DAY]))])
+    strict.land()
+    lenient = changed(strict, function_parser("all_sizes"))
+    stored = objects(lenient)
+    assert [
+        (one.dt, one.kind, one.now, one.then, one.only_now, one.only_then) for one in compared(lenient).differences
+    ] == [
+        (DAYS[1], "filtered", 1, 0, 1, 0),
+        (DAYS[1], "landed", 1, 3, 0, 2),
+        (DAYS[1], "quarantined", 1, 0, 1, 0),
+        (DAYS[2], "filtered", 1, 0, 1, 0),
+        (DAYS[2], "landed", 1, 2, 0, 1),
+    ]
+    assert objects(lenient) == stored
+    bare = changed(strict)
+    assert [one.changed for one in compared(bare).differences if one.changed] == [{"size": 1}, {"size": 1}]
+
+
+def test_the_command_line_shows_compares_and_rebuilds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = World(tmp_path, PLAIN)
+    events(plain, [0, 1], [0, 0], [0])
+    plain.land()
+    event = changed(plain, EVENT)
+    for name, work in (("_on_spark", in_process), ("_examine", here), ("_compare", comparing)):
+        monkeypatch.setattr(convert, name, lambda _, job, tasks, work=work: work(job, tasks))
+    stored = objects(event)
+
+    def said(*options: str) -> tuple[int, str, str]:
+        code = convert.main(["--topics", str(event.topics_file), "--topic", "orders", *options])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    days = ["--rebuild", "--from", DAYS[1], "--to", DAYS[1]]
+    code, _, error = said(*days, "--dry-run")
+    assert (code, "--from 2026-02-02 --to 2026-02-02 --extend" in error) == (2, True)
+    code, out, _ = said(*days, "--extend", "--dry-run")
+    shown = json.loads(out.splitlines()[-1])
+    assert (code, [one["dt"] for one in shown["dates"]], shown["added"]) == (0, [DAYS[1], DAYS[2]], [DAYS[2]])
+    assert (shown["segments"], len(shown["removes"]), shown["tasks"]) == (2, 2, 1)
+    assert f"dt={DAYS[1]} (open): 2 rows, 0 quarantined, 0 filtered, in 1 files of " in out
+    assert "2 landed with other settings; then 1 records" in out
+    assert "offsets 0 to 3, " in out
+    code, out, _ = said(*days, "--extend", "--compare")
+    assert (code, [one["only_now"] for one in json.loads(out.splitlines()[-1])["differences"]]) == (1, [1, 0])
+    assert said("--rebuild", "--from", DAYS[3], "--to", DAYS[3], "--compare")[0] == 0
+    assert objects(event) == stored
+    for wrong in (["--compare"], ["--extend"], ["--all"], ["--rebuild", "--all", *days[1:]], ["--rebuild"]):
+        assert said(*wrong)[0] == 2
+    code, out, _ = said(*days, "--extend")
+    assert (code, json.loads(out)["rows"]) == (0, 4)
+    event.check()
+    code, out, _ = said("--rebuild", "--all", "--dry-run")
+    assert [one["dt"] for one in json.loads(out.splitlines()[-1])["dates"]] == [DAYS[1], DAYS[2], DAYS[3]]
+    code, out, _ = said("--rebuild", "--all")
+    assert (code, json.loads(out)["rows"]) == (0, 5)
+    event.lake.store.delete(key_of(event, file_of(event, DAYS[1])))
+    assert said("--rebuild", "--all", "--compare")[0] == 2  # trouble is no difference
