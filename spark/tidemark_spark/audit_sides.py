@@ -14,7 +14,8 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import PartitionState
 from tidemark.planning.reading import RawPart, joined
 from tidemark.table import Lake
-from tidemark_spark.tally import Account, AuditTask, Cells, FileTask
+from tidemark_spark.accounts import Account
+from tidemark_spark.tally import AuditTask, Cells, FileTask
 
 
 class Held(NamedTuple):

@@ -25,9 +25,10 @@ from tidemark.runs import PartitionPlan, RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark_spark.accounts import HASHED, Account
 from tidemark_spark.audit_sides import At, Held, Part, Said, cells_of, date_of, holding, hulls_of, touching
 from tidemark_spark.job import Job
-from tidemark_spark.tally import HASHED, Account, AuditTask, Cells, Examine, FileTask, RawTask, Tally, Trouble
+from tidemark_spark.tally import AuditTask, Cells, Examine, FileTask, RawTask, Tally, Trouble
 
 _GROUP_TASKS: Final = 512
 _FINER: Final = 1024

@@ -30,6 +30,7 @@ class Job:
     created_at: datetime
     kind: RunKind
     dates: frozenset[date]
+    columns: tuple[str, ...]
     partitions: dict[tuple[int, int], PartitionPlan]
 
     @classmethod
@@ -47,6 +48,7 @@ class Job:
             created_at=plan.created_at,
             kind=plan.kind,
             dates=frozenset(date.fromisoformat(one) for one in plan.dates),
+            columns=plan.columns,
             partitions={part.key: part for part in plan.partitions},
         )
 
