@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.decode.columns import array
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.runs import SegmentRange
 from tidemark.store import Store
@@ -78,13 +77,12 @@ def merged(inputs: Sequence[Input]) -> Iterator[pa.RecordBatch]:
     reading: list[Input] = []
     last = -1
     while waiting or reading:
-        limit = min((one.last for one in reading), default=None)
-        if waiting and (limit is None or waiting[0].first <= limit):
+        if not reading or (waiting and waiting[0].first <= min(one.last for one in reading)):
             reading.append(waiting.popleft())
         else:
-            name = ", ".join(one.name for one in reading)
+            limit = min(one.last for one in reading)
             rows = _in_order([one.until(limit) for one in reading])
-            last = ascending(rows, last, name)
+            last = ascending(rows, last, ", ".join(one.name for one in reading))
             yield rows
         reading = [one for one in reading if len(one.rows)]
 
@@ -119,8 +117,8 @@ def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     found = [one for one in parts if len(one)]
     if len(found) == 1:
         return found[0]
-    rows = pa.concat_batches(found)
-    return rows.take(array(pa.int64(), np.argsort(numbers(rows.column("kafka_offset")), kind="stable")))
+    [rows] = pa.Table.from_batches(found).sort_by("kafka_offset").combine_chunks().to_batches()
+    return rows
 
 
 def _in_columns(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
