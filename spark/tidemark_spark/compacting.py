@@ -17,6 +17,7 @@ from tidemark.errors import ContinuityError, FormatError
 from tidemark.evidence import EvidenceRow, renamed, to_bytes
 from tidemark.hashsum import combine
 from tidemark.parsers.build import parser_of
+from tidemark.planning.sweep import digest_in, digest_of
 from tidemark.runs import RunPlan, Task
 from tidemark.store import Store, open_store
 from tidemark.table import Lake, committed_ledger
@@ -157,11 +158,11 @@ def evidence_of_merged(lake: Lake, plan: RunPlan, merged_into: Iterable[Evidence
     Raises:
         ContinuityError: a file has other rows than the evidence gives to those that it is made of.
     """
-    made = {(row.incarnation, row.partition, row.first): row for row in merged_into}
+    made = {digest_in(row.file or ""): row for row in merged_into}
     names: dict[str, str] = {}
     for task in plan.tasks:
-        row = made[task.incarnation, task.partition, task.from_offset]
-        names |= {one.key.removeprefix(f"{lake.keys.root}/"): row.file or "" for one in task.ranges}
+        file = made[digest_of(plan, task)].file or ""
+        names |= {one.key.removeprefix(f"{lake.keys.root}/"): file for one in task.ranges}
     table = renamed(lake, committed_ledger(lake).landed, names, plan.attempt)
     sums: dict[str, tuple[int, int]] = {}
     for told in table.select(["file", "rows", "hash128"]).to_pylist():

@@ -102,7 +102,8 @@ def rows_of(store: Store, key: str, size: int) -> Iterator[pa.RecordBatch]:
             for group in range(parquet.num_row_groups):
                 yield from parquet.iter_batches(_ROWS, row_groups=[group])
         except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on its place
-            raise FormatError(key, f"cannot be read: {error}; audit its date, and rebuild it") from error
+            reason = " ".join(str(error).split())
+            raise FormatError(key, f"cannot be read: {reason}; audit its date, and rebuild it") from error
 
 
 def ascending(rows: pa.RecordBatch, last: int, name: str) -> int:
