@@ -272,6 +272,7 @@ def test_rows_that_are_not_those_of_the_evidence_are_not_committed(
 ) -> None:
     piecemeal(world)
     before, n = delta_rows(world), world.ledger.n
+
     def losing(inputs: Any) -> Any:
         return (rows.slice(1) if len(rows) > 1 else rows for rows in merged(inputs))
 
