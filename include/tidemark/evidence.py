@@ -26,7 +26,7 @@ that is not sane. ``file`` of quarantined rows lies below the quarantine's folde
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -116,7 +116,7 @@ def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, at
         }
         for row in rows
     ]
-    return _to_bytes(pa.Table.from_pylist(items, schema=schema()))
+    return to_bytes(pa.Table.from_pylist(items, schema=schema()))
 
 
 def read_evidence(lake: Lake, attempt: int) -> pa.Table:
@@ -128,7 +128,30 @@ def folded(lake: Lake, attempts: Iterable[int]) -> bytes:
     """One evidence object with all rows of ``attempts``, each as it is; the same ones give the same bytes."""
     import pyarrow as pa
 
-    return _to_bytes(pa.concat_tables([read_evidence(lake, one) for one in attempts]))
+    return to_bytes(pa.concat_tables([read_evidence(lake, one) for one in attempts]))
+
+
+def renamed(lake: Lake, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
+    """The rows of the files in ``names``, which are live, as those of ``attempt`` under each file's new name.
+
+    All else of a row stays, also the configuration and the code that it landed with. ``landed`` are the attempts that
+    the committed ledger lists. The same files give the same table, by incarnation, partition and offset.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    old = pa.array(sorted(names), pa.string())
+    new = pa.array([names[one] for one in sorted(names)], pa.string())
+    found = [schema().empty_table()]
+    for _, table in evidence_that_counts(lake, landed):
+        chosen = table.filter(pc.and_(pc.equal(table["class"], pa.scalar("landed")), pc.is_in(table["file"], old)))
+        files = new.take(pc.index_in(chosen["file"], old))
+        chosen = chosen.set_column(chosen.schema.get_field_index("file"), "file", files)
+        attempts = pa.repeat(pa.scalar(attempt, pa.int64()), len(chosen))
+        found.append(chosen.set_column(chosen.schema.get_field_index("attempt"), "attempt", attempts).cast(schema()))
+    return pa.concat_tables(found).sort_by(
+        [("incarnation", "ascending"), ("partition", "ascending"), ("first", "ascending")]
+    )
 
 
 def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[tuple[int, pa.Table]]:
@@ -139,7 +162,8 @@ def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[tuple[
             yield wanted[found.key], _read(lake, found.key)
 
 
-def _to_bytes(table: pa.Table) -> bytes:
+def to_bytes(table: pa.Table) -> bytes:
+    """``table`` as an evidence object; equal tables give equal bytes."""
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()

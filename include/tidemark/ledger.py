@@ -98,7 +98,7 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild", "replay", "sweep"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "sweep", "compact"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)

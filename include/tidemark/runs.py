@@ -18,7 +18,7 @@ from tidemark.ledger import Closing
 from tidemark.manifest import LineagePairs, OpenTransaction
 from tidemark.stored import Part, StoredObject
 
-RunKind = Literal["ingest", "rebuild", "replay", "sweep"]
+RunKind = Literal["ingest", "rebuild", "replay", "sweep", "compact"]
 
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
@@ -31,7 +31,7 @@ class SegmentRange(Part):
     as If-Match with every read. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane record times.
 
     A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
-    tells when their segment was uploaded.
+    tells when their segment was uploaded. A compaction reads files of the table: each is a range, under the file's key.
     """
 
     store: str
@@ -53,7 +53,10 @@ class SegmentRange(Part):
 
 
 class Task(Part):
-    """Consecutive ranges of one partition, converted by one Spark task into one file per date."""
+    """Consecutive ranges of one partition, converted by one Spark task into one file per date.
+
+    Of a compaction they are files of one date, by their first offset, which become one file.
+    """
 
     incarnation: int
     topic_id: str | None
@@ -145,6 +148,8 @@ class RunPlan(StoredObject):
     complete, or overdue; each closes unless its rows have changed since.
 
     A sweep puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
+
+    A compaction puts one file with the table's ``columns`` in place of the files of each task; ``dates`` are theirs.
     """
 
     attempt: int
@@ -166,6 +171,12 @@ class RunPlan(StoredObject):
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     closes: dict[str, Closing] = Field(default_factory=dict)
     folds: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows come, go or change; a compaction only lays them together."""
+        return self.kind != "compact"
 
     @property
     def replaced(self) -> tuple[str, ...]:

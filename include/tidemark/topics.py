@@ -40,6 +40,13 @@ class BatchWindow(Settings):
     age: Duration = timedelta(seconds=60)
 
 
+class Compaction(Settings):
+    """How small files are merged: up to ``target`` bytes; of a date that is not closed, where there are ``files``."""
+
+    target: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
+    files: int = Field(default=32, ge=2)
+
+
 class TopicSettings(Settings):
     """How one topic is ingested."""
 
@@ -53,6 +60,7 @@ class TopicSettings(Settings):
     freshness: Duration = timedelta(minutes=15)
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()
+    compaction: Compaction = Compaction()
     keep: tuple[Column, ...] = ALL_COLUMNS
     parser: ParserSettings = BytesParser()
 

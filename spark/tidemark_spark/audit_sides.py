@@ -18,8 +18,9 @@ from tidemark.runs import PartitionPlan, RunPlan
 from tidemark.standing import Standing
 from tidemark.stored import utc_now
 from tidemark.table import Lake
+from tidemark_spark.accounts import Account
 from tidemark_spark.job import Job
-from tidemark_spark.tally import Account, AuditTask, Cells, Examine, FileTask, Tally
+from tidemark_spark.tally import AuditTask, Cells, Examine, FileTask, Tally
 
 GROUP_TASKS: Final = 512
 """Tasks whose findings are taken in at a time."""

@@ -25,6 +25,7 @@ from tidemark.standing import Standing
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark_spark.accounts import HASHED, Account
 from tidemark_spark.audit_sides import (
     GROUP_TASKS,
     At,
@@ -38,7 +39,7 @@ from tidemark_spark.audit_sides import (
     hulls_of,
     touching,
 )
-from tidemark_spark.tally import HASHED, Account, AuditTask, Cells, Examine, FileTask, RawTask, Tally, Trouble
+from tidemark_spark.tally import AuditTask, Cells, Examine, FileTask, RawTask, Tally, Trouble
 
 _FINER: Final = 1024
 _LOCATED: Final = 16

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _done(options: argparse.Namespace) -> int:
     if (options.compare or options.extend or options.all) and not options.rebuild:
         raise ConfigError("--compare, --extend, --all", [("", "are options of --rebuild")])
-    lake = _lake(options.topics, options.topic, options.cluster)
+    lake = lake_of(options.topics, options.topic, options.cluster)
     if options.sweep:
         _print(sweep(lake, dry_run=options.dry_run).to_bytes())
         return 0
@@ -88,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _lake(topics: Path, topic: str, cluster: str | None) -> Lake:
+def lake_of(topics: Path, topic: str, cluster: str | None) -> Lake:
+    """The table of a topic. Raises ConfigError: the topics file is wrong, or has no such topic."""
     deployment = load_topics(topics)
     try:
         return open_lake(deployment, deployment.topic(topic, cluster))

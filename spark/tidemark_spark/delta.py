@@ -160,7 +160,7 @@ def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
         size=file.size,
         partition_values={"dt": file.dt.isoformat()},
         modification_time=_milliseconds(ledger.committed_at),
-        data_change=True,
+        data_change=ledger.kind != "compact",
         stats=json.dumps(stats),
     )
 
@@ -168,7 +168,7 @@ def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
 def _remove(file: LiveFile, ledger: Ledger) -> RemoveAction:
     return RemoveAction(
         path=file.path,
-        data_change=True,
+        data_change=ledger.kind != "compact",
         deletion_timestamp=_milliseconds(ledger.committed_at),
         size=file.size,
         partition_values={"dt": file.dt},

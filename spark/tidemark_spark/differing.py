@@ -23,10 +23,11 @@ from tidemark.parsers.build import parser_of
 from tidemark.records import BatchHeader
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
+from tidemark_spark.accounts import IDENTITY, as_bytes
 from tidemark_spark.dates import DateSplitter, Numbers, numbers, take
 from tidemark_spark.job import Job
 from tidemark_spark.sink import beside, offsets_of, table_schema
-from tidemark_spark.tally import IDENTITY, Cells, FileTask, Kept, as_bytes, landed_rows, refused_rows
+from tidemark_spark.tally import Cells, FileTask, Kept, landed_rows, refused_rows
 from tidemark_spark.task import Conversion
 
 SHOWN: Final = 5

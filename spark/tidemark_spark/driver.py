@@ -19,6 +19,7 @@ from tidemark.runs import RunPlan, RunResult
 from tidemark.standing import SetAside, Standing, Told
 from tidemark.store import put_once
 from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_table
+from tidemark_spark.compacting import evidence_of_merged
 from tidemark_spark.delta import check_columns
 from tidemark_spark.job import Execute, Job, Outcome
 from tidemark_spark.marks import mend
@@ -66,7 +67,7 @@ def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         outcomes = execute(Job.of(lake, plan), plan.tasks) if plan.tasks else []
     with _timed(seconds, "publish"):
         change = settle(plan, outcomes)
-        if plan.kind != "ingest":
+        if plan.kind in {"rebuild", "replay"}:
             change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
             raise StaleRun(_why(outcomes))
@@ -196,6 +197,8 @@ def sum_of(evidence: Iterable[EvidenceRow]) -> tuple[int, int]:
 def _write_evidence(lake: Lake, plan: RunPlan, change: Change) -> None:
     if plan.folds:
         body = folded(lake, plan.folds)
+    elif plan.kind == "compact":
+        body = evidence_of_merged(lake, plan, change.evidence)
     else:
         body = to_parquet(change.evidence, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
     try:

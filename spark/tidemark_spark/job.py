@@ -33,6 +33,7 @@ class Job:
     created_at: datetime
     kind: RunKind
     dates: frozenset[date | None]
+    columns: tuple[str, ...]
     partitions: dict[tuple[int, int], PartitionPlan]
 
     @classmethod
@@ -50,6 +51,7 @@ class Job:
             created_at=plan.created_at,
             kind=plan.kind,
             dates=frozenset(() if plan.whole else (date.fromisoformat(one) if one else None for one in plan.dates)),
+            columns=plan.columns,
             partitions={part.key: part for part in plan.partitions},
         )
 

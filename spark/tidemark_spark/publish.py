@@ -60,8 +60,9 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             schema = widened(lake, table)
             if schema is not None and len(removed) < len(live):
                 raise StaleRun("rows of the narrower type have landed since the plan")
-            touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
-            take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
+            if plan.moves_rows:
+                touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
+                take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(lake, rebased(current, plan, change, removed))
             commit(table, ledger, change.files, removed, schema)
         except (DeltaError, OSError, StoreError) as error:
@@ -120,7 +121,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
     taken: dict[str, int] = {}
     for one in removed:
         taken[one.dt] = taken.get(one.dt, 0) + one.rows
-    touched = {*added, *taken}
+    touched = {*added, *taken} if plan.moves_rows else set()
     closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
     return Ledger(
         n=current.n + 1,

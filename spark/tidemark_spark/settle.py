@@ -22,8 +22,8 @@ from tidemark_spark.job import DataFile, Outcome, Stop
 class Change(NamedTuple):
     """What a run wants to commit: files to add, their evidence, and the state of each partition thereafter.
 
-    ``partitions`` is empty for a rebuild and a replay, which move no offsets. ``removes`` and ``supersedes`` are those
-    of the plan, but for partitions that stay where they are after all.
+    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets. ``removes`` and
+    ``supersedes`` are those of the plan, but for partitions that stay where they are after all.
     """
 
     files: tuple[DataFile, ...]
@@ -39,6 +39,8 @@ def settle(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
     Raises:
         ContinuityError: an offset has no class or two, or a rebuild met a hole, damage or a replaced segment.
     """
+    if plan.kind == "compact":
+        return _laid_together(plan, list(outcomes))
     by_partition: dict[tuple[int, int], list[Outcome]] = {part.key: [] for part in plan.partitions}
     for one in sorted(outcomes, key=lambda one: one.from_offset):
         by_partition[one.incarnation, one.partition].append(one)
@@ -123,6 +125,16 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
     outcomes = [one for part in plan.partitions for one in by_partition[part.key]]
     parsed = tuple(row for one in outcomes for row in one.evidence if row.offset_class in PARSED)
     return Change(tuple(file for one in outcomes for file in one.files), parsed, (), plan.removes, plan.supersedes)
+
+
+def _laid_together(plan: RunPlan, outcomes: Sequence[Outcome]) -> Change:
+    """A compaction: each outcome has one file, whose evidence says what was read back from it."""
+    for one in outcomes:
+        if one.stop:
+            where = f"{plan.cluster}/{plan.topic} partition {one.partition} of incarnation {one.incarnation}"
+            raise ContinuityError(f"{where}: nothing was merged: {one.stop.detail}")
+    files = tuple(file for one in outcomes for file in one.files)
+    return Change(files, tuple(row for one in outcomes for row in one.evidence), (), plan.removes)
 
 
 def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRow], covered: int) -> None:

@@ -41,6 +41,13 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     return pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
 
 
+def namer(job: Job, task: Task) -> Callable[[int, int], str]:
+    """What names the files of ``task`` by their first and last offset."""
+    labels = [one.label for one in task.ranges]
+    digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)
+    return lambda first, last: f"{job.generation}_{task.partition}_{first}_{last}_{digest}.parquet"
+
+
 class Added(NamedTuple):
     """What one call adds to a file: ``rows`` offsets from ``first`` to ``last``, and their times in microseconds."""
 
@@ -143,12 +150,7 @@ class Sink:
         self._job, self._task = job, task
         self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
         self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
-        labels = [one.label for one in task.ranges]
-        digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)
-
-        def name_of(first: int, last: int) -> str:
-            return f"{job.generation}_{task.partition}_{first}_{last}_{digest}.parquet"
-
+        name_of = namer(job, task)
         store = open_store(job.lake_store, job.options)
         self._schema = table_schema(job.topic, self._parser)
         self._landed = _Output(task, job.keys.root, name_of, "landed")

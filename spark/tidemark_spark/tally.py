@@ -16,16 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.decode import SCHEMA, row_hash_sum
-from tidemark.decode.columns import HEADERS_TYPE
+from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound
-from tidemark.hashsum import combine
 from tidemark.intervals import Interval
 from tidemark.parsers.build import parser_of
 from tidemark.records import BatchHeader
 from tidemark.records.batch import read_header
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
+from tidemark_spark.accounts import Account, account_of_file, account_of_records
 from tidemark_spark.dates import DateSplitter, Numbers, numbers, take
 from tidemark_spark.job import Job
 from tidemark_spark.quarantine import SCHEMA as QUARANTINE
@@ -34,12 +33,6 @@ from tidemark_spark.sink import beside, offsets_of, table_schema
 from tidemark_spark.task import Conversion
 
 Kept = Literal["landed", "quarantined", "filtered"]
-
-HASHED: Final = ("kafka_timestamp", "kafka_key", "kafka_value", "kafka_headers")
-"""The columns in a row's hash that a topic may leave out."""
-
-IDENTITY: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
-"""What tells one record from another."""
 
 _ROWS: Final = 65536
 
@@ -88,30 +81,6 @@ class Key(NamedTuple):
     start: int
     kind: Kept
     dt: str
-
-
-@dataclass(slots=True)
-class Account:
-    """Rows, the sum of their hashes as in evidence, and the same of what the table keeps of them.
-
-    ``columns`` has, of each column that the hash leaves out, the rows that have it and the sum of their hashes.
-    """
-
-    rows: int = 0
-    hash128: int = 0
-    kept128: int = 0
-    columns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    files: set[str] = field(default_factory=set)
-
-    def add(self, other: Account) -> None:
-        """Take ``other`` in."""
-        self.rows += other.rows
-        self.hash128 = combine(self.hash128, other.hash128)
-        self.kept128 = combine(self.kept128, other.kept128)
-        for name, (rows, total) in other.columns.items():
-            before = self.columns.get(name, (0, 0))
-            self.columns[name] = before[0] + rows, combine(before[1], total)
-        self.files |= other.files
 
 
 class Passed(NamedTuple):
@@ -236,7 +205,7 @@ class _Counting:
     def _add(self, kind: Kept, dt: date | None, rows: pa.RecordBatch, names: Sequence[str]) -> None:
         for cell, part in by_cell(rows, self._cells):
             if cell >= 0:
-                self._account(kind, dt, cell).add(_account(part, names))
+                self._account(kind, dt, cell).add(account_of_records(part, names))
 
     def _account(self, kind: Kept, dt: date | None, cell: int) -> Account:
         key = Key(
@@ -256,54 +225,6 @@ def by_cell(rows: pa.RecordBatch, cells: Cells) -> Iterator[tuple[int, pa.Record
     for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
         if end > start:
             yield int(found[start]), rows.slice(start, end - start)
-
-
-def _account(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
-    """The account of ``rows``, of which ``names`` are in the file."""
-    total = row_hash_sum(rows)
-    kept = total if set(HASHED) <= set(names) else row_hash_sum(_hashable(rows, names))
-    others = [name for name in names if name not in HASHED and name not in IDENTITY]
-    return Account(len(rows), total, kept, {name: (len(rows), _column_sum(rows, name)) for name in others})
-
-
-def _hashable(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """``rows`` with Kafka's columns; those that are not in ``names`` are null."""
-    present = set(rows.schema.names) & set(names) | set(IDENTITY)
-    return _shaped(rows, {name: rows.column(name) for name in present if name in SCHEMA.names})
-
-
-def _column_sum(rows: pa.RecordBatch, name: str) -> int:
-    """The sum of the hashes of a column's values, each with its row's offset."""
-    identity = {one: rows.column(one) for one in IDENTITY}
-    return row_hash_sum(_shaped(rows, {**identity, "kafka_value": as_bytes(rows.column(name))}))
-
-
-def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
-    """The values of a column as bytes: equal ones for equal values of a type."""
-    if isinstance(column.type, pa.StructType | pa.ListType):
-        values = [None if one is None else repr(one).encode() for one in column.to_pylist()]
-        return pa.array(values, pa.binary())
-    if pa.types.is_binary(column.type):
-        return column
-    return column.cast(pa.string()).cast(pa.binary())
-
-
-def _shaped(rows: pa.RecordBatch, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
-    missing = {
-        one.name: pa.array([[]] * len(rows), HEADERS_TYPE) if one.name == "kafka_headers" else _nothing(one, len(rows))
-        for one in SCHEMA
-        if one.name not in columns
-    }
-    columns = {**missing, **columns}
-    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=_NULLABLE)
-
-
-_NULLABLE: Final = pa.schema([one.with_nullable(True) for one in SCHEMA])
-
-
-def _nothing(one: pa.Field[Any], rows: int) -> pa.Array[Any]:
-    nulls: pa.Array[Any] = pa.nulls(rows, one.type)
-    return nulls
 
 
 def _file(job: Job, task: FileTask) -> Tally:
@@ -364,12 +285,8 @@ def _count_file(tally: Tally, task: FileTask, rows: pa.RecordBatch, counted: int
             continue
         key = Key(task.incarnation, task.partition, task.cells.starts[cell], task.kind, task.dt)
         if names:
-            shaped = _hashable(part, names)
-            total = row_hash_sum(shaped)
-            others = [name for name in names if name not in HASHED and name not in IDENTITY]
-            account = Account(
-                len(part), total, total, {name: (len(part), _column_sum(part, name)) for name in others}, {task.path}
-            )
+            account = account_of_file(part, names)
+            account.files.add(task.path)
         else:
             account = Account(counted, files={task.path})
         tally.add(key, account)

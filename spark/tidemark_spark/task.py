@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import decode_batches
@@ -18,9 +17,10 @@ from tidemark.evidence import MAX_RUNS, EvidenceRow
 from tidemark.records import BatchHeader
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
+from tidemark_spark.compacting import compacted
 from tidemark_spark.continuity import Rules, Run, Verdict, judge, missing
-from tidemark_spark.dates import numbers
 from tidemark_spark.job import Job, Outcome, Stop
+from tidemark_spark.merging import ascending
 from tidemark_spark.reading import Window, windows
 from tidemark_spark.replay import replayed
 from tidemark_spark.sink import Sink
@@ -35,6 +35,8 @@ def convert(job: Job, task: Task) -> Outcome:
     """
     if job.kind == "replay":
         return replayed(job, task)
+    if job.kind == "compact":
+        return compacted(job, task)
     with Sink(job, task) as sink:
         conversion = Conversion(job, task, sink)
         stop = conversion.run()
@@ -130,7 +132,7 @@ class Conversion:
             position=window.position,
             on_refused=lambda header, error: refused.append((header, error)),
         ):
-            last = _ascending(rows, last, part.key)
+            last = ascending(rows, last, part.key)
             decoded += len(rows)
             self._sink.rows(number, part, rows)
         for header, error in refused:
@@ -141,14 +143,6 @@ class Conversion:
         if verdict.records is not None and decoded != verdict.records:
             raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {decoded} were found")
         return verdict.span - decoded
-
-
-def _ascending(rows: pa.RecordBatch, last: int, name: str) -> int:
-    """The last offset of ``rows``, which must ascend from above ``last``."""
-    offsets = numbers(rows.column("kafka_offset"))
-    if offsets[0] <= last or (np.diff(offsets) <= 0).any():
-        raise ContinuityError(f"{name}: record offsets from {offsets[0]} on do not ascend, after offset {last}")
-    return int(offsets[-1])
 
 
 def _folded(runs: list[Run]) -> list[Run]:

@@ -4,12 +4,14 @@
 * ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
 * ``dates`` says which dates close, and is pure as well
 * ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
+* ``compaction`` plans a run that merges small files
 
 The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
 level: the scheduler's ``plan`` task runs it too.
 """
 
 from tidemark.planning.code import code_digest
+from tidemark.planning.compaction import plan_compaction
 from tidemark.planning.ingest import dates_to_close, plan_ingest
 from tidemark.planning.rebuild import plan_rebuild
 from tidemark.planning.replay import plan_replay
@@ -19,6 +21,7 @@ __all__ = [
     "code_digest",
     "dates_to_close",
     "find_plan",
+    "plan_compaction",
     "plan_ingest",
     "plan_rebuild",
     "plan_replay",

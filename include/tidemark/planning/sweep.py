@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from tidemark.ledger import file_digest
-from tidemark.runs import RUN_LIMIT, RunPlan
+from tidemark.runs import RUN_LIMIT, RunPlan, Task
 
 MARGIN: Final = timedelta(hours=1)
 """For clocks that differ, and for a commit that was under way."""
@@ -110,15 +110,18 @@ def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:
             at = plan.created_at + RUN_LIMIT + MARGIN  # it was committed before that
             gone_since |= {path: max(at, gone_since.get(path, at)) for path in plan.replaced}
     authors = {digest: plan for plan in known.plans.values() for digest in digests_of(plan)}
-    return {path: _judged(known, path, gone_since.get(path), authors.get(_digest(path))) for path in paths}
+    return {path: _judged(known, path, gone_since.get(path), authors.get(digest_in(path))) for path in paths}
 
 
 def digests_of(plan: RunPlan) -> set[str]:
     """What the names of the attempt's files end in."""
-    return {
-        file_digest(task.topic_id, [one.label for one in task.ranges], plan.configuration, plan.code, plan.attempt)
-        for task in plan.tasks
-    }
+    return {digest_of(plan, task) for task in plan.tasks}
+
+
+def digest_of(plan: RunPlan, task: Task) -> str:
+    """What the names of the files of ``task`` end in."""
+    labels = [one.label for one in task.ranges]
+    return file_digest(task.topic_id, labels, plan.configuration, plan.code, plan.attempt)
 
 
 def _judged(known: Knowledge, path: str, gone_since: datetime | None, author: RunPlan | None) -> Why:
@@ -137,5 +140,6 @@ def _judged(known: Knowledge, path: str, gone_since: datetime | None, author: Ru
     return "left out" if author.attempt in known.landed else "dead"
 
 
-def _digest(path: str) -> str:
+def digest_in(path: str) -> str:
+    """What the name of the file ``path`` ends in."""
     return path.rpartition("_")[2].removesuffix(".parquet")

@@ -1,0 +1,195 @@
+"""The plan of a run that merges small files of a table, row for row, with their neighbours.
+
+Neighbours are files of one date, incarnation and partition that follow one another by their first offset. A file of at
+least half the target stays as it is, and so no merged file exceeds the target. Of a date that is closed any two
+neighbours are merged; of another one, to which files still come, only as many as the topic says or as fill the target,
+and only where what comes of it is at least twice its largest part: so no row is written again more often than its file
+can double.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tidemark.errors import ContinuityError
+from tidemark.ledger import Ledger, new_attempt
+from tidemark.planning.code import code_digest
+from tidemark.runs import RunPlan, SegmentRange, Task
+from tidemark.standing import Standing
+from tidemark.stored import utc_now
+from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.topics import Compaction
+
+TASK_FILES: Final = 1000
+"""As many files are merged into one at most."""
+
+TASK_OVERLAP: Final = 8
+"""So many of them may have rows on both sides of an offset: each is read then, and takes memory."""
+
+RUN_FILES: Final = 10_000
+"""Files that one run replaces at most: its plan and its evidence stay small. The rest is the next run's."""
+
+RUN_BYTES: Final = 64 << 30
+"""Bytes of them, at most."""
+
+
+class PlacedFile(NamedTuple):
+    """A live file and the offsets ``[first, next)`` of its rows; ``dt`` is ISO, ``path`` below the table."""
+
+    dt: str
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    path: str
+    size: int
+
+
+def plan_compaction(lake: Lake, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
+    """What to merge of ``dates`` (ISO), or of all if None; empty if there is nothing.
+
+    Raises:
+        ContinuityError: evidence does not tell of all rows of a file.
+    """
+    table = open_table(lake)
+    ledger = ledger_of(lake, table)
+    live = live_files(table) if table is not None else []
+    closed = {dt for dt, state in ledger.dates.items() if state.closed}
+    settings = lake.topic.compaction
+    candidates = _candidates((one for one in live if dates is None or one.dt in dates), closed, settings)
+    files = _placed(Standing(lake, ledger, {one.path: one for one in live}), lake, candidates) if candidates else []
+    chosen = bounded(groups(files, closed, settings))
+    return RunPlan(
+        attempt=new_attempt() if attempt is None else attempt,
+        kind="compact",
+        cluster=lake.topic.cluster,
+        topic=lake.topic.topic,
+        table=lake.topic.table,
+        generation=ledger.generation,
+        ledger_n=ledger.n,
+        ledger_attempt=ledger.attempt,
+        configuration=lake.topic.digest,
+        code=code_digest(),
+        created_at=utc_now(),
+        tasks=tuple(_task(lake, ledger, group) for group in chosen),
+        dates=tuple(sorted({one.dt for group in chosen for one in group})),
+        removes=tuple(sorted(one.path for group in chosen for one in group)),
+        columns=tuple(one.name for one in table.schema().fields if one.name != "dt") if table is not None else (),
+    )
+
+
+def groups(
+    files: Iterable[PlacedFile], closed: Collection[str], settings: Compaction
+) -> Iterator[tuple[PlacedFile, ...]]:
+    """The files to merge, each group into one: by date, incarnation, partition and offset."""
+    for key, part in groupby(sorted(files), key=lambda one: one[:3]):
+        is_closed = key[0] in closed
+        found = list(part)
+        if sum(_is_small(one.size, settings) for one in found) < _least(is_closed, settings):
+            continue
+        for small, run in groupby(found, key=lambda one: _is_small(one.size, settings)):
+            if small:
+                yield from _packed(list(run), is_closed, settings)
+
+
+def bounded(found: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, ...]]:
+    """The groups of one run: the first ones, up to :data:`RUN_FILES` and :data:`RUN_BYTES`, but one at least."""
+    chosen: list[tuple[PlacedFile, ...]] = []
+    files = size = 0
+    for group in found:
+        files += len(group)
+        size += sum(one.size for one in group)
+        if chosen and (files > RUN_FILES or size > RUN_BYTES):
+            break
+        chosen.append(group)
+    return chosen
+
+
+def _is_small(size: int, settings: Compaction) -> bool:
+    return 2 * size < settings.target
+
+
+def _least(is_closed: bool, settings: Compaction) -> int:
+    return 2 if is_closed else settings.files
+
+
+def _packed(run: Sequence[PlacedFile], is_closed: bool, settings: Compaction) -> Iterator[tuple[PlacedFile, ...]]:
+    """The groups of neighbouring small files."""
+    start = 0
+    while start < len(run):
+        end = _filled(run, start, settings.target)
+        sizes = [one.size for one in run[start:end]]
+        if not is_closed and 2 * max(sizes) > sum(sizes):
+            start += sizes.index(max(sizes)) + 1
+            continue
+        is_full = end < len(run)
+        if len(sizes) >= (2 if is_full else _least(is_closed, settings)):
+            yield tuple(run[start:end])
+        start = end
+
+
+def _filled(run: Sequence[PlacedFile], start: int, target: int) -> int:
+    """Where a group that begins at ``start`` ends."""
+    end, size = start, 0
+    while end < len(run) and end - start < TASK_FILES:
+        size += run[end].size
+        overlapping = sum(one.next > run[end].first for one in run[start:end])
+        if end > start and (size > target or overlapping >= TASK_OVERLAP):
+            break
+        end += 1
+    return end
+
+
+def _candidates(live: Iterable[LiveFile], closed: Collection[str], settings: Compaction) -> dict[str, LiveFile]:
+    """The files of dates that have small files enough, so that evidence need not be read for the others."""
+    files = list(live)
+    small = Counter(one.dt for one in files if _is_small(one.size, settings))
+    return {one.path: one for one in files if small[one.dt] >= _least(one.dt in closed, settings)}
+
+
+def _placed(standing: Standing, lake: Lake, files: dict[str, LiveFile]) -> list[PlacedFile]:
+    """Where ``files`` lie by the evidence."""
+    found: dict[str, PlacedFile] = {}
+    rows: Counter[str] = Counter()
+    for row in (row for attempt in standing.by_attempt() for row in attempt):
+        if row.offset_class != "landed" or row.file not in files:
+            continue
+        file = files[row.file]
+        before = found.get(row.file)
+        first = min(row.first, before.first) if before else row.first
+        after = max(row.next, before.next) if before else row.next
+        rows[row.file] += row.rows
+        found[row.file] = PlacedFile(file.dt, row.incarnation, row.partition, first, after, file.path, file.size)
+    for path, file in files.items():
+        if rows[path] != file.rows:
+            raise ContinuityError(
+                f"{lake.url}/{path}: has {file.rows} rows, and evidence tells of {rows[path]}; audit {file.dt}, and "
+                "rebuild it"
+            )
+    return list(found.values())
+
+
+def _task(lake: Lake, ledger: Ledger, group: Sequence[PlacedFile]) -> Task:
+    state = ledger.by_partition[group[0].incarnation, group[0].partition]
+    return Task(
+        incarnation=state.incarnation,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        ranges=tuple(
+            SegmentRange(
+                store=lake.deployment.lake_store,
+                key=f"{lake.keys.root}/{one.path}",
+                etag="",
+                base_offset=one.first,
+                start=0,
+                end=one.size,
+                from_offset=one.first,
+                to_offset=one.next,
+                uploaded_at=ledger.committed_at,
+            )
+            for one in group
+        ),
+    )

@@ -1,0 +1,16 @@
+"""Merge small files of a topic's table into larger ones; no row changes.
+
+``spark-submit compact.py --topics FILE --topic NAME [--dt DATE]… [--dry-run] [--json]``
+
+The last line of output is the result as JSON, or the plan for a dry run; those before tell people what is merged. Exit
+codes: 0 landed, stale or empty; 2 a configuration error; 1 others.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidemark_spark.compact import main
+
+if __name__ == "__main__":
+    sys.exit(main())
