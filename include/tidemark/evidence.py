@@ -17,10 +17,14 @@ offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one clas
 sum of ``rows`` over the rows of an ingest is what it moved its partitions on by, if those of class ``superseded``
 without a file are taken off, and ``truncated`` ones left out.
 
+Retention writes a row of class ``expired`` for each row of a date that it takes from the table, with all that the row
+says but its file.
+
 ``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; null but for landed,
-quarantined and filtered rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null where no
-segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's timestamp, and null where
-that is not sane. ``file`` of quarantined rows lies below the quarantine's folder; that of filtered rows is but a name.
+quarantined, filtered and expired rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null
+where no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's timestamp, and
+null where that is not sane. ``file`` of quarantined rows lies below the quarantine's folder; that of filtered rows is
+but a name.
 """
 
 from __future__ import annotations
@@ -46,8 +50,12 @@ OffsetClass = Literal[
     "compacted",
     "acknowledged",
     "deleted_before_upload",
+    "expired",
 ]
-"""What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it."""
+"""What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it.
+
+``expired`` offsets were removed by retention: from the table with their date, or from raw before the table began.
+"""
 
 EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
 """... or that earlier rows hold no more, and which offsets of a branch were cut off."""
@@ -214,26 +222,29 @@ def landed_in(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Land
     ``files`` of the result are those that evidence was found for. The offsets are hulls: rows of other files may lie
     between.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wanted = pa.array(sorted(files), pa.string())
     offsets: dict[tuple[int, int], Intervals] = {}
     found: set[str] = set()
     aside: list[SetAside] = []
     rows = total = 0
-    classes = pa.array(PARSED)
-    for _, table in evidence_that_counts(lake, landed):
-        chosen = table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted)))
-        for row in chosen.to_pylist():
-            if row["class"] != "landed":
-                aside.append(_set_aside(row))
-            key = row["incarnation"], row["partition"]
-            offsets[key] = offsets.get(key, Intervals()) | Intervals([(row["first"], row["next"])])
-            rows += row["rows"]
-            total = combine(total, int.from_bytes(row["hash128"], "big"))
-            found.add(row["file"])
+    for row in rows_of(lake, landed, files):
+        if row["class"] != "landed":
+            aside.append(_set_aside(row))
+        key = row["incarnation"], row["partition"]
+        offsets[key] = offsets.get(key, Intervals()) | Intervals([(row["first"], row["next"])])
+        rows += row["rows"]
+        total = combine(total, int.from_bytes(row["hash128"], "big"))
+        found.add(row["file"])
     return Landed(offsets, rows, total, frozenset(found), tuple(aside))
+
+
+def rows_of(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The rows of landed, quarantined and filtered offsets that name one of ``files``, attempt by attempt."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted, classes = pa.array(sorted(files), pa.string()), pa.array(PARSED)
+    for _, table in evidence_that_counts(lake, landed):
+        yield from table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted))).to_pylist()
 
 
 def _to_bytes(table: pa.Table) -> bytes:

@@ -40,6 +40,18 @@ class BatchWindow(Settings):
     age: Duration = timedelta(seconds=60)
 
 
+class RetentionSettings(Settings):
+    """How long a topic is kept; what is not set is kept for ever, and nothing goes before ``apply`` says so.
+
+    ``table`` counts from a date's end. ``raw`` is the backfill window: for so long after its upload, and after its last
+    record, a segment can be converted again.
+    """
+
+    table: Duration | None = Field(default=None, ge=timedelta(days=1))
+    raw: Duration | None = Field(default=None, ge=timedelta(days=1))
+    apply: bool = False
+
+
 class TopicSettings(Settings):
     """How one topic is ingested."""
 
@@ -54,6 +66,7 @@ class TopicSettings(Settings):
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()
     keep: tuple[Column, ...] = ALL_COLUMNS
+    retention: RetentionSettings = RetentionSettings()
     parser: ParserSettings = BytesParser()
 
     @field_validator("time_zone")

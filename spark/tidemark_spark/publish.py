@@ -57,7 +57,7 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
                 continue  # that was a commit of its own: nothing that was read before it counts
             removes = set(change.removes)
             removed = [one for one in live if one.path in removes]
-            touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
+            touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed), *plan.dates}
             take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(lake, rebased(current, plan, change, removed))
             commit(table, ledger, change.files, removed)
@@ -102,7 +102,7 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         state = ledger.by_partition.get(part.key)
         if state is None:
             continue
-        if state.next_offset != part.landed_next or part.deleted_before_upload:
+        if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
             found = f"at {state.next_offset} by now, not at {part.landed_next}"
             raise StaleRun(f"partition {part.partition} goes on {found}")
         if state.branch != part.branch or state.leader_epoch > part.leader_epoch:
@@ -117,7 +117,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
     taken: dict[str, int] = {}
     for one in removed:
         taken[one.dt] = taken.get(one.dt, 0) + one.rows
-    touched = {*added, *taken}
+    touched = {*added, *taken, *(plan.dates if plan.kind == "retain" else ())}
     closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
     return Ledger(
         n=current.n + 1,
@@ -176,6 +176,10 @@ def _date(
     known = dates.get(dt, DateState(rows=0))
     fresh, cut = added.get(dt, 0), taken.get(dt, 0)
     update: dict[str, object] = {"rows": known.rows + fresh - cut}
+    if plan.kind == "retain":
+        if known.rows == cut:  # what has landed since the plan is the next run's
+            update |= {"state": "expired", "closed_at": plan.created_at}
+        return known.model_copy(update=update)
     if plan.kind != "rebuild" and (fresh or cut):
         update |= {"changed_at": plan.created_at}
         if known.state != "open":

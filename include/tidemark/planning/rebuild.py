@@ -14,7 +14,7 @@ from typing import Final
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.evidence import SetAside, landed_in, set_aside
 from tidemark.intervals import Interval, Intervals
-from tidemark.ledger import PartitionState, new_attempt
+from tidemark.ledger import Ledger, PartitionState, new_attempt
 from tidemark.planning.code import code_digest
 from tidemark.planning.partition import clipped
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of
@@ -33,12 +33,13 @@ def plan_rebuild(lake: Lake, dates: Iterable[str], *, attempt: int | None = None
     """How to make ``dates`` (ISO) of the table again; empty if the table has no file of them.
 
     Raises:
-        ConfigError: a date is none.
+        ConfigError: a date is none, or retention took it from the table.
         ContinuityError: raw does not hold all their offsets any more, or no evidence names one of their files.
     """
     wanted = tuple(sorted({_checked(one) for one in dates}))
     table = open_table(lake)
     ledger = ledger_of(lake, table)
+    _check_there(lake, ledger, wanted)
     removes = [one.path for one in live_files(table) if one.dt in wanted] if table is not None else []
     supersedes = files_by_date(one for one in set_aside(lake, ledger.landed) if one.dt in wanted)
     landed = landed_in(lake, ledger.landed, [*removes, *(file for files in supersedes.values() for file in files)])
@@ -79,6 +80,14 @@ def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
     return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
 
 
+def _check_there(lake: Lake, ledger: Ledger, wanted: Iterable[str]) -> None:
+    """Raise ConfigError if retention has taken one of the dates from the table."""
+    gone = [dt for dt in wanted if dt in ledger.dates and ledger.dates[dt].state == "expired"]
+    if gone:
+        rule = f"retention took {', '.join(gone)} from {lake.url}, which a rebuild would undo; leave them out"
+        raise ConfigError("dates", [("", rule)])
+
+
 def _checked(text: str) -> str:
     try:
         return date.fromisoformat(text).isoformat()
@@ -101,7 +110,7 @@ def _plan_partition(
         lineage = whole_lineage(newest, lineage, segments)
         found, hole = cover(segments, lineage, Intervals([span]))
         if hole:
-            raise ContinuityError(f"{part.keys.folder}: raw holds no offsets {hole.start} to {hole.end} any more")
+            raise ContinuityError(f"{part.keys.folder}: {_gone(raw, part, hole)}")
         pieces += found
         deciding += _deciding(raw, part, span, segments, watermark.next_offset, newest)
     start, end = pieces[0].start, pieces[-1].end
@@ -117,6 +126,12 @@ def _plan_partition(
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
     )
     return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
+
+
+def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
+    what = f"raw holds no offsets {hole.start} to {hole.end - 1} any more"
+    tombstone = raw.removal(part, hole.start)
+    return f"{what}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else what
 
 
 def _deciding(
