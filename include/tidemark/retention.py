@@ -14,15 +14,13 @@ from pydantic import AwareDatetime, Field
 from tidemark.config import Duration
 from tidemark.errors import FormatError
 from tidemark.store import put_once
-from tidemark.stored import Part, StoredObject
+from tidemark.stored import Part, StoredObject, stamp
 from tidemark.table import Lake
 
 REVIEW: Final = timedelta(days=1)
 """How long what goes stands in a report before it goes."""
 
 Subject = Literal["table", "raw"]
-
-_TIME: Final = "%Y%m%dT%H%M%S"
 
 
 class DateGoes(Part):
@@ -97,8 +95,7 @@ def write_report(lake: Lake, report: RetentionReport) -> str:
 
 def report_key(lake: Lake, report: RetentionReport) -> str:
     """Where ``report`` lies."""
-    at = f"{report.at:{_TIME}}{report.at.microsecond // 1000:03d}Z"
-    return f"{lake.keys.retention(report.subject)}{at}-{report.ledger_n}.json"
+    return f"{lake.keys.retention(report.subject)}{stamp(report.at)}-{report.ledger_n}.json"
 
 
 def reviewed(lake: Lake, subject: Subject, now: datetime) -> tuple[str, RetentionReport] | None:
@@ -107,8 +104,8 @@ def reviewed(lake: Lake, subject: Subject, now: datetime) -> tuple[str, Retentio
     Raises:
         FormatError: it does not parse, or is another topic's.
     """
-    limit = f"{lake.keys.retention(subject)}{now - REVIEW:{_TIME}}"
-    keys = [one.key for one in lake.store.list(lake.keys.retention(subject)) if one.key < limit]
+    folder, limit = lake.keys.retention(subject), stamp(now - REVIEW)
+    keys = [one.key for one in lake.store.list(folder) if one.key.removeprefix(folder).partition("-")[0] <= limit]
     if not keys:
         return None
     found = RetentionReport.from_bytes(lake.store.get(keys[-1]).body, keys[-1])

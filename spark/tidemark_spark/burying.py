@@ -14,6 +14,7 @@ from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.layout import PartitionKeys
 from tidemark.store import Store, put_once
 from tidemark.store.base import ObjectInfo
+from tidemark.stored import stamp
 from tidemark.tombstones import RemovedSegment, Tombstone
 
 MANIFEST = "manifest.json"
@@ -21,9 +22,8 @@ MANIFEST = "manifest.json"
 
 def bury(store: Store, keys: PartitionKeys, tombstone: Tombstone) -> bool:
     """Write ``tombstone`` and delete its segments; false if it stopped at one whose manifest is another by now."""
-    time = f"{tombstone.at:%Y%m%dT%H%M%S}{tombstone.at.microsecond // 1000:03d}Z"
-    control = tombstones.control_of(keys)
-    key = control.tombstone(keys.place, keys.partition, tombstone.start, tombstone.end, time)
+    control, at = tombstones.control_of(keys), stamp(tombstone.at)
+    key = control.tombstone(keys.place, keys.partition, tombstone.start, tombstone.end, at)
     put_once(store, key, tombstone.to_bytes())
     return all(_removed(store, keys, one) for one in tombstone.segments)
 
