@@ -37,7 +37,7 @@ class DateGoes(Part):
 class PartitionGoes(Part):
     """The segments of ``[start, end)`` that may go, and why what follows stays; ``removed_to`` is how far they went.
 
-    ``leftover`` objects are those of an earlier retention that was killed.
+    ``leftover`` objects are those that an earlier run, which was killed, should have deleted.
     """
 
     incarnation: int = Field(ge=0)
@@ -81,7 +81,7 @@ class RetentionReport(StoredObject):
             if one.segments:
                 line += f"{one.segments} segments past, offsets {one.start} to {one.end - 1}, {one.bytes} bytes"
                 line += f", removed up to {one.removed_to - 1}; " if one.removed_to else "; "
-            line += f"{one.leftover} objects left over removed; " if one.leftover else ""
+            line += f"{one.leftover} objects that an earlier run left; " if one.leftover else ""
             lines.append(line + one.stays)
         return "\n".join(lines)
 

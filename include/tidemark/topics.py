@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
 
 from tidemark.config import Duration, Settings, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl
@@ -49,7 +49,7 @@ class RetentionSettings(Settings):
 
     table: Duration | None = Field(default=None, ge=timedelta(days=1))
     raw: Duration | None = Field(default=None, ge=timedelta(days=1))
-    apply: bool = False
+    apply: StrictBool = False
 
 
 class TopicSettings(Settings):

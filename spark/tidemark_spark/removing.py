@@ -76,11 +76,11 @@ def _classed(standing: Standing) -> dict[tuple[int, int], Classed]:
 
 def _busy(lake: Lake, standing: Standing) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
-    since, landed = utc_now() - RUN_LIMIT - MARGIN, frozenset(standing.ledger.landed)
+    since = utc_now() - RUN_LIMIT - MARGIN
     found: set[str] = set()
+    done = {lake.keys.attempt(one) for one in standing.ledger.landed}
     for key in [one.key for one in lake.store.list(lake.keys.attempts) if one.modified >= since]:
-        plan = read_plan(lake, key)
-        if plan.attempt not in landed and plan.created_at >= since:
+        if key not in done and (plan := read_plan(lake, key)).created_at >= since:
             found.update(one.key for task in plan.tasks for one in task.ranges if not one.quarantined)
     return frozenset(found)
 

@@ -271,7 +271,7 @@ def test_ingestion_goes_on_and_audits_prove_by_evidence(world: World) -> None:
 def test_a_rebuild_of_what_is_gone_names_the_tombstone(world: World) -> None:
     remove(world)
     [stone] = tombstones.listed(world.raw.store, world.raw.keys())
-    with pytest.raises(ContinuityError, match=rf"no offsets 0 to 11 any more: retention removed them, see {stone.key}"):
+    with pytest.raises(ContinuityError, match=rf"no offsets 0 to 12 any more: retention removed them, see {stone.key}"):
         plan_rebuild(world.lake, [PAST])
 
 
@@ -304,6 +304,28 @@ def test_the_source_reads_what_there_is(world: World) -> None:
     reader = SegmentReader(world.lake, SCHEMA, Bounds(), committed=True, fail_on_loss=True)
     found = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert [offset for one in found for offset in one.column("kafka_offset").to_pylist()] == [12, 13, 14]
+
+
+def test_a_partition_of_which_nothing_goes_takes_four_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/scale.md has it; of those that may go, the manifests are read besides."""
+    remove(world)
+    asked: list[str] = []
+
+    def watch(name: str) -> None:
+        real = getattr(LocalStore, name)
+
+        def watched(store: LocalStore, key: str, **options: Any) -> Any:
+            asked.extend([key] if "orders-0/" in key else [])
+            return real(store, key, **options)
+
+        monkeypatch.setattr(LocalStore, name, watched)
+
+    watch("get")
+    watch("list")
+    judged(world)
+    keys = world.raw.keys()
+    folders = ["_tombstones/east/orders-0/", keys.folder]
+    assert sorted(asked) == sorted([*folders, keys.watermark, keys.segment(12, "manifest.json")])
 
 
 # Kills and races.

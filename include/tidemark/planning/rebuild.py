@@ -129,7 +129,7 @@ def _plan_partition(
 
 
 def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
-    what = f"raw holds no offsets {hole.start} to {hole.end - 1} any more"
+    what = f"raw holds no offsets {hole.start} to {hole.end} any more"
     tombstone = raw.removal(part, hole.start)
     return f"{what}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else what
 
