@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from tidemark import tombstones
 from tidemark.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys
@@ -73,7 +74,7 @@ class Search:
             with lock:
                 segment = remote.segments.get(log.base_offset)
             stale = segment.log_etag != log.info.etag if segment else log.base_offset not in named
-            if stale and self._is_wanted(log, wanted):
+            if stale and self._is_wanted(log, wanted) and log.base_offset not in tombstones.removed(store, keys):
                 self._rebuild(log, wanted, remote, lock)
         left = wanted.holes()
         if left:

@@ -60,6 +60,7 @@ class AuditedPartition(Part):
 
     ``by_evidence`` are the offsets whose raw is gone: their rows are proved by the hashes in the evidence.
     ``without_segment`` are those that no segment ever held: deleted before upload, or acknowledged as lost.
+    ``expired`` are those that retention took from the table: raw, where it is there, proves their records.
     ``other_settings`` are those that landed with other settings than the topics file has now: their records are
     compared with raw, and their dates and classes with the evidence alone.
     """
@@ -71,6 +72,7 @@ class AuditedPartition(Part):
     by_raw: int = Field(ge=0)
     by_evidence: tuple[tuple[int, int], ...] = ()
     without_segment: int = Field(default=0, ge=0)
+    expired: int = Field(default=0, ge=0)
     other_settings: int = Field(default=0, ge=0)
 
 
@@ -111,6 +113,8 @@ class AuditReport(StoredObject):
                 line += f"; {gone} proved by evidence, as raw is gone: {spans}"
             if one.without_segment:
                 line += f"; {one.without_segment} that no segment held"
+            if one.expired:
+                line += f"; {one.expired} that retention took from the table"
             if one.other_settings:
                 line += f"; {one.other_settings} landed with other settings: their dates were compared with evidence"
             lines.append(line)

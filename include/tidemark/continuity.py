@@ -18,6 +18,9 @@ from tidemark.table import Lake
 CLASSES: Final[tuple[str, ...]] = get_args(OffsetClass)
 """What the offsets below a partition's next one can have become."""
 
+DATED: Final = (*PARSED, "expired")
+"""... and those of them that are of a date."""
+
 Key = tuple[int, int]
 
 
@@ -105,7 +108,7 @@ def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
         "landed": landed,
         "balanced": landed == rows,
         "partitions": [
-            {"incarnation": key[0], "partition": key[1], **{name: counts[name] for name in PARSED}}
+            {"incarnation": key[0], "partition": key[1], **{name: counts[name] for name in DATED}}
             for key, counts in sorted(parts.items())
         ],
     }

@@ -17,10 +17,14 @@ offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one clas
 sum of ``rows`` over the rows of an ingest is what it moved its partitions on by, if those of class ``superseded``
 without a file are taken off, and ``truncated`` ones left out.
 
+Retention writes a row of class ``expired`` for each row of a date that it takes from the table, with all that the row
+says but its file.
+
 ``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; null but for landed,
-quarantined and filtered rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null where no
-segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's timestamp, and null where
-that is not sane. ``file`` of quarantined rows lies below the quarantine's folder; that of filtered rows is but a name.
+quarantined, filtered and expired rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null
+where no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's timestamp, and
+null where that is not sane. ``file`` of quarantined rows lies below the quarantine's folder; that of filtered rows is
+but a name.
 """
 
 from __future__ import annotations
@@ -44,8 +48,12 @@ OffsetClass = Literal[
     "compacted",
     "acknowledged",
     "deleted_before_upload",
+    "expired",
 ]
-"""What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it."""
+"""What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it.
+
+``expired`` offsets were removed by retention: from the table with their date, or from raw before the table began.
+"""
 
 EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
 """... or that earlier rows hold no more, and which offsets of a branch were cut off."""

@@ -178,6 +178,15 @@ class ControlKeys:
         """The folder of what diverging segments replaced under ``epoch``."""
         return f"{self._under('_superseded')}{place}-{partition}/{epoch}/"
 
+    def tombstones(self, place: str, partition: int) -> str:
+        """The folder of what retention removed of a partition; it lies in the partition's own store and prefix."""
+        return f"{self._under('_tombstones')}{place}-{partition}/"
+
+    def tombstone(self, place: str, partition: int, start: int, end: int, at: str) -> str:
+        """The segments between ``start`` and ``end`` that retention removed at the time ``at``."""
+        digits = f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"
+        return f"{self.tombstones(place, partition)}{digits}-{at}.json"
+
     def acknowledgements(self, place: str, partition: int) -> str:
         """The folder of what people said about gaps of a partition."""
         return f"{self._under('_acks')}{place}-{partition}/"
@@ -247,6 +256,10 @@ class TableKeys:
     def result(self, attempt: int) -> str:
         """What a run did, for the scheduler that started it."""
         return self._state("results", f"{attempt}.json")
+
+    def retention(self, subject: str) -> str:
+        """The folder of retention's reports on ``subject``: ``table`` or ``raw``."""
+        return self._state("retention", subject) + "/"
 
     @property
     def audits(self) -> str:

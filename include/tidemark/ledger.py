@@ -52,10 +52,11 @@ class DateState(Part):
 
     ``late_rows`` came after it was closed, each time. ``changed_at`` is when the last run that landed rows of it was
     planned, ``closed_at`` when it was last found closed. Of ``final_incomplete``, ``unfinished`` partitions were waited
-    for in vain, and ``outstanding`` offsets of them were known not to be landed.
+    for in vain, and ``outstanding`` offsets of them were known not to be landed. Of an ``expired`` date retention took
+    all rows, at ``closed_at``; rows that land later reopen it, until retention takes them, too.
     """
 
-    state: Literal["open", "final", "final_incomplete", "reopened"] = "open"
+    state: Literal["open", "final", "final_incomplete", "reopened", "expired"] = "open"
     rows: int = Field(ge=0)
     late_rows: int = Field(default=0, ge=0)
     changed_at: AwareDatetime | None = None
@@ -98,7 +99,7 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild", "replay", "sweep", "compact"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "sweep"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)

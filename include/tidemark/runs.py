@@ -18,7 +18,7 @@ from tidemark.ledger import Closing
 from tidemark.manifest import LineagePairs, OpenTransaction
 from tidemark.stored import Part, StoredObject
 
-RunKind = Literal["ingest", "rebuild", "replay", "sweep", "compact"]
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "sweep"]
 
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
@@ -107,7 +107,8 @@ class Cut(Part):
 class PartitionPlan(Part):
     """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
 
-    ``branch`` is the ledger's. With a ``cut`` the run starts below the ledger's next offset.
+    ``branch`` is the ledger's. With a ``cut`` the run starts below the ledger's next offset. ``expired`` offsets were
+    removed from raw before the table's first run.
     """
 
     incarnation: int
@@ -122,6 +123,7 @@ class PartitionPlan(Part):
     gaps: tuple[Gap, ...] = ()
     acknowledged: tuple[tuple[int, int], ...] = ()
     deleted_before_upload: tuple[tuple[int, int], ...] = ()
+    expired: tuple[tuple[int, int], ...] = ()
     branch: int = 0
     cut: Cut | None = None
 
@@ -146,6 +148,9 @@ class RunPlan(StoredObject):
     their date (empty for rows without one): always all of a date that hold. An ingest has both for its partitions that
     leave a branch, see :class:`Cut`. ``closes`` are dates that the ledger and the watermark indexes show to be
     complete, or overdue; each closes unless its rows have changed since.
+
+    A run of retention (``retain``) only takes away: ``removes`` and ``supersedes`` are all that ``dates`` hold, and
+    their refused rows.
 
     A sweep puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
 

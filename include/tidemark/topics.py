@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
 
 from tidemark.config import Duration, Settings, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl
@@ -47,6 +47,18 @@ class Compaction(Settings):
     files: int = Field(default=32, ge=2)
 
 
+class RetentionSettings(Settings):
+    """How long a topic is kept; what is not set is kept for ever, and nothing goes before ``apply`` says so.
+
+    ``table`` counts from a date's end. ``raw`` is the backfill window: for so long after its upload, and after its last
+    record, a segment can be converted again.
+    """
+
+    table: Duration | None = Field(default=None, ge=timedelta(days=1))
+    raw: Duration | None = Field(default=None, ge=timedelta(days=1))
+    apply: StrictBool = False
+
+
 class TopicSettings(Settings):
     """How one topic is ingested."""
 
@@ -62,6 +74,7 @@ class TopicSettings(Settings):
     batch: BatchWindow = BatchWindow()
     compaction: Compaction = Compaction()
     keep: tuple[Column, ...] = ALL_COLUMNS
+    retention: RetentionSettings = RetentionSettings()
     parser: ParserSettings = BytesParser()
 
     @field_validator("time_zone")

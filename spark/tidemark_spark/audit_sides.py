@@ -117,6 +117,7 @@ class Said:
         self.passed: dict[tuple[int, str], list[Interval]] = {}
         self.passed_rows: dict[tuple[int, str], int] = {}
         self.counted: dict[int, int] = {}
+        self.expired: dict[int, int] = {}
         self._configurations: dict[int, set[str]] = {}
         self._never: set[int] = set()
         for row, configuration in part.evidence:
@@ -127,7 +128,9 @@ class Said:
             self._configurations.setdefault(span.start, set()).add(configuration)
             if row.segment is None:
                 self._never.add(span.start)
-            elif row.offset_class in PARSED:
+            elif row.offset_class in PARSED or row.offset_class == "expired":
+                if row.offset_class == "expired":
+                    self.expired[span.start] = self.expired.get(span.start, 0) + row.rows
                 at = row.offset_class, row.dt.isoformat() if row.dt else ""
                 sums = self.spans.setdefault(span.start, {})
                 rows, total = sums.get(at, (0, 0))
@@ -142,6 +145,13 @@ class Said:
     def segmentless(self, span: Interval) -> bool:
         """Whether no segment ever held the offsets of ``span``."""
         return span.start in self._never
+
+    def records_alone(self, lake: Lake, span: Interval) -> bool:
+        """Whether raw can prove the records of ``span``, and not what became of them.
+
+        They landed with other settings than the topics file has now, or retention has taken some from the table.
+        """
+        return span.start in self.expired or self.other_settings(lake, span)
 
     def other_settings(self, lake: Lake, span: Interval) -> bool:
         """Whether rows of ``span`` landed with other settings than the topics file has now."""

@@ -23,7 +23,7 @@ from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan
 from tidemark.standing import Standing
 from tidemark.store import put_once
-from tidemark.stored import utc_now
+from tidemark.stored import stamp, utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
 from tidemark_spark.accounts import HASHED, Account
 from tidemark_spark.audit_sides import (
@@ -76,8 +76,7 @@ def audit(lake: Lake, examine: Examine, dates: Collection[str] = ()) -> AuditRep
 
 def write_report(lake: Lake, report: AuditReport) -> str:
     """Write ``report`` and return its key."""
-    key = f"{lake.keys.audits}{report.started_at:%Y%m%dT%H%M%S}{report.started_at.microsecond // 1000:03d}Z"
-    key = f"{key}-{report.ledger_n}.json"
+    key = f"{lake.keys.audits}{stamp(report.started_at)}-{report.ledger_n}.json"
     put_once(lake.store, key, report.to_bytes())
     return key
 
@@ -254,11 +253,11 @@ class _Audit:
                 by_evidence.append(span)
             elif by_raw:
                 self._check_evidence(part, span, evidence, said)
-            by_raw = by_raw and not said.other_settings(self._lake, span)
+            by_raw = by_raw and not said.records_alone(self._lake, span)
             keys = {*evidence, *part.file_sums.get(span.start, ())}
             keys |= {*part.raw_sums.get(span.start, ())} if by_raw else set()
             for key in sorted(keys):
-                if key[0] == "filtered" or part.unread & said.files.get((span.start, *key), set()):
+                if key[0] in {"filtered", "expired"} or part.unread & said.files.get((span.start, *key), set()):
                     continue
                 located += self._check_rows(
                     part, span, key, evidence.get(key), by_raw=by_raw, said=said, locate=located < _LOCATED
@@ -276,7 +275,7 @@ class _Audit:
     def _check_evidence(self, part: Part, span: Interval, evidence: dict[At, tuple[int, int]], said: Said) -> None:
         """The evidence against raw."""
         raw_sums = part.raw_sums.get(span.start, {})
-        if said.other_settings(self._lake, span):
+        if said.records_alone(self._lake, span):
             # Their dates and classes may be others by now; the records must be the same.
             records, told = Account(), Account()
             for one in raw_sums.values():
@@ -409,6 +408,7 @@ class _Audit:
                 by_raw=(chosen - proved - never).size,
                 by_evidence=tuple(proved),
                 without_segment=(chosen & never).size,
+                expired=sum(said.expired.get(start, 0) for start in starts),
                 other_settings=sum(one.end - one.start for one in part.chosen if said.other_settings(self._lake, one)),
             )
         )

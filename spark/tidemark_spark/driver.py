@@ -21,6 +21,7 @@ from tidemark.store import put_once
 from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_table
 from tidemark_spark.compacting import evidence_of_merged
 from tidemark_spark.delta import check_columns
+from tidemark_spark.expired import expired
 from tidemark_spark.job import Execute, Job, Outcome
 from tidemark_spark.marks import mend
 from tidemark_spark.publish import check_fresh, check_untampered, publish
@@ -67,7 +68,9 @@ def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         outcomes = execute(Job.of(lake, plan), plan.tasks) if plan.tasks else []
     with _timed(seconds, "publish"):
         change = settle(plan, outcomes)
-        if plan.kind in {"rebuild", "replay"}:
+        if plan.kind == "retain":
+            change = change._replace(evidence=tuple(expired(lake, plan)))
+        elif plan.kind in {"rebuild", "replay"}:
             change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
             raise StaleRun(_why(outcomes))

@@ -35,7 +35,7 @@ def mend(lake: Lake, ledger: Ledger, dates: Iterable[str]) -> None:
     since = utc_now() - _RECENT
     wanted = set(dates)
     states = {dt: one for dt, one in ledger.dates.items() if dt in wanted or _is_recent(one, since)}
-    take_away(lake, [dt for dt, one in states.items() if one.state == "reopened"])
+    take_away(lake, [dt for dt, one in states.items() if one.state in {"reopened", "expired"}])
     put = [dt for dt, one in states.items() if one.closed]
     if any(in_parallel(lambda dt: _put(lake, dt), put)):
         now = committed_ledger(lake).dates

@@ -60,9 +60,8 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             schema = widened(lake, table)
             if schema is not None and len(removed) < len(live):
                 raise StaleRun("rows of the narrower type have landed since the plan")
-            if plan.moves_rows:
-                touched = {*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)}
-                take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
+            touched = _touched(plan, [*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)])
+            take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(lake, rebased(current, plan, change, removed))
             commit(table, ledger, change.files, removed, schema)
         except (DeltaError, OSError, StoreError) as error:
@@ -106,7 +105,7 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         state = ledger.by_partition.get(part.key)
         if state is None:
             continue
-        if state.next_offset != part.landed_next or part.deleted_before_upload:
+        if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
             found = f"at {state.next_offset} by now, not at {part.landed_next}"
             raise StaleRun(f"partition {part.partition} goes on {found}")
         if state.branch != part.branch or state.leader_epoch > part.leader_epoch:
@@ -121,7 +120,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
     taken: dict[str, int] = {}
     for one in removed:
         taken[one.dt] = taken.get(one.dt, 0) + one.rows
-    touched = {*added, *taken} if plan.moves_rows else set()
+    touched = _touched(plan, [*added, *taken])
     closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
     return Ledger(
         n=current.n + 1,
@@ -142,6 +141,11 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
         code=plan.code,
         committed_at=utc_now(),
     )
+
+
+def _touched(plan: RunPlan, dates: Iterable[str]) -> set[str]:
+    """The dates whose rows change, given those that get or lose files."""
+    return {*dates, *(plan.dates if plan.kind == "retain" else ())} if plan.moves_rows else set()
 
 
 def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
@@ -180,6 +184,10 @@ def _date(
     known = dates.get(dt, DateState(rows=0))
     fresh, cut = added.get(dt, 0), taken.get(dt, 0)
     update: dict[str, object] = {"rows": known.rows + fresh - cut}
+    if plan.kind == "retain":
+        if known.rows == cut:  # what has landed since the plan is the next run's
+            update |= {"state": "expired", "closed_at": plan.created_at}
+        return known.model_copy(update=update)
     if plan.kind != "rebuild" and (fresh or cut):
         update |= {"changed_at": plan.created_at}
         if known.state != "open":

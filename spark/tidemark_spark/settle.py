@@ -78,10 +78,11 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     passed = acknowledged.clip(part.start, at)
     evidence = [
         *(_without_segment(part, "deleted_before_upload", *one) for one in part.deleted_before_upload),
+        *(_without_segment(part, "expired", *one) for one in part.expired),
         *(_without_segment(part, "acknowledged", *one) for one in passed),
         *(row for one in kept for row in one.evidence),
     ]
-    covered = at - part.start + Intervals(part.deleted_before_upload).size
+    covered = at - part.start + Intervals((*part.deleted_before_upload, *part.expired)).size
     _check_sum(plan, part, evidence, covered)
     files = tuple(file for one in kept for file in one.files)
     state = _state(plan, part, at, stop)

@@ -54,7 +54,12 @@ def test_known_keys() -> None:
     assert control.incarnations("t") == "ts/_topics/c/t.json"
     assert control.acknowledgement("t", 0, 5, 9) == "ts/_acks/c/t-0/5-9.json"
     assert control.superseded("t", 0, 4) == "ts/_superseded/c/t-0/4/"
+    spans = "00000000000000000005-00000000000000000009"
+    assert control.tombstone("t", 0, 5, 9, "20261120T120000000Z") == (
+        f"ts/_tombstones/c/t-0/{spans}-20261120T120000000Z.json"
+    )
     table = TableKeys("", "c", "t", "tab")
+    assert table.retention("raw") == "_tidemark/c/t/retention/raw/"
     assert table.ledger(3, 99) == "_tidemark/c/t/ledger/3-99.json"
     assert (table.root, table.quarantine) == ("tab", "tab__quarantine")
 

@@ -38,6 +38,21 @@ def test_defaults_and_overrides() -> None:
     assert deployment.lake_store == "s3://lake"
 
 
+def test_nothing_is_removed_unless_a_topic_says_so() -> None:
+    default = read(GOOD).topic("orders")
+    assert (default.retention.table, default.retention.raw, default.retention.apply) == (None, None, False)
+    kept = read(GOOD.replace("table: sales,", "table: sales, retention: {table: 400d, raw: 30d, apply: true},"))
+    found = kept.topic("orders")
+    assert (found.retention.table, found.retention.raw) == (timedelta(days=400), timedelta(days=30))
+    assert found.digest == default.digest, "no row depends on it"
+
+
+@pytest.mark.parametrize("wrong", ["raw: 23h", "table: 0d", "raw: for ever", "apply: 1", "quarantine: 9d"])
+def test_a_wrong_policy_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match=rf"topics\.1\.retention\.{wrong.partition(':')[0]}"):
+        read(GOOD.replace("table: sales,", f"table: sales, retention: {{{wrong}}},"))
+
+
 def test_the_environment_overrides_the_file() -> None:
     deployment = read(GOOD, TIDEMARK__STORE__PATH_STYLE="true", TIDEMARK__LAKE="s3://other", HOME="/")
     assert deployment.store.path_style

@@ -26,9 +26,11 @@ KEPT = [WATERMARK, f"{PREFIX}/_superseded/test-cluster/orders-0/3/a.log", f"{PRE
 
 
 def statements(name: str) -> list[dict[str, object]]:
-    """A policy's statements for bucket ``raw`` and our prefix."""
+    """A policy's statements for the buckets ``raw`` and ``lake``, and our prefixes."""
     text = (POLICIES / f"{name}.json").read_text(encoding="utf-8")
-    document = json.loads(text.replace("<bucket>", "raw").replace("<prefix>", PREFIX))
+    for name, value in {"<bucket>": "raw", "<prefix>": PREFIX, "<lake>": "lake", "<tables>": "tables"}.items():
+        text = text.replace(name, value)
+    document = json.loads(text)
     assert document["Version"] == "2012-10-17"
     found: list[dict[str, object]] = document["Statement"]
     return found

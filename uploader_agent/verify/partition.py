@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from tidemark import tombstones
 from tidemark.intervals import Intervals
 from tidemark.layout import PartitionKeys
 from tidemark.records import Lineage
@@ -86,6 +87,7 @@ class _Verification:
             self._tell_history(stored)
         for checked in self._check_segments(store, keys, live):
             self._take(checked)
+        self._covered |= tombstones.removed(store, keys)  # by retention, and no hole
         if stored is not None:
             self._tell_holes(stored, keys)
         self._tell_lag(stored)

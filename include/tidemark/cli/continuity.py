@@ -11,8 +11,7 @@ import typer
 
 from tidemark.cli.answers import opened
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
-from tidemark.continuity import CLASSES, continuity_of
-from tidemark.evidence import PARSED
+from tidemark.continuity import CLASSES, DATED, continuity_of
 
 
 def _dates(values: list[str] | None) -> list[str]:
@@ -58,8 +57,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         for held in one["held_by"]:
             yield f"{name}: held by the open transaction of producer {held['producer_id']} from {held['first_offset']}"
     for one in found["dates"]:
-        counts = {name: sum(part[name] for part in one["partitions"]) for name in PARSED}
-        told = ", ".join(f"{count} {name}" for name, count in counts.items())
+        counts = {name: sum(part[name] for part in one["partitions"]) for name in DATED}
+        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name != "expired")
         yield f"{one['dt']}: {told}" + ("" if one["balanced"] else f"; and the ledger says {one['rows']} rows")
 
 

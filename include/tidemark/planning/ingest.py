@@ -128,7 +128,8 @@ def _decide(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, limit
     lineage = Lineage(watermark.lineage)
     left = left_at(watermark, state)
     back = None if state is None or left is None else rewind(lake, raw, part, state, watermark, left)
-    known = Known(*part.key, watermark, state, [])
+    first = watermark.start_offset if state else raw.first(part, watermark.start_offset)
+    known = Known(*part.key, watermark, state, [], first=first)
     if back:
         known = replace(known, cut=back.cut, from_offset=back.start)
     if state and (state.gaps or back):

@@ -21,8 +21,9 @@ from tidemark.watermark import Watermark
 class Known:
     """All that the store and the ledger say about a partition. ``complete`` as in :class:`~.raw.Window`.
 
-    ``cut`` is how it may leave the branch that has landed, where the newest lineage wants that, and ``from_offset`` the
-    offset to start from then.
+    ``first`` is where raw begins by now, for a partition of which nothing has landed. ``cut`` is how it may
+    leave the branch that has landed, where the newest lineage wants that, and ``from_offset`` the offset to start from
+    then.
     """
 
     incarnation: int
@@ -35,6 +36,7 @@ class Known:
     acknowledged: Intervals = field(default_factory=Intervals)
     cut: Cut | None = None
     from_offset: int = 0
+    first: int = 0
 
     @property
     def start(self) -> int:
@@ -44,7 +46,7 @@ class Known:
     @property
     def landed_next(self) -> int:
         """The first offset without a class."""
-        return self.state.next_offset if self.state else self.watermark.start_offset
+        return self.state.next_offset if self.state else max(self.first, self.watermark.start_offset)
 
     @property
     def lineage(self) -> Lineage:
@@ -70,7 +72,7 @@ def decide(known: Known) -> Decision:
     left = left_at(known.watermark, known.state)
     if left is not None and known.cut is None:
         return _held(known, (_cut_off(known, left),))
-    start, lineage = known.start, known.lineage
+    start, lineage, began = known.start, known.lineage, known.watermark.start_offset
     goal = known.watermark.next_offset
     if not known.complete:
         goal = min(goal, max(one.end for one in known.segments))
@@ -93,7 +95,8 @@ def decide(known: Known) -> Decision:
         held_by=held_by,
         gaps=_gaps(known, hole, end),
         acknowledged=tuple(acknowledged.clip(start, max(start, end))),
-        deleted_before_upload=() if known.state or start == 0 else ((0, start),),
+        deleted_before_upload=() if known.state or began == 0 else ((0, began),),
+        expired=() if known.state or start == began else ((began, start),),
         branch=known.state.branch if known.state else 0,
         cut=known.cut,
     )
@@ -108,7 +111,7 @@ def clipped(pieces: Iterable[Piece], end: int) -> list[Piece]:
 def changes_anything(plan: PartitionPlan, state: PartitionState | None) -> bool:
     """Whether the plan would leave the partition in another state."""
     if state is None:
-        return plan.end > plan.start or bool(plan.gaps or plan.held_by or plan.deleted_before_upload)
+        return plan.end > plan.start or bool(plan.gaps or plan.held_by or plan.deleted_before_upload or plan.expired)
     same_gaps = {_identity(gap) for gap in plan.gaps} == {_identity(gap) for gap in state.gaps}
     moves = plan.end > plan.start or plan.cut is not None
     return moves or not same_gaps or plan.held_by != state.held_by

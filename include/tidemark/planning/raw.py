@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
+from tidemark import tombstones
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, FormatError, NotFound
 from tidemark.gaps import Acknowledgement
@@ -132,16 +133,37 @@ class RawTopic:
 
     def watermark(self, part: RawPartition) -> Watermark | None:
         """The partition's watermark; None while nothing contiguous is uploaded."""
+        marks = self.marks(part)
+        return marks[1] if marks else None
+
+    def marks(self, part: RawPartition) -> tuple[int, Watermark] | None:
+        """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
         key = part.keys.watermark
         try:
-            _, found = parse(self._store(part.keys.endpoint.store).get(key).body, key)
+            line_1, found = parse(self._store(part.keys.endpoint.store).get(key).body, key)
         except NotFound:
             return None
         if found is None:
             raise FormatError(key, "has no second line: Pinterest's uploader wrote it; say writer 'pinterest'")
         if found.topic_id != part.topic_id:
             raise FormatError(key, f"topic id is {found.topic_id}, and that of this incarnation {part.topic_id}")
-        return found
+        return line_1, found
+
+    def first(self, part: RawPartition, start: int) -> int:
+        """Where raw begins: at ``start``, unless retention has removed what lies there."""
+        gone = tombstones.removed(self._store(part.keys.endpoint.store), part.keys)
+        end = gone.contiguous_from(start)
+        if end == start:
+            return start
+        buried = next(one for one in gone if one.end == end)
+        left = next(self._manifest_keys(part, buried.start, end), None)
+        at = part.keys.base_offset(left) if left else None
+        return max(start, at[0]) if at else end
+
+    def removal(self, part: RawPartition, offset: int) -> str | None:
+        """The key of the tombstone by which retention removed ``offset``."""
+        found = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
+        return next((one.key for one in found if one.start <= offset < one.end), None)
 
     def segments(self, part: RawPartition, start: int, end: int, lineage: Lineage, limit_bytes: int) -> Window:
         """The segments with offsets in ``[start, end)``, by base, until they have ``limit_bytes``.

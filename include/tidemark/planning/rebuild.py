@@ -14,7 +14,7 @@ from typing import Final
 
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.intervals import Interval, Intervals
-from tidemark.ledger import PartitionState, new_attempt
+from tidemark.ledger import Ledger, PartitionState, new_attempt
 from tidemark.planning.code import code_digest
 from tidemark.planning.partition import clipped
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of
@@ -36,12 +36,13 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
     Empty if there is nothing of them.
 
     Raises:
-        ConfigError: a date is none.
+        ConfigError: a date is none, or retention took it from the table.
         ContinuityError: raw does not hold all their offsets any more, or no evidence names one of their files.
     """
     chosen = None if dates is None else {_checked(one) for one in dates}
     standing = Standing.of(lake)
     ledger = standing.ledger
+    _check_there(lake, ledger, chosen or ())
     landed = standing.told(lambda dt, _: chosen is None or dt in chosen)
     removes = [one.path for one in standing.live.values() if chosen is None or one.dt in chosen]
     supersedes = files_by_date(landed.aside)
@@ -84,6 +85,14 @@ def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
     return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
 
 
+def _check_there(lake: Lake, ledger: Ledger, wanted: Iterable[str]) -> None:
+    """Raise ConfigError if retention has taken one of the dates from the table."""
+    gone = [dt for dt in wanted if dt in ledger.dates and ledger.dates[dt].state == "expired"]
+    if gone:
+        rule = f"retention took {', '.join(gone)} from {lake.url}, which a rebuild would undo; leave them out"
+        raise ConfigError("dates", [("", rule)])
+
+
 def _checked(text: str) -> str:
     try:
         return text and date.fromisoformat(text).isoformat()
@@ -106,7 +115,7 @@ def _plan_partition(
         lineage = whole_lineage(newest, lineage, segments)
         found, hole = cover(segments, lineage, Intervals([span]))
         if hole:
-            raise ContinuityError(f"{part.keys.folder}: raw holds no offsets {hole.start} to {hole.end} any more")
+            raise ContinuityError(f"{part.keys.folder}: {_gone(raw, part, hole)}")
         pieces += found
         deciding += _deciding(raw, part, span, segments, watermark.next_offset, newest)
     start, end = pieces[0].start, pieces[-1].end
@@ -122,6 +131,12 @@ def _plan_partition(
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
     )
     return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
+
+
+def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
+    what = f"raw holds no offsets {hole.start} to {hole.end} any more"
+    tombstone = raw.removal(part, hole.start)
+    return f"{what}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else what
 
 
 def _deciding(

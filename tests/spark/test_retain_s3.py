@@ -1,0 +1,95 @@
+"""Retention of raw on a real S3 server: under its own role alone, and only of the versions that were judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.test_retain_raw import bases, buried, reported
+from tests.spark.world import World
+from tests.support.paths import ROOT
+from tests.support.s3 import S3Server
+from tests.tidemark.records.build import simple
+from tests.uploader_agent.test_policies import PREFIX, statements
+from tidemark.retention import Subject
+from tidemark.store import put_once
+from tidemark.stored import utc_now
+from tidemark_spark import burying
+
+JOB = ROOT / "spark" / "jobs" / "retain.py"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with S3Server(tmp_path_factory.mktemp("s3"), users={"retention": statements("retention")}) as server:
+        yield server
+
+
+def deployed(server: S3Server, root: Path, settings: str, raw: str, lake: str) -> World:
+    """A deployment on ``server``, whoever else has clients of another one in this process."""
+    store = [f"endpoint_url: '{server.endpoint}'", "path_style: true"]
+    return World(root, settings, raw=f"s3://raw/{raw}", lake=f"s3://lake/{lake}", store=store)
+
+
+def test_it_works_under_its_own_role(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admin lands and reports; a day later the role removes, and can do nothing to the table."""
+    for name, value in server.env().items():
+        monkeypatch.setenv(name, value)
+    settings = "retention: {table: 1d, raw: 1d, apply: true}"
+    world = deployed(server, tmp_path, settings, PREFIX, "tables")
+    world.raw.now = utc_now() - timedelta(days=3)
+    for partition in (0, 1):
+        for base in (0, 3, 6):
+            world.raw.segment(simple(base), partition)
+    world.land()
+    subjects: tuple[Subject, ...] = ("raw", "table")
+    for subject in subjects:
+        reported(world, utc_now() - timedelta(days=1, minutes=1), subject, dry_run=True)
+
+    def job(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(JOB), "--topics", str(world.topics_file), "--json", *more]
+        environment = {**os.environ, **server.env("retention")}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    done = job("--only", "raw", "--by", "ada")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(one["segments"], one["removed_to"]) for one in found["partitions"]] == [(2, 6), (2, 6)]
+    assert set(bases(world)) == set(bases(world, 1)) == {6}
+    assert buried(world) == [(0, 6)]
+    world.check()
+    refused = job("--only", "table")
+    assert refused.returncode == 1
+    assert "AccessDenied" in refused.stderr
+    world.check()
+    assert len(world.rows()) == 18
+
+
+def test_what_is_replaced_meanwhile_stays(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.env().items():
+        monkeypatch.setenv(name, value)
+    world = deployed(server, tmp_path, "retention: {raw: 1d, apply: true}", "replaced", "replaced")
+    world.raw.now = utc_now() - timedelta(days=3)
+    for base in (0, 3, 6, 9):
+        world.raw.segment(simple(base))
+    world.land()
+
+    def putting(*arguments: Any) -> str:
+        world.raw.segment(simple(3), base=3)
+        return put_once(*arguments)
+
+    reported(world, utc_now() - timedelta(days=1, minutes=1), dry_run=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(burying, "put_once", putting)
+        assert reported(world, utc_now()).partitions[0].removed_to == 0
+    assert set(bases(world)) == {3, 6, 9}
+    assert {"log", "index", "manifest.json"} == bases(world)[3]
+    world.check()
