@@ -40,7 +40,7 @@ def test_every_client_codec_time_and_policy_lands_as_it_is_read(
 ) -> None:
     topics = create_topics(cluster)
     with JavaClient(cluster.version) as java:
-        written = write_all(cluster, java, topics, rng, rounds=20 if full else 1)
+        written = write_all(cluster, java, topics, rng, rounds=10 if full else 1)
         for topic in topics:
             logs = settled(cluster, topic)
             expected = consumed_of(cluster, topic.name, len(COMBINATIONS), committed=True)

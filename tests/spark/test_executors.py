@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import fastavro
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
@@ -27,7 +24,7 @@ JOB = ROOT / "spark" / "jobs" / "convert.py"
 ATTEMPT = 7
 UNRULY = "parser: {kind: function, function: 'tests.spark.unruly:sizes', columns: [{name: size, type: int32}]}"
 PARSERS = {
-    "none": "keep: [key, value, headers]",
+    "none": "time_zone: UTC",
     "json": "parser: {kind: json, columns: [{name: id, type: int64}, {name: name, type: string, path: user.name}]}",
     "avro": "parser: {kind: avro, schema: orders.avsc, framing: confluent, schemas: ids}",
     "protobuf": "parser: {kind: protobuf, descriptors: set.pb, message: shop.Order}",
@@ -81,26 +78,110 @@ def schemas(folder: Path) -> None:
 
 
 class Runs:
-    """Deployments with the same raw objects and each with a table of its own, which all have the same plan."""
+    """Deployments with the same raw objects and each with a table of its own, which all have the same plan.
+
+    What one of them makes in this process, task after task, is what all others must make: ``expected``.
+    """
 
     def __init__(self, root: Path, kind: str, settings: str) -> None:
         self._root, self._settings = root, settings
-        self._first = self.world("first")
-        upload(self._first, kind)
+        root.mkdir()
+        self._raw = f"file://{root}/raw"
+        first = self._world("first")
+        upload(first, kind)
+        plan = plan_ingest(first.lake, attempt=ATTEMPT)
+        write_plan(first.lake, plan)
+        self.tasks = len(plan.tasks)
+        assert run(first.lake, plan, in_process).status == "landed"
+        first.check()
+        self.expected = data(first)
 
-    def world(self, name: str) -> World:
-        """A deployment whose plan is written."""
-        (self._root / name).mkdir()
-        schemas(self._root / name)
-        shared = None if name == "first" else f"file://{self._root}/first/raw"
-        world = World(self._root / name, self._settings, raw=shared)
-        if name != "first":
-            write_plan(world.lake, plan_ingest(world.lake, attempt=ATTEMPT))
+    def planned(self, name: str) -> World:
+        """One more deployment, with its plan written."""
+        world = self._world(name)
+        write_plan(world.lake, plan_ingest(world.lake, attempt=ATTEMPT))
         return world
+
+    def _world(self, name: str) -> World:
+        folder = self._root / name
+        folder.mkdir()
+        schemas(folder)
+        return World(folder, self._settings, raw=self._raw)
 
 
 def data(world: World) -> dict[str, bytes]:
-    """All that a table's data files and quarantine hold, by path."""
-    root = Path(world.lake.url.removeprefix("file://")).parent
-    found = [path for path in sorted(root.rglob("*.parquet")) if "_tidemark" not in path.parts]
+    """All that a table's and its quarantine's files hold, by path."""
+    root = world.topics_file.parent / "lake"
+    found = [path for path in sorted(root.rglob("*.parquet")) if not {"_tidemark", "_delta_log"} & set(path.parts)]
     return {f"{path.relative_to(root)}": path.read_bytes() for path in found}
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are cut into many tasks."""
+    for module in (raw, ranges):
+        monkeypatch.setattr(module, "TARGET_BYTES", 1024)
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_any_parallelism_gives_the_same_bytes(tmp_path: Path, full: bool) -> None:
+    runs = {kind: Runs(tmp_path / kind, kind, settings) for kind, settings in PARSERS.items()}
+    assert all(one.tasks > 5 for one in runs.values())
+    masters = ("local[1]", "local[2]", "local[4]") if full else ("local[3]",)
+    for master in masters:
+        worlds = {kind: one.planned(master) for kind, one in runs.items()}
+        command = [sys.executable, "-m", "tests.spark.at_parallelism", master]
+        subprocess.run(
+            [*command, *(str(world.topics_file) for world in worlds.values())],
+            env=spark_env(env="dev"),
+            cwd=ROOT,
+            check=True,
+            timeout=240,
+            stdout=subprocess.PIPE,
+        )
+        for kind, world in worlds.items():
+            world.check()
+            assert data(world) == runs[kind].expected, (kind, master)
+    files = sum(len(one.expected) for one in runs.values())
+    sys.stdout.write(f"{files} files byte-equal on each of {', '.join(masters)} and without Spark\n")
+
+
+MISHAPS = {
+    "worker dies": {},
+    "executor dies": {},
+    "fails": {},
+    "lingers": {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.1",
+        "spark.speculation.multiplier": "1.1",
+    },
+}
+"""What happens to a task, and the settings that make Spark answer to it."""
+
+
+@pytest.mark.parametrize(
+    "mishap",
+    ["executor dies", "lingers", *(pytest.param(one, marks=pytest.mark.full) for one in ("worker dies", "fails"))],
+)
+def test_a_task_that_dies_or_runs_twice_changes_nothing(
+    mishap: str, tmp_path: Path, spark_standalone: SparkStandalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(tmp_path / "runs", "bytes", UNRULY)
+    world = runs.planned("cluster")
+    folder = tmp_path / "unruly"
+    folder.mkdir()
+    armed = {"TIDEMARK_UNRULY": str(folder), "TIDEMARK_MISHAP": mishap, "PYTHONPATH": str(ROOT)}
+    conf = {
+        **{f"spark.executorEnv.{name}": value for name, value in armed.items()},
+        **MISHAPS[mishap],
+        **small_jvm_conf(),
+    }
+    arguments = ("--topics", str(world.topics_file), "--topic", "orders", "--attempt", str(ATTEMPT))
+    output = spark_submit(JOB, *arguments, master=spark_standalone.master_url, conf=conf, env={"PYTHONPATH": str(ROOT)})
+    result = RunResult.from_bytes(output.strip().splitlines()[-1].encode(), "output")
+    assert result.status == "landed"
+    marks = {path.name for path in folder.iterdir()}
+    assert marks == {"lingers": {"lingered", "overtaken"}, "fails": {"failed"}}.get(mishap, {"died"})
+    world.check()
+    assert data(world) == runs.expected
