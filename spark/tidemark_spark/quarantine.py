@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode import unrepresentable_timestamps
-from tidemark.decode.columns import HEADERS_TYPE, MAX_MILLISECONDS, TIMESTAMP_TYPE, array
+from tidemark.decode.columns import HEADERS_TYPE, TIMESTAMP_TYPE, array, representable
 from tidemark.records import BatchHeader
 from tidemark_spark.dates import Numbers, numbers, take, timestamps
 
@@ -110,7 +110,7 @@ def _complete(columns: dict[str, pa.Array[Any]], rows: int, origin: Origin) -> p
 def records_of(refused: pa.RecordBatch) -> pa.RecordBatch:
     """Refused rows that are no batches, as the decoder yielded them."""
     milliseconds = numbers(refused.column("timestamp_ms"))
-    fits = np.abs(milliseconds) <= MAX_MILLISECONDS
+    fits = representable(milliseconds)
     micros = np.where(fits, milliseconds * 1000, milliseconds)
     stamps = array(TIMESTAMP_TYPE, micros, None if fits.all() else np.packbits(fits, bitorder="little"))
     columns = [stamps if one.name == "kafka_timestamp" else refused.column(one.name).cast(one.type) for one in KAFKA]

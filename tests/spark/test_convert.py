@@ -88,9 +88,10 @@ def test_rows_go_to_the_date_of_their_time_and_insane_ones_to_quarantine(tmp_pat
     world = World(tmp_path, "time_zone: Europe/Vienna")
     late = round(UPLOADED_AT.timestamp() * 1000)
     times = [T0, T0 + DAY, -1, T0, late, late + DAY + 10 * 60_000, 1_000, (1 << 62), T0 - 3 * DAY]
+    times += [0, -2, -T0, 1000 * T0]  # the last in microseconds, as some producers have it
     world.raw.segment([batch(0, [Record(i, time, b"k%d" % i, b"v") for i, time in enumerate(times)])])
     result = world.land()
-    assert (result.rows, result.quarantined) == (5, 4)
+    assert (result.rows, result.quarantined) == (5, 8)
     assert {row["kafka_offset"]: row["dt"] for row in world.rows()} == {
         0: "2026-02-02",
         1: "2026-02-03",
@@ -99,10 +100,12 @@ def test_rows_go_to_the_date_of_their_time_and_insane_ones_to_quarantine(tmp_pat
         8: "2026-01-30",
     }
     refused = {row["kafka_offset"]: row for row in world.quarantine()}
-    assert {offset: row["timestamp_ms"] for offset, row in refused.items()} == {i: times[i] for i in (2, 5, 6, 7)}
+    assert {offset: row["timestamp_ms"] for offset, row in refused.items()} == {
+        i: times[i] for i in (2, *range(5, 8), *range(9, 13))
+    }
     assert refused[2]["reason"] == "the record has no timestamp"
-    assert "before" in refused[6]["reason"]
-    assert "after the upload" in refused[5]["reason"]
+    assert all("before" in refused[offset]["reason"] for offset in (6, 9, 10, 11))
+    assert all("after the upload" in refused[offset]["reason"] for offset in (5, 7, 12))
     assert (refused[5]["kafka_key"], refused[5]["kafka_value"]) == (b"k5", b"v")
 
 
@@ -269,6 +272,16 @@ def test_a_recreated_topic_is_another_incarnation(world: World) -> None:
     world.raw.segment([simple(4, 4)], incarnation=0)  # the last of the old one, uploaded late
     world.land()
     assert world.offsets(0, 0) == list(range(8))
+
+
+def test_a_partition_that_is_added_lands_from_its_start(world: World) -> None:
+    world.raw.segment([simple(0)])
+    assert world.land().rows == 3
+    world.raw.segment([simple(0, 5)], 1)
+    world.raw.segment([simple(3)])
+    world.raw.segment([simple(0, 2)], 9)  # one of many that were added at once, and the first to have data
+    assert world.land().rows == 10
+    assert [world.next_offset(partition) for partition in (0, 1, 9)] == [6, 5, 2]
 
 
 def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

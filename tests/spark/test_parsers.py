@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.world import World, in_process
+from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
@@ -182,6 +183,24 @@ def test_another_change_of_columns_is_refused_before_anything_is_written(
     assert before.land().rows == 1
 
 
+def test_a_schema_that_evolves_in_the_midst_of_a_segment_is_read_into_the_tables(tmp_path: Path) -> None:
+    (tmp_path / "ids").mkdir()
+    (tmp_path / "orders.avsc").write_text(json.dumps(V2))
+    for number, schema in ((1, V1), (2, V2)):
+        (tmp_path / "ids" / f"{number}.avsc").write_text(json.dumps(schema))
+    world = World(tmp_path, "parser: {kind: avro, schema: orders.avsc, framing: confluent, schemas: ids}")
+    older = [framed(1, encoded(V1, {"a": number, "gone": "x"})) for number in range(3)]
+    newer = [framed(2, encoded(V2, {"a": 1 << 40, "b": f"{number}"})) for number in range(3)]
+    unknown = [framed(3, encoded(V2, {"a": 1, "b": None}))]
+    # In the midst of a batch, of the batches of a segment, and back: an old producer goes on.
+    world.raw.segment(
+        [batch(0, records(*older, *newer)), batch(6, records(*newer), "zstd"), batch(9, records(*older, *unknown))]
+    )
+    assert (world.land().rows, refused(world).keys()) == (12, {12})
+    assert list(column(world, "a").values()) == [0, 1, 2, *[1 << 40] * 6, 0, 1, 2]
+    assert list(column(world, "b").values()) == [None] * 3 + ["0", "1", "2"] * 2 + [None] * 3
+
+
 def test_a_parser_may_leave_rows_out(tmp_path: Path) -> None:
     world = World(tmp_path, function_parser("sizes"))
     world.raw.segment([batch(0, records(b"a", b"", None, b"abc", b"", b"ab")), transactional(6, 7, 2)])
@@ -273,6 +292,17 @@ def test_a_replay_lands_what_passes_now(tmp_path: Path) -> None:
     assert mended.classes() == {"landed": 4, "quarantined": 7}
     assert plan_replay(mended.lake, ["2026-02-03"]).empty
     assert again(mended, plan_replay(mended.lake)).status == "empty"  # nothing more passes, and all stays as it is
+
+
+def test_a_replay_leaves_a_time_that_microseconds_cannot_hold_as_it_is(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    stamps = [-(2**63), 2**63 - 1]
+    world.raw.segment([batch(2 * i, records(b"a", b"b", at=[stamp, stamp])) for i, stamp in enumerate(stamps)])
+    world.land()
+    before = world.quarantine()
+    assert {row["timestamp_ms"] for row in before} == set(stamps)
+    assert again(world, plan_replay(world.lake, None)).status == "empty"
+    assert world.quarantine() == before
 
 
 def test_a_replay_of_one_date_and_of_rows_without_a_date(tmp_path: Path) -> None:

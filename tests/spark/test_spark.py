@@ -20,6 +20,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.test_runs import spread
+from tests.spark.test_sweep import OLDER, age_all
 from tests.spark.world import World, in_process
 from tests.support.jars import class_path
 from tests.support.paths import ROOT
@@ -28,15 +29,27 @@ from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env
 from tests.tidemark.records.build import Record, batch, simple
 from tidemark.audits import AuditReport
 from tidemark.cli.answers import files_of
+from tidemark.evidence import set_aside
 from tidemark.planning import read_plan
 from tidemark.runs import RunPlan, RunResult
+from tidemark.table import live_files
 from tidemark_spark.driver import run
+from tidemark_spark.sweep import sweep
 
 JOB = ROOT / "spark" / "jobs" / "convert.py"
 AUDIT = ROOT / "spark" / "jobs" / "audit.py"
 
 
-@pytest.mark.parametrize("point", ["plan", "file", "evidence", "ledger", "commit"])
+AFTER_THE_COMMIT = ("commit", "marks", "result")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        *("plan", "file", "evidence", "ledger", "commit"),
+        *(pytest.param(point, marks=pytest.mark.full) for point in ("marks", "result")),
+    ],
+)
 def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point: str) -> None:
     spread(world)
     world.raw.publish()
@@ -48,18 +61,36 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
     [plan] = _plans(world)
-    assert world.ledger.n == (1 if point == "commit" else 0)
+    assert world.ledger.n == (1 if point in AFTER_THE_COMMIT else 0)
+    world.check()
     assert run(world.lake, plan, in_process).status == "landed"
     world.check()
     assert (world.ledger.n, world.ledger.rows) == (1, 34)
     assert world.ledger.landed == (plan.attempt,)
     world.raw.segment([simple(22)])
     assert world.land().rows == 3
+    check_directory(world)
+
+
+def check_directory(world: World) -> None:
+    """Once every run is over and swept, in the directory lie the table and its quarantine, and nothing else."""
+    age_all(world, OLDER)
+    sweep(world.lake)
+    world.check()
+    landed = {f"orders/{one.path}" for one in live_files(DeltaTable(world.lake.url))}
+    refused = {
+        f"orders__quarantine/{one.file}"
+        for one in set_aside(world.lake, world.ledger.landed)
+        if one.offset_class == "quarantined"
+    }
+    lake = world.topics_file.parent / "lake"
+    found = {f"{path.relative_to(lake)}" for path in lake.glob("orders*/dt=*/*") if path.name != "_SUCCESS"}
+    assert found == landed | refused
 
 
 def test_after_a_kill_a_new_attempt_lands_the_same(world: World) -> None:
@@ -76,6 +107,10 @@ def test_after_a_kill_a_new_attempt_lands_the_same(world: World) -> None:
     assert world.land().rows == 34
     assert run(world.lake, dead, in_process).status == "stale"
     world.check()
+    lake = world.topics_file.parent / "lake"
+    before = set(lake.glob("orders*/dt=*/*"))
+    check_directory(world)
+    assert before > set(lake.glob("orders*/dt=*/*"))
 
 
 def _plans(world: World) -> list[RunPlan]:

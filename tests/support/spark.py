@@ -127,7 +127,7 @@ class SparkStandalone:
         self.master_url = f"spark://{HOST}:{port}"
         self.web_url = f"http://{HOST}:{self._web_port}"
         self.master = self._daemon("master", "master.Master", "--port", str(port), "--webui-port", str(self._web_port))
-        self.workers = [self._worker(f"worker-{number}", cores, memory) for number in range(1, workers + 1)]
+        self.workers = [self._worker(number, cores, memory) for number in range(1, workers + 1)]
 
     def start(self) -> Self:
         """Start the master, then the workers, and wait until all have registered."""
@@ -173,18 +173,20 @@ class SparkStandalone:
             if not worker.running:
                 raise ProcessFailed(f"{worker.name} ended\n{worker.log_tail()}")
 
-    def _worker(self, name: str, cores: int, memory: str) -> ManagedProcess:
+    def _worker(self, number: int, cores: int, memory: str) -> ManagedProcess:
+        """A worker at an address of its own: Spark runs no two attempts of a task on one host at once."""
+        name, host = f"worker-{number}", f"127.0.0.{number}"
         port, web_port = free_ports(2)
         limits: Sequence[str] = ("--cores", str(cores), "--memory", memory, "--work-dir", str(self._root / name))
         ports = ("--port", str(port), "--webui-port", str(web_port))
-        return self._daemon(name, "worker.Worker", *ports, *limits, self.master_url)
+        return self._daemon(name, "worker.Worker", *ports, *limits, self.master_url, host=host)
 
-    def _daemon(self, name: str, main: str, *arguments: str) -> ManagedProcess:
+    def _daemon(self, name: str, main: str, *arguments: str, host: str = HOST) -> ManagedProcess:
         command: list[str | Path] = [
             spark_home() / "bin" / "spark-class",
             f"org.apache.spark.deploy.{main}",
             "--host",
-            HOST,
+            host,
             *arguments,
         ]
         return ManagedProcess(name, command, log=self._root / f"{name}.log", env=self._env, cwd=self._root)

@@ -36,6 +36,11 @@ MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
 """The largest |milliseconds| whose microseconds fit."""
 
 
+def representable(milliseconds: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of ``milliseconds`` fit int64 microseconds. Not by absolute value: -2^63 has none."""
+    return (milliseconds <= MAX_MILLISECONDS) & (milliseconds >= -MAX_MILLISECONDS)
+
+
 def unrepresentable_timestamps(rows: pa.RecordBatch) -> list[tuple[int, int]]:
     """(row, milliseconds) of each null ``kafka_timestamp``, which the decoder left there under the null.
 

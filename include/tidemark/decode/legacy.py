@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.decode.chunks import Limits, Refuse
-from tidemark.decode.columns import MAX_MILLISECONDS
+from tidemark.decode.columns import representable
 from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
 from tidemark.decode.headers import Headers, scan_headers
 from tidemark.decode.kernel import NO_TOTALS, Columns, Totals
@@ -153,7 +153,7 @@ def _to_columns(messages: list[Message]) -> tuple[Columns, Totals]:
     keys = [message.key for message in messages]
     values = [message.value for message in messages]
     milliseconds = np.array([message.timestamp for message in messages], np.int64)
-    fits = np.abs(milliseconds) <= MAX_MILLISECONDS
+    fits = representable(milliseconds)
     columns = Columns.sized(NO_TOTALS)._replace(
         offset=np.array([message.offset for message in messages], np.int64),
         timestamp=np.where(fits, milliseconds * 1000, milliseconds),

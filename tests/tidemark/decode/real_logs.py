@@ -6,7 +6,12 @@ import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import cramjam
+import kafka.codec
+import pytest
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -28,12 +33,13 @@ from tidemark.records import (
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment: its bytes as they were, and their headers."""
+    """A segment: its bytes as they were, their headers, and the aborts that its ``.txnindex`` lists."""
 
     path: Path
     base_offset: int
     data: bytes
     headers: Headers
+    aborted: list[AbortedTransaction]
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,13 @@ class Log:
     """All segments of a partition, in order, and its transactions."""
 
     segments: list[Segment]
-    aborted: list[AbortedTransaction]
     opened: tuple[OpenTransaction, ...]
     next_offset: int
+
+    @property
+    def aborted(self) -> list[AbortedTransaction]:
+        """All aborted transactions."""
+        return [one for segment in self.segments for one in segment.aborted]
 
     def open_at(self, offset: int) -> tuple[OpenTransaction, ...]:
         """The transactions open before ``offset``, by the headers."""
@@ -69,15 +79,24 @@ class Log:
         return rows
 
 
-def directory(cluster: KafkaCluster, topic: str) -> Path:
-    """Where partition 0 of a topic lies."""
-    return cluster.brokers[0].log_dirs[0] / f"{topic}-0"
+@pytest.fixture(autouse=True)
+def snappy_for_kafka_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python does the framing itself, and takes the blocks from python-snappy, which is not installed."""
+    blocks = SimpleNamespace(
+        compress=lambda data: bytes(cramjam.snappy.compress_raw(bytes(data))),
+        decompress=lambda data: bytes(cramjam.snappy.decompress_raw(bytes(data))),
+    )
+    monkeypatch.setattr(kafka.codec, "snappy", blocks)
+
+
+def directory(cluster: KafkaCluster, topic: str, partition: int = 0) -> Path:
+    """Where a partition of a topic lies."""
+    return cluster.brokers[0].log_dirs[0] / f"{topic}-{partition}"
 
 
 def read_log(folder: Path) -> Log:
     """Read a log from disk; both scans must agree on every segment."""
     segments: list[Segment] = []
-    aborted: list[AbortedTransaction] = []
     opened: tuple[OpenTransaction, ...] = ()
     next_offset = 0
     for path in sorted(folder.glob("*.log")):
@@ -89,12 +108,11 @@ def read_log(folder: Path) -> Log:
         summary = scanner.finish()
         headers = scan_headers(data, path.name, parsed[0])
         assert headers.tolist() == seen
-        segments.append(Segment(path, parsed[0], data, headers))
-        opened, next_offset = summary.open_transactions, summary.next_offset
         index = path.with_suffix(".txnindex")
-        if index.exists():
-            aborted += parse_txn_index(index.read_bytes(), index.name)
-    return Log(segments, aborted, opened, next_offset)
+        aborted = list(parse_txn_index(index.read_bytes(), index.name)) if index.exists() else []
+        segments.append(Segment(path, parsed[0], data, headers, aborted))
+        opened, next_offset = summary.open_transactions, summary.next_offset
+    return Log(segments, opened, next_offset)
 
 
 def snapshot(folder: Path, next_offset: int) -> Path:
@@ -104,7 +122,12 @@ def snapshot(folder: Path, next_offset: int) -> Path:
 
 def consumed(cluster: KafkaCluster, topic: str, *, committed: bool) -> list[Row]:
     """What kafka-python's consumer reads from partition 0, from its start to its end."""
-    partition = TopicPartition(topic, 0)
+    return consumed_of(cluster, topic, 1, committed=committed)[0]
+
+
+def consumed_of(cluster: KafkaCluster, topic: str, partitions: int, *, committed: bool) -> list[list[Row]]:
+    """What kafka-python's consumer reads from each of the first ``partitions``, from its start to its end."""
+    asked = [TopicPartition(topic, number) for number in range(partitions)]
     consumer = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap,
         isolation_level="read_committed" if committed else "read_uncommitted",
@@ -112,20 +135,24 @@ def consumed(cluster: KafkaCluster, topic: str, *, committed: bool) -> list[Row]
         group_id=None,
         max_partition_fetch_bytes=4 << 20,
     )
-    rows: list[Row] = []
+    rows: list[list[Row]] = [[] for _ in asked]
     try:
-        consumer.assign([partition])
-        consumer.seek_to_beginning(partition)
-        end = consumer.end_offsets([partition])[partition]
-        while consumer.position(partition) < end:
-            for record in consumer.poll(timeout_ms=2000).get(partition, []):
-                kind = "append" if record.timestamp_type == 1 else "create"
-                timestamp = -1 if record.timestamp is None else record.timestamp
-                headers = [(key, None if value is None else bytes(value)) for key, value in record.headers]
-                rows.append(Row(record.offset, timestamp, kind, record.key, record.value, headers))
+        consumer.assign(asked)
+        consumer.seek_to_beginning(*asked)
+        ends = consumer.end_offsets(asked)
+        while any(consumer.position(one) < ends[one] for one in asked):
+            for partition, records in consumer.poll(timeout_ms=2000, max_records=10_000).items():
+                rows[partition.partition] += [_row(record) for record in records]
     finally:
         consumer.close()
     return rows
+
+
+def _row(record: Any) -> Row:
+    kind = "append" if record.timestamp_type == 1 else "create"
+    timestamp = -1 if record.timestamp is None else record.timestamp
+    headers = [(key, None if value is None else bytes(value)) for key, value in record.headers]
+    return Row(record.offset, timestamp, kind, record.key, record.value, headers)
 
 
 def random_records(rng: random.Random, count: int, *, librdkafka: bool = False) -> list[Record]:

@@ -7,9 +7,9 @@ import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import xxhash
 
-from tests.tidemark.decode.reference import by_kafka_python, decoded
+from tests.tidemark.decode.reference import by_kafka_python, decoded, rows_of
 from tests.tidemark.records.build import JAVA_LIKE, T0, legacy, reseal_legacy, simple, snappy_raw
-from tidemark.decode import DEFAULT_LIMITS, Limits
+from tidemark.decode import DEFAULT_LIMITS, Limits, decode_batches, scan_headers, unrepresentable_timestamps
 from tidemark.errors import SegmentError
 
 
@@ -75,6 +75,15 @@ def test_null_and_empty_differ() -> None:
 
     data = message(0, None, None) + message(1, b"", b"") + message(2, b"k", None) + message(3, None, b"v")
     assert decoded(data) == by_kafka_python(data)
+
+
+@pytest.mark.parametrize("milliseconds", [-(2**63), 2**63 - 1, 2**63 // 1000 + 1])
+def test_a_timestamp_that_microseconds_cannot_hold_is_null_and_reported(milliseconds: int) -> None:
+    data = reseal_legacy(struct.pack(">qiIbbqii", 7, 0, 0, 1, 0, milliseconds, -1, -1), 7)
+    headers = scan_headers(data, "segment.log", 0)
+    [rows] = decode_batches(data, headers, name="segment.log", partition=0, incarnation=0)
+    assert [row.timestamp for row in rows_of([rows])] == [None]
+    assert unrepresentable_timestamps(rows) == [(0, milliseconds)]
 
 
 def test_formats_may_change_within_a_segment() -> None:

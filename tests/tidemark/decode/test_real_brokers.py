@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
-import cramjam
-import kafka.codec
 import pytest
 from kafka import KafkaProducer
 
+from tests.support.java_client import JavaClient
 from tests.support.kafka import KafkaCluster
 from tests.support.waiting import wait_until
+from tests.tidemark.decode.clients import Client, JavaProducer, PythonClient, RdkafkaClient
 from tests.tidemark.decode.real_logs import (
     consumed,
+    consumed_of,
     directory,
     produce,
     produce_confluent,
@@ -25,6 +26,7 @@ from tests.tidemark.decode.real_logs import (
     read_log,
     send,
     small_segments,
+    snappy_for_kafka_python,
     snapshot,
     unique,
 )
@@ -46,17 +48,9 @@ from tidemark.records import (
     valid_index_prefix,
 )
 
+__all__ = ["snappy_for_kafka_python"]
+
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(autouse=True)
-def snappy_for_kafka_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kafka-python does the framing itself, and takes the blocks from python-snappy, which is not installed."""
-    blocks = SimpleNamespace(
-        compress=lambda data: bytes(cramjam.snappy.compress_raw(bytes(data))),
-        decompress=lambda data: bytes(cramjam.snappy.decompress_raw(bytes(data))),
-    )
-    monkeypatch.setattr(kafka.codec, "snappy", blocks)
 
 
 @pytest.fixture(params=["kafka", "kafka39"], scope="module")
@@ -262,16 +256,23 @@ def test_messages_of_old_formats(
     """3.9.2 still writes them if it is told to speak an old protocol to its peers."""
     common = {"inter.broker.protocol.version": "2.8", "log.message.format.version": message_format}
     root = tmp_path_factory.mktemp("old-format")
-    with KafkaCluster(root, version="3.9.2", common=common) as cluster:
+    with KafkaCluster(root, version="3.9.2", common=common) as cluster, JavaClient("3.9.2") as java:
+        makers: list[Callable[..., Client]] = [PythonClient, RdkafkaClient, partial(JavaProducer, java)]
         for codec in ("none", "gzip", "snappy", "lz4"):
             topic = unique(f"old-{codec}")
-            cluster.create_topic(topic, config=small_segments(cluster, 60_000))
-            records = [record._replace(headers=()) for record in random_records(rng, 400)]
-            produce(cluster, topic, records, codec, enable_idempotence=False)
-            log = read_log(directory(cluster, topic))
+            cluster.create_topic(topic, partitions=len(makers), config=small_segments(cluster, 60_000))
+            sent = [[one._replace(headers=()) for one in random_records(rng, 200)] for _ in makers]
+            for partition, (maker, records) in enumerate(zip(makers, sent, strict=True)):
+                client = maker(cluster.bootstrap, codec, None, idempotent=False)
+                client.send(partition, [(topic, record) for record in records])
+                client.close()
             magic = 0 if message_format == "0.9.0" else 1
-            assert {int(header["magic"]) for segment in log.segments for header in segment.headers} == {magic}
-            rows = log.rows(committed=False)
-            assert [(row.key, row.value) for row in rows] == [(record.key, record.value) for record in records]
+            logs = [read_log(directory(cluster, topic, partition)) for partition in range(len(makers))]
+            headers = [header for log in logs for segment in log.segments for header in segment.headers]
+            assert {int(header["magic"]) for header in headers} == {magic}
+            rows = [log.rows(committed=False) for log in logs]
+            assert [[(row.key, row.value) for row in found] for found in rows] == [
+                [(record.key, record.value) for record in records] for records in sent
+            ]
             if (magic, codec) != (0, "lz4"):  # whose framing needs a library that is not installed
-                assert rows == consumed(cluster, topic, committed=False)
+                assert rows == consumed_of(cluster, topic, len(makers), committed=False)

@@ -1,0 +1,28 @@
+"""Carry out the plans of several deployments in one session of Spark: MASTER, then the topics files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tidemark.planning import read_plan
+from tidemark.table import open_lake
+from tidemark.topics import load_topics
+from tidemark_spark.driver import run
+from tidemark_spark.session import context, execute_on
+
+
+def main(master: str, *files: str) -> None:
+    """Run them; a deployment has one topic and one plan."""
+    spark = context("tests", master)
+    for file in files:
+        deployment = load_topics(Path(file))
+        lake = open_lake(deployment, deployment.topics[0])
+        [plan] = [read_plan(lake, one.key) for one in lake.store.list(lake.keys.attempts)]
+        result = run(lake, plan, lambda job, tasks: execute_on(spark, job, tasks))
+        sys.stdout.write(f"{result.status} {len(plan.tasks)} tasks {result.files} files\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

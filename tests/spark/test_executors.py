@@ -1,0 +1,187 @@
+"""Tasks that die, fail or run twice, and runs of any parallelism: the files are the same, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from tests.spark.world import World, in_process
+from tests.support.paths import ROOT
+from tests.support.spark import SparkStandalone, small_jvm_conf, spark_env, spark_submit
+from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
+from tests.tidemark.parsers.test_protobuf import order, order_file
+from tests.tidemark.records.build import T0, Record, batch
+from tidemark.planning import plan_ingest, ranges, raw, write_plan
+from tidemark.runs import RunResult
+from tidemark_spark.driver import run
+
+JOB = ROOT / "spark" / "jobs" / "convert.py"
+ATTEMPT = 7
+UNRULY = "parser: {kind: function, function: 'tests.spark.unruly:sizes', columns: [{name: size, type: int32}]}"
+PARSERS = {
+    "none": "time_zone: UTC",
+    "json": "parser: {kind: json, columns: [{name: id, type: int64}, {name: name, type: string, path: user.name}]}",
+    "avro": "parser: {kind: avro, schema: orders.avsc, framing: confluent, schemas: ids}",
+    "protobuf": "parser: {kind: protobuf, descriptors: set.pb, message: shop.Order}",
+}
+
+
+def value_of(kind: str, number: int) -> bytes:
+    """A value for a parser; the schema of Avro evolves in the midst of each batch, and some values are refused."""
+    if number % 17 == 16:
+        return b"\xff{"
+    if kind == "json":
+        return json.dumps({"id": number, "user": {"name": "x" * (number % 9)}}).encode()
+    if kind == "avro":
+        newer = number % 10 >= 5
+        record = {"a": number, "b": "y"} if newer else {"a": number, "gone": "x"}
+        return framed(2 if newer else 1, encoded(V2 if newer else V1, record))
+    if kind == "protobuf":
+        return order(id=number, name="n" * (number % 7), sizes={"m": 2, "a": 1})
+    return b"%d" % number * 20
+
+
+def upload(world: World, kind: str) -> None:
+    """Three partitions of two segments, of compressed and plain batches in turn, over three dates."""
+    for partition in range(3):
+        for segment in range(2):
+            base = 80 * segment
+            world.raw.segment(
+                [
+                    batch(
+                        base + 10 * i,
+                        [
+                            Record(k, T0 + k % 3 * 86_400_000 + i, b"k%d" % k, value_of(kind, base + 10 * i + k))
+                            for k in range(10)
+                        ],
+                        ("none", "zstd", "lz4", "gzip")[i % 4],
+                    )
+                    for i in range(8)
+                ],
+                partition,
+            )
+    world.raw.publish()
+
+
+def schemas(folder: Path) -> None:
+    """The files that PARSERS name."""
+    (folder / "ids").mkdir()
+    (folder / "orders.avsc").write_text(json.dumps(V2))
+    for number, schema in ((1, V1), (2, V2)):
+        (folder / "ids" / f"{number}.avsc").write_text(json.dumps(schema))
+    (folder / "set.pb").write_bytes(FileDescriptorSet(file=[order_file()]).SerializeToString())
+
+
+class Runs:
+    """Deployments with the same raw objects and each with a table of its own, which all have the same plan.
+
+    What one of them makes in this process, task after task, is what all others must make: ``expected``.
+    """
+
+    def __init__(self, root: Path, kind: str, settings: str) -> None:
+        self._root, self._settings = root, settings
+        root.mkdir()
+        self._raw = f"file://{root}/raw"
+        first = self._world("first")
+        upload(first, kind)
+        plan = plan_ingest(first.lake, attempt=ATTEMPT)
+        write_plan(first.lake, plan)
+        self.tasks = len(plan.tasks)
+        assert run(first.lake, plan, in_process).status == "landed"
+        first.check()
+        self.expected = data(first)
+
+    def planned(self, name: str) -> World:
+        """One more deployment, with its plan written."""
+        world = self._world(name)
+        write_plan(world.lake, plan_ingest(world.lake, attempt=ATTEMPT))
+        return world
+
+    def _world(self, name: str) -> World:
+        folder = self._root / name
+        folder.mkdir()
+        schemas(folder)
+        return World(folder, self._settings, raw=self._raw)
+
+
+def data(world: World) -> dict[str, bytes]:
+    """All that a table's and its quarantine's files hold, by path."""
+    root = world.topics_file.parent / "lake"
+    found = [path for path in sorted(root.rglob("*.parquet")) if not {"_tidemark", "_delta_log"} & set(path.parts)]
+    return {f"{path.relative_to(root)}": path.read_bytes() for path in found}
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are cut into many tasks."""
+    for module in (raw, ranges):
+        monkeypatch.setattr(module, "TARGET_BYTES", 1024)
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_any_parallelism_gives_the_same_bytes(tmp_path: Path, full: bool) -> None:
+    runs = {kind: Runs(tmp_path / kind, kind, settings) for kind, settings in PARSERS.items()}
+    assert all(one.tasks > 5 for one in runs.values())
+    masters = ("local[1]", "local[2]", "local[4]") if full else ("local[3]",)
+    for master in masters:
+        worlds = {kind: one.planned(master) for kind, one in runs.items()}
+        command = [sys.executable, "-m", "tests.spark.at_parallelism", master]
+        subprocess.run(
+            [*command, *(str(world.topics_file) for world in worlds.values())],
+            env=spark_env(env="dev"),
+            cwd=ROOT,
+            check=True,
+            timeout=240,
+            stdout=subprocess.PIPE,
+        )
+        for kind, world in worlds.items():
+            world.check()
+            assert data(world) == runs[kind].expected, (kind, master)
+    files = sum(len(one.expected) for one in runs.values())
+    sys.stdout.write(f"{files} files byte-equal on each of {', '.join(masters)} and without Spark\n")
+
+
+MISHAPS = {
+    "worker dies": {},
+    "executor dies": {},
+    "fails": {},
+    "lingers": {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.1",
+        "spark.speculation.multiplier": "1.1",
+    },
+}
+"""What happens to a task, and the settings that make Spark answer to it."""
+
+
+@pytest.mark.parametrize(
+    "mishap",
+    ["executor dies", "lingers", *(pytest.param(one, marks=pytest.mark.full) for one in ("worker dies", "fails"))],
+)
+def test_a_task_that_dies_or_runs_twice_changes_nothing(
+    mishap: str, tmp_path: Path, spark_standalone: SparkStandalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(tmp_path / "runs", "bytes", UNRULY)
+    world = runs.planned("cluster")
+    folder = tmp_path / "unruly"
+    folder.mkdir()
+    armed = {"TIDEMARK_UNRULY": str(folder), "TIDEMARK_MISHAP": mishap, "PYTHONPATH": str(ROOT)}
+    conf = {
+        **{f"spark.executorEnv.{name}": value for name, value in armed.items()},
+        **MISHAPS[mishap],
+        **small_jvm_conf(),
+    }
+    arguments = ("--topics", str(world.topics_file), "--topic", "orders", "--attempt", str(ATTEMPT))
+    output = spark_submit(JOB, *arguments, master=spark_standalone.master_url, conf=conf, env={"PYTHONPATH": str(ROOT)})
+    result = RunResult.from_bytes(output.strip().splitlines()[-1].encode(), "output")
+    assert result.status == "landed"
+    marks = {path.name for path in folder.iterdir()}
+    assert marks == {"lingers": {"lingered", "overtaken"}, "fails": {"failed"}}.get(mishap, {"died"})
+    world.check()
+    assert data(world) == runs.expected
