@@ -2,7 +2,7 @@
 
 =========================  ============================================================================================
 ``TIDEMARK_TOPICS``        the topics file; default ``include/topics.yaml`` beside ``plugins/``
-``TIDEMARK_SPARK_JOBS``    the folder of ``convert.py``; default ``spark/jobs`` beside ``plugins/``
+``TIDEMARK_SPARK_JOBS``    the folder of Spark's jobs; default ``spark/jobs`` beside ``plugins/``
 ``TIDEMARK_SPARK_SUBMIT``  the program spark-submit of Spark's own environment; default: from ``PATH``
 ``PYSPARK_PYTHON``         Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
 ``TIDEMARK_SCAN_SECONDS``  time between two scans of the watermark indexes; default 10, as often as agents write them
@@ -48,9 +48,9 @@ def lake_of(cluster: str, topic: str) -> Lake:
     return open_lake(found, found.topic(topic, cluster))
 
 
-def convert_job() -> Path:
-    """The Spark application that converts segments to Parquet."""
-    return Path(os.environ.get("TIDEMARK_SPARK_JOBS") or _HOME / "spark" / "jobs") / "convert.py"
+def spark_job(name: str) -> Path:
+    """The Spark application of that name, such as ``convert.py``."""
+    return Path(os.environ.get("TIDEMARK_SPARK_JOBS") or _HOME / "spark" / "jobs") / name
 
 
 def spark_submit() -> str | None:

@@ -1,4 +1,4 @@
-"""spark-submit for Tidemark's one job."""
+"""spark-submit for Tidemark's jobs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 CONNECTION = "spark_default"
 
 
-class ConvertOperator(SparkSubmitOperator):
-    """Has Spark carry out a plan; skipped when the plan is empty.
+class JobOperator(SparkSubmitOperator):
+    """Has Spark run one of Tidemark's jobs for a topic.
 
     Programs and paths come from :mod:`tidemark_airflow.settings`, the master from the connection. The provider takes
     a missing connection for YARN; here it is an error. Nothing secret is on the command line: names and paths only,
-    as separate arguments that no shell sees. A retry submits the same plan, which lands at most once.
+    as separate arguments that no shell sees.
 
+    :param job: the file's name in ``spark/jobs``
     :param cluster: the Kafka cluster's name in the topics file (templated)
     :param topic: the topic's name (templated)
-    :param planned: what the task ``plan`` returned (templated)
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster", "topic", "planned")
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster", "topic")
 
-    def __init__(self, *, cluster: str, topic: str, planned: Any, **kwargs: Any) -> None:
+    def __init__(self, *, job: str, cluster: str, topic: str, **kwargs: Any) -> None:
         super().__init__(
             conn_id=CONNECTION,
-            application=str(settings.convert_job()),
+            application=str(settings.spark_job(job)),
             spark_binary=settings.spark_submit(),
             env_vars=settings.spark_environment(),
             name=f"tidemark-{topic}",
@@ -42,22 +42,18 @@ class ConvertOperator(SparkSubmitOperator):
         )
         self.cluster = cluster
         self.topic = topic
-        self.planned = planned
 
-    def execute(self, context: Context) -> None:
-        """Submit and wait.
+    def submit(self, context: Context, *arguments: str) -> None:
+        """Run the job with ``arguments`` beside those that say which topic, and wait.
 
         Raises:
-            AirflowSkipException: the plan has nothing to do.
             AirflowException: there is no connection, or it names no master, or the job failed.
         """
-        if self.planned["empty"]:
-            raise AirflowSkipException("the plan has nothing to do")
         self._check_connection()
         self.application_args = [
             *("--topics", str(settings.topics_file())),
             *("--cluster", self.cluster, "--topic", self.topic),
-            *("--plan", self.planned["plan"]),
+            *arguments,
         ]
         super().execute(context)
 
@@ -71,3 +67,27 @@ class ConvertOperator(SparkSubmitOperator):
             ) from error
         if not host:
             raise AirflowException(f"connection {CONNECTION!r} has no host: it must name Spark's master")
+
+
+class ConvertOperator(JobOperator):
+    """Has Spark carry out a plan; skipped when the plan is empty. A retry submits the same plan, which lands once.
+
+    :param planned: what the task ``plan`` returned (templated)
+    """
+
+    template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
+
+    def __init__(self, *, planned: Any, **kwargs: Any) -> None:
+        super().__init__(job="convert.py", **kwargs)
+        self.planned = planned
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait.
+
+        Raises:
+            AirflowSkipException: the plan has nothing to do.
+            AirflowException: there is no connection, or it names no master, or the job failed.
+        """
+        if self.planned["empty"]:
+            raise AirflowSkipException("the plan has nothing to do")
+        self.submit(context, "--plan", self.planned["plan"])

@@ -31,6 +31,7 @@ BACKFILL = {
     "publish": {"continuity"},
     "continuity": set[str](),
 }
+DAILY = ["tidemark_audit", "tidemark_cleanup"]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 
@@ -84,7 +85,9 @@ def test_parsing_needs_no_network_no_connection_and_nothing_heavy(world: World) 
     assert parse_alone(world) == {
         "errors": {},
         "heavy": [],
-        "dags": ["tidemark_backfill", "tidemark_ingest__kafka-1__clicks", "tidemark_ingest__kafka-1__orders"],
+        "dags": sorted(
+            [*DAILY, "tidemark_backfill", "tidemark_ingest__kafka-1__clicks", "tidemark_ingest__kafka-1__orders"]
+        ),
     }
 
 
@@ -98,7 +101,9 @@ def test_two_hundred_topics_on_s3_parse_in_one_go(tmp_path: Path) -> None:
     sys.stdout.write(f"200 topics: {time.perf_counter() - started:.1f} s with a new interpreter\n")
 
     assert found["errors"] == {}
-    assert found["dags"] == ["tidemark_backfill", *(f"tidemark_ingest__kafka-1__{name}" for name in names)]
+    assert found["dags"] == sorted(
+        [*DAILY, "tidemark_backfill", *(f"tidemark_ingest__kafka-1__{name}" for name in names)]
+    )
     # Airflow itself checks s3:// asset URIs by the amazon provider, which imports its client.
     assert set(found["heavy"]) <= {"boto3", "botocore"}
 
@@ -112,6 +117,7 @@ def test_the_task_graphs(bag: DagBag) -> None:
         "tidemark_ingest__kafka-1__orders": INGEST,
         "tidemark_ingest__kafka-1__clicks": INGEST,
         "tidemark_backfill": BACKFILL,
+        **{name: {name.removeprefix("tidemark_"): set()} for name in DAILY},
     }
 
 
@@ -122,7 +128,7 @@ def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
         assert dag.doc_md
         assert dag.catchup is False
         for task in dag.tasks:
-            assert task.owner == ("tidemark" if dag.dag_id == "tidemark_backfill" else "payments")
+            assert task.owner == ("payments" if "ingest" in dag.tags else "tidemark")
             assert (task.retries or 0) >= 2
             assert task.retry_exponential_backoff
             assert task.on_failure_callback
@@ -151,6 +157,16 @@ def test_the_backfill_form(bag: DagBag) -> None:
     assert dag.params["dry_run"] is True
 
 
+def test_upkeep_is_of_the_day_before_one_task_a_topic(bag: DagBag) -> None:
+    for name in DAILY:
+        dag = bag.dags[name]
+        assert type(dag.timetable).__name__ == "CronDataIntervalTimetable"
+        assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/clicks", "kafka-1/orders"]
+        [task] = dag.tasks
+        assert task.is_mapped
+    assert "date" in bag.dags["tidemark_audit"].params
+
+
 def test_dags_survive_serialization_and_do_not_change_by_themselves(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +193,7 @@ def test_a_mistake_in_the_topics_file_is_an_import_error_with_file_field_and_rul
     world.write_topics(cluster="kafka-1", raw={"url": "s3://raw"}, lake="s3://lake", topics=[change])
     errors = bag_of(world, monkeypatch).import_errors
 
-    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py"}
+    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "daily.py"}
     for message in errors.values():
         assert str(world.topics_file) in message
         assert problem in message

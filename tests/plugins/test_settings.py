@@ -15,7 +15,7 @@ def test_without_any_setting_the_repositorys_layout_counts(monkeypatch: pytest.M
         monkeypatch.delenv(name, raising=False)
 
     assert settings.topics_file() == ROOT / "include" / "topics.yaml"
-    assert settings.convert_job() == ROOT / "spark" / "jobs" / "convert.py"
+    assert settings.spark_job("convert.py") == ROOT / "spark" / "jobs" / "convert.py"
     assert settings.spark_submit() is None
     assert settings.spark_environment() == {}
     assert settings.scan_seconds() == 10
@@ -27,7 +27,7 @@ def test_the_environment_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", "/opt/spark/bin/spark-submit")
 
     assert settings.topics_file() == Path("/etc/tidemark/topics.yaml")
-    assert settings.convert_job() == Path("/opt/jobs/convert.py")
+    assert settings.spark_job("convert.py") == Path("/opt/jobs/convert.py")
     assert settings.spark_submit() == "/opt/spark/bin/spark-submit"
 
 
