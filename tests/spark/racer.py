@@ -1,4 +1,4 @@
-"""A process that lands or rebuilds made-up offsets of a table over and over, until it is killed.
+"""A process that lands, rebuilds or compacts made-up offsets of a table over and over, until it is killed.
 
 Everything from the plan's check to the result is the real thing but for the conversion, which makes rows up, and for
 the store, which loses replies and refuses requests now and then.
@@ -16,17 +16,18 @@ from unittest.mock import patch
 import boto3  # noqa: F401 - loaded once, before the processes are forked
 import pyarrow as pa
 
-from tests.spark.world import World
+from tests.spark.world import World, in_process
 from tidemark.decode.columns import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.errors import TidemarkError, UnknownOutcome
 from tidemark.ledger import new_attempt
-from tidemark.planning import write_plan
+from tidemark.planning import plan_compaction, write_plan
 from tidemark.runs import Cut, PartitionPlan, RunPlan, SegmentRange, Task
 from tidemark.standing import Standing
 from tidemark.store import Store
 from tidemark.stored import utc_now
 from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark.topics import Compaction
 from tidemark_spark import delta, publish
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
@@ -118,6 +119,16 @@ def rebuild(lake: Lake, rng: random.Random) -> None:
         _carry_out(lake, rng, plan.model_copy(update={"dates": (DT,), "removes": tuple(removes), "generation": 1}))
 
 
+def compact(lake: Lake, rng: random.Random) -> None:
+    """Merge what can be merged, by the real job."""
+    settings = Compaction(files=rng.randint(2, 6))
+    lake = lake._replace(topic=lake.topic.model_copy(update={"compaction": settings}))
+    plan = plan_compaction(lake)
+    if not plan.empty:
+        write_plan(lake, plan)
+        run(lake, plan, in_process)
+
+
 def _within(path: str, spans: dict[int, tuple[int, int]]) -> bool:
     _, partition, first, last, _ = path.partition("/")[2].split("_")
     start, end = spans.get(int(partition), (0, 0))
@@ -182,7 +193,7 @@ def _task(partition: int, start: int, end: int) -> Task:
 
 
 def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dict[str, str]) -> None:
-    """Ingest, elect or rebuild for ever; what fails as it may is tried again with a fresh plan."""
+    """Ingest, elect, rebuild or compact for ever; what fails as it may is tried again with a fresh plan."""
     os.environ.update(environment)
     rng = random.Random(seed)
     world = World(root / str(os.getpid()), raw=raw, lake=lake)
@@ -195,7 +206,7 @@ def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dic
             continue
 
 
-_KINDS = {"ingest": ingest, "elect": elect, "rebuild": rebuild}
+_KINDS = {"ingest": ingest, "elect": elect, "rebuild": rebuild, "compact": compact}
 
 
 def _losing(rng: random.Random) -> Any:

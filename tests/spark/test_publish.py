@@ -21,7 +21,7 @@ from tidemark.errors import PublishError, StaleRun, UnknownOutcome
 from tidemark.table import live_files
 from tidemark_spark import delta, driver, publish
 
-KINDS = ("ingest", "ingest", "elect", "rebuild")
+KINDS = ("ingest", "ingest", "elect", "rebuild", "compact")
 
 
 @pytest.mark.parametrize("place", ["directory", "s3"])
