@@ -30,6 +30,7 @@ from tidemark.audits import AuditReport
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
 from tidemark.runs import RunPlan, RunResult
+from tidemark_spark.comparing import Comparison
 from tidemark_spark.driver import run
 
 JOB = ROOT / "spark" / "jobs" / "convert.py"
@@ -216,6 +217,11 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
     assert convert.main([*arguments[:3], "nothing"]) == 2
     assert world.ledger == before
     rows = world.rows()
+    output = spark_submit(
+        JOB, *arguments, *dates, "--extend", "--compare", master="local[2]", env=deployed.server.env()
+    )
+    compared = Comparison.from_bytes(output.strip().splitlines()[-1].encode(), "output")
+    assert (compared.differences, compared.rows, world.ledger) == ((), 24, before)
     result = deployed.convert("local", "local[2]", "--rebuild", *dates)
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
     assert world.rows() == rows
