@@ -29,10 +29,11 @@ from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env
 from tests.tidemark.records.build import Record, batch, simple
 from tidemark.audits import AuditReport
 from tidemark.cli.answers import files_of
-from tidemark.evidence import set_aside
 from tidemark.planning import read_plan
 from tidemark.runs import RunPlan, RunResult
+from tidemark.standing import Standing
 from tidemark.table import live_files
+from tidemark_spark.comparing import Comparison
 from tidemark_spark.driver import run
 from tidemark_spark.sweep import sweep
 
@@ -85,7 +86,7 @@ def check_directory(world: World) -> None:
     landed = {f"orders/{one.path}" for one in live_files(DeltaTable(world.lake.url))}
     refused = {
         f"orders__quarantine/{one.file}"
-        for one in set_aside(world.lake, world.ledger.landed)
+        for one in Standing.of(world.lake).told(lambda _dt, _file: True).aside
         if one.offset_class == "quarantined"
     }
     lake = world.topics_file.parent / "lake"
@@ -251,6 +252,11 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
     assert convert.main([*arguments[:3], "nothing"]) == 2
     assert world.ledger == before
     rows = world.rows()
+    output = spark_submit(
+        JOB, *arguments, *dates, "--extend", "--compare", master="local[2]", env=deployed.server.env()
+    )
+    compared = Comparison.from_bytes(output.strip().splitlines()[-1].encode(), "output")
+    assert (compared.differences, compared.rows, world.ledger) == ((), 24, before)
     result = deployed.convert("local", "local[2]", "--rebuild", *dates)
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
     assert world.rows() == rows
