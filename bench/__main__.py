@@ -1,4 +1,7 @@
-"""``python -m bench [agent] [idle] [parsers] [convert]``: measure, print a table, write it to ``.tidemark/bench``."""
+"""``python -m bench [PART...]``: measure, print a table, write it to ``.tidemark/bench/<parts>.md``.
+
+Topics are produced once through a real broker and kept in the user's cache; ``python -m bench data`` only does that.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +9,71 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 
-from bench import agent, convert, idle, parsers
-from bench.data import CODECS, HOME, broker, produce
+from bench import agent, convert, idle, memory, parsers, scale
+from bench.data import HOME, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("agent", "idle", "parsers", "convert")
+PARTS = ("data", "agent", "idle", "parsers", "scale", "memory", "convert")
 
 
 def main() -> int:
     """Run the parts that are named; all of them by default."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help="what to measure (default: all)")
-    parser.add_argument("--gib", type=float, default=1.1, help="of record values by codec (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, epilog="example: python -m bench convert --only zstd-1000,lz4-250"
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--gib", type=float, default=1.1, help="of record values by topic (default: %(default)s)")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="convert: codecs with the size of values")
+    parser.add_argument("--rounds", type=int, default=3, help="convert: rounds after the first (default: %(default)s)")
     options = parser.parse_args()
-    parts = options.parts or PARTS
-    steps = Steps()
-    shutil.rmtree(HOME, ignore_errors=True)
-    HOME.mkdir(parents=True)
-    rows: list[Row] = []
-    if "parsers" in parts:
-        with steps.step("parsers measured"):
-            rows += parsers.measure()
-    with S3Server(HOME / "s3") as s3:
-        os.environ.update(s3.env())
-        if {"agent", "convert"} & set(parts):
-            rows += _with_data(parts, options.gib, s3, steps)
-        if "idle" in parts:
-            with steps.step("idle measured"):
-                rows += idle.measure(s3)
-    text = table(rows)
-    (HOME / "results.md").write_text(text)
+    unknown = [one for one in options.parts if one not in PARTS]
+    topics = [one for one in convert.TOPICS if options.only is None or f"{one.codec}-{one.size}" in options.only]
+    if unknown or not topics:
+        parser.error(f"no such part or topic: {', '.join(unknown or options.only)}")
+    parts = [one for one in PARTS if one in (options.parts or PARTS)]
+    for folder in HOME.glob("*/"):
+        shutil.rmtree(folder)
+    HOME.mkdir(parents=True, exist_ok=True)
+    text = table(_measured(parts, topics, options.gib, options.rounds))
+    (HOME / f"{'-'.join(parts)}.md").write_text(text)
     sys.stdout.write(f"\n{text}")
     return 0
 
 
-def _with_data(parts: Sequence[str], gib: float, s3: S3Server, steps: Steps) -> list[Row]:
-    """What is measured over the same topics."""
+def _measured(parts: list[str], topics: list[Topic], gib: float, rounds: int) -> list[Row]:
+    steps = Steps()
     rows: list[Row] = []
-    with broker(256 << 20) as cluster:
-        with steps.step(f"{gib:g} GiB of values produced for each of {', '.join(CODECS)}"):
-            made = {codec: produce(cluster, f"bench-{codec}", codec, int(gib * (1 << 30))) for codec in CODECS}
-        if "agent" in parts:
-            with steps.step("agent measured"):
-                rows += agent.backlog(cluster, s3) + agent.latency(cluster, s3)
-        if "convert" in parts:
-            with steps.step("convert measured"):
-                rows += convert.measure(cluster, s3, made)
+    with S3Server(HOME / "s3") as s3:
+        os.environ.update(s3.env())
+        for name, measure in (
+            ("parsers", parsers.measure),
+            ("scale", scale.measure),
+            ("idle", lambda: idle.measure(s3)),
+        ):
+            if name in parts:
+                with steps.step(f"{name} measured"):
+                    rows += measure()
+        wanted = {
+            "agent": agent.TOPICS,
+            "memory": memory.TOPICS,
+            "convert": topics,
+            "data": (*agent.TOPICS, *memory.TOPICS, *topics),
+        }
+        needed = list(dict.fromkeys(one for part in parts for one in wanted.get(part, ())))
+        if needed:
+            with data(gib, needed, steps) as made:
+                if "agent" in parts:
+                    with steps.step("agent measured"):
+                        rows += agent.backlog(made, s3) + agent.latency(made.cluster, s3)
+                if "memory" in parts:
+                    with steps.step("memory measured"):
+                        rows += memory.measure(made)
+                if "convert" in parts:
+                    with steps.step("convert measured"):
+                        rows += convert.measure(made, s3, topics, rounds)
     return rows
 
 

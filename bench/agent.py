@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
 from confluent_kafka import Producer
 from inotify_simple import INotify, flags
 
-from bench.data import CODECS, HOME, files, values
+from bench.data import HOME, Data, Topic, agent_file, values
 from bench.measure import MB, Row, Usage, run
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import env_bin, env_python
@@ -22,41 +21,25 @@ from tidemark.errors import NotFound
 from tidemark.layout import Endpoint, PartitionKeys
 from tidemark.store import Store, open_store
 
+TOPICS = tuple(Topic(codec, 1000) for codec in ("zstd", "lz4", "none"))
 THREADS = 8
 REPETITIONS = 3
 AGENT = env_bin("agent", "tidemark-agent")
 BARE = Path(__file__).with_name("bare_boto3.py")
 
 
-def agent_file(cluster: KafkaCluster, name: str, url: str, topics: Sequence[str], **more: object) -> Path:
-    """An agent's file for the first broker of ``cluster``."""
-    path = HOME / f"{name}.yaml"
-    settings = {
-        "cluster": "bench",
-        "broker": {"properties": str(cluster.brokers[0].properties_path)},
-        "raw": {"url": url},
-        "store": {"path_style": True},
-        "include": list(topics),
-        "state_dir": str(HOME / name),
-        "upload": {"concurrency": THREADS},
-        "tail_after": "0s",
-        **more,
-    }
-    path.write_text(yaml.safe_dump(settings))
-    return path
-
-
-def backlog(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
+def backlog(made: Data, s3: S3Server) -> list[Row]:
     """Throughput, CPU and memory for all segments, the active ones as they are, alternating with the peer."""
-    topics = [f"bench-{codec}" for codec in CODECS]
-    names = files(cluster, topics)
+    topics = [topic.name for topic in TOPICS]
+    names = made.files(TOPICS)
     size = sum(name.stat().st_size for name in names)
     ours: list[Usage] = []
     bare: list[Usage] = []
     for number in range(REPETITIONS):
         arguments = ["raw", f"bare-{number}", str(THREADS), *map(str, names)]
         bare.append(run([env_python("agent"), BARE, *arguments], env=s3.env(), log=HOME / "bare.log"))
-        config = agent_file(cluster, f"agent-{number}", f"s3://raw/agent-{number}", topics)
+        more = {"upload": {"concurrency": THREADS}}
+        config = agent_file(made.cluster, f"agent-{number}", f"s3://raw/agent-{number}", topics, **more)
         ours.append(run([AGENT, "upload-once", "-c", config], env=s3.env(), log=HOME / "agent.log"))
     gib = size / (1 << 30)
     note = f"{gib:.2f} GiB in segments of up to 256 MiB, {THREADS} threads, plain HTTP, server on the same 2 cores"

@@ -19,8 +19,8 @@ from confluent_kafka import Producer
 from inotify_simple import INotify, flags
 from kafka.admin import NewTopic
 
-from bench.agent import AGENT, agent_file
-from bench.data import HOME, values
+from bench.agent import AGENT
+from bench.data import HOME, agent_file, values
 from bench.measure import MB, Row, run
 from tests.support.kafka import KafkaCluster
 from tests.support.ports import HOST, free_port

@@ -14,7 +14,7 @@ from tidemark.records.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check
 from tidemark.runs import SegmentRange
 from tidemark.store import Store
 
-WINDOW_BYTES: Final = 32 << 20
+WINDOW_BYTES: Final = 16 << 20
 """What is read at a time; more only where a single batch is larger."""
 
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
 from tidemark.store import Store
 
-_CHUNK: Final = 8 << 20
+_CHUNK: Final = 1 << 20
 _TRIES: Final = 3
 
 

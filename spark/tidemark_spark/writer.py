@@ -2,7 +2,8 @@
 
 The bytes are a function of the rows and of pyarrow's version. A file's name tells its offsets and what it was made
 from, so a task that runs twice writes the same objects. Memory is bounded: by :data:`BUFFER_BYTES` of rows that wait
-for a row group, and by :data:`MAX_OPEN` files; when one more date comes, the file that was idle longest is completed.
+for a row group, and by :data:`MAX_OPEN` files; when one more date comes, the largest file is completed, and its date
+begins another if it comes again.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, BinaryIO, Final, Self, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA as KAFKA
+from tidemark.decode.columns import array
 from tidemark.store import Store
 from tidemark_spark.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.upload import upload_once
 
-ROW_GROUP_BYTES: Final = 64 << 20
-BUFFER_BYTES: Final = 128 << 20
+ROW_GROUP_BYTES: Final = 32 << 20
+BUFFER_BYTES: Final = 64 << 20
 MAX_OPEN: Final = 8
 
 _DICTIONARY: Final = {
@@ -46,6 +49,7 @@ class _OpenFile:
     parquet: pq.ParquetWriter
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     waiting_bytes: int = 0
+    taken_bytes: int = 0
     first: int = -1
     last: int = -1
 
@@ -92,10 +96,10 @@ class DateFiles:
 
     def add(self, dt: date | None, rows: pa.RecordBatch, first: int, last: int) -> None:
         """Append ``rows``, which account for offsets from ``first`` to ``last``, above those added before."""
-        target = self._open.pop(dt, None) or self._start()
-        self._open[dt] = target  # the dict's order is that of use
-        target.waiting.append(rows)
+        target = self._open.get(dt) or self._start(dt)
+        target.waiting.append(_of_its_own(rows))
         target.waiting_bytes += rows.nbytes
+        target.taken_bytes += rows.nbytes
         if target.first < 0:
             target.first = first
         target.last = last
@@ -116,9 +120,9 @@ class DateFiles:
         for one in self._open.values():
             one.file.close()
 
-    def _start(self) -> _OpenFile:
+    def _start(self, dt: date | None) -> _OpenFile:
         if len(self._open) == MAX_OPEN:
-            self._complete(next(iter(self._open)))
+            self._complete(max(self._open, key=lambda one: self._open[one].taken_bytes))
         file = cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))  # noqa: SIM115 - closed when complete
         parquet = pq.ParquetWriter(
             file,
@@ -129,7 +133,8 @@ class DateFiles:
             write_statistics=self._statistics,
             column_encoding={name: "DELTA_BINARY_PACKED" for name in self._schema.names if name in _DELTA_ENCODED},
         )
-        return _OpenFile(file, parquet)
+        self._open[dt] = _OpenFile(file, parquet)
+        return self._open[dt]
 
     def _complete(self, dt: date | None) -> None:
         one = self._open.pop(dt)
@@ -138,3 +143,10 @@ class DateFiles:
             one.parquet.close()
             key = self._key_of(dt, one.first, one.last)
             self._done(dt, key, upload_once(self._store, key, one.file))
+
+
+def _of_its_own(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """``rows``, copied if they are the lesser part of a larger batch, whose memory would wait with them."""
+    if rows.get_total_buffer_size() <= 2 * rows.nbytes:
+        return rows
+    return rows.take(array(pa.int64(), np.arange(len(rows))))

@@ -115,11 +115,18 @@ def cover(segments: Sequence[Segment], lineage: Lineage, wanted: Intervals) -> t
     depends on nothing but the segments.
     """
     pieces: list[Piece] = []
+    by_base = sorted(segments, key=lambda one: one.base)
+    begun = 0
+    near: list[Segment] = []  # those that begin at or below `at` and end above it: never all, of however many
     for start, end in wanted:
         at = start
         while at < end:
+            while begun < len(by_base) and by_base[begun].base <= at:
+                near.append(by_base[begun])
+                begun += 1
+            near = [one for one in near if one.end > at]
             reach, _, best = max(
-                ((live_until(one, lineage, at), one.base, one) for one in segments),
+                ((live_until(one, lineage, at), one.base, one) for one in near),
                 key=lambda found: found[:2],
                 default=(at, 0, None),
             )

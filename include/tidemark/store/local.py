@@ -7,13 +7,14 @@ that is renamed into place, conditions are checked under a lock on the whole dir
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from crc32c import crc32c as crc32c_of
 
@@ -21,6 +22,7 @@ from tidemark.errors import NotFound, PreconditionFailed, StoreError
 from tidemark.store.base import Fetched, ObjectInfo
 
 _HIDDEN = ".tidemark-store"
+_CHUNK = 1 << 20
 
 
 class LocalStore:
@@ -43,25 +45,20 @@ class LocalStore:
         if_none_match: bool = False,
     ) -> str:
         """See :meth:`tidemark.store.base.Store.put`."""
-        data = body if isinstance(body, bytes) else body.read(-1 if size is None else size)
-        if size is not None and len(data) != size:
-            raise StoreError(key, f"the file has {len(data)} bytes and not {size}; it changed while it was read")
-        if crc32c is not None and crc32c_of(data) != crc32c:
-            raise StoreError(key, f"CRC32C of the bytes is {crc32c_of(data):08x} and not {crc32c:08x}")
         target = self._path(key)
-        with self._locked():
-            there = self._etag(target)
-            if if_none_match and there is not None:
-                raise PreconditionFailed(key, "exists already")
-            if if_match is not None and there != if_match:
-                raise PreconditionFailed(key, f"is another version now: {there} and not {if_match}")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._private, delete=False) as temporary:
-                temporary.write(data)
+        with tempfile.NamedTemporaryFile(dir=self._private, delete=False) as temporary:
+            try:
+                _copy(key, io.BytesIO(body) if isinstance(body, bytes) else body, temporary, size, crc32c)
                 temporary.flush()
                 os.fsync(temporary.fileno())
                 etag = _etag(os.fstat(temporary.fileno()))
-            Path(temporary.name).rename(target)
+                with self._locked():  # only now: others write their files at the same time
+                    _check(key, self._etag(target), if_match, if_none_match)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    Path(temporary.name).rename(target)
+            except BaseException:
+                Path(temporary.name).unlink(missing_ok=True)
+                raise
         return etag
 
     def get(self, key: str, *, if_match: str | None = None) -> Fetched:
@@ -82,7 +79,7 @@ class LocalStore:
         """See :meth:`tidemark.store.base.Store.head`."""
         checksum = 0
         with self._opened(key, None) as (file, status):
-            while chunk := file.read(1 << 20):
+            while chunk := file.read(_CHUNK):
                 checksum = crc32c_of(chunk, checksum)
         return _info(key, status)._replace(crc32c=checksum)
 
@@ -137,6 +134,27 @@ class LocalStore:
         with (self._private / "lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _check(key: str, there: str | None, if_match: str | None, if_none_match: bool) -> None:
+    """Whether the conditions of a write hold for the ETag that is there."""
+    if if_none_match and there is not None:
+        raise PreconditionFailed(key, "exists already")
+    if if_match is not None and there != if_match:
+        raise PreconditionFailed(key, f"is another version now: {there} and not {if_match}")
+
+
+def _copy(key: str, source: BinaryIO, target: IO[bytes], size: int | None, crc32c: int | None) -> None:
+    """``size`` bytes of ``source``, or all, with the checksum that is said."""
+    copied = checksum = 0
+    while chunk := source.read(_CHUNK if size is None else min(_CHUNK, size - copied)):
+        target.write(chunk)
+        checksum = crc32c_of(chunk, checksum)
+        copied += len(chunk)
+    if size is not None and copied != size:
+        raise StoreError(key, f"the file has {copied} bytes and not {size}; it changed while it was read")
+    if crc32c is not None and checksum != crc32c:
+        raise StoreError(key, f"CRC32C of the bytes is {checksum:08x} and not {crc32c:08x}")
 
 
 def _etag(status: os.stat_result) -> str:
