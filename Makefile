@@ -99,7 +99,7 @@ format: env-dev ## Format the code and fix what can be fixed safely
 
 test: env lint jars ## Environments, lint, types and all tests but the long ones
 	@echo "== tests"
-	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	@echo "== tests with Airflow"
 	@$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags
 

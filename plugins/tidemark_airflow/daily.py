@@ -1,4 +1,4 @@
-"""The DAGs of a table's upkeep, once a day: audit, compaction, retention, clean-up. A task per topic in each.
+"""The DAGs of the tables' upkeep, once a day: audit, compaction, retention, clean-up. A task per topic in each.
 
 A run is of the date before it: that of three o'clock on the 21st audits the 20th. Past dates are a native backfill of
 the DAG, one topic alone is a run from its form.
@@ -29,7 +29,10 @@ _START: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Upkeep(NamedTuple):
-    """A daily job. ``dated`` ones are given the run's date; the others find by themselves what is due."""
+    """A daily job. ``dated`` ones are given the run's date; the others find by themselves what is due.
+
+    What ``deletes_raw`` runs with the AWS profile ``TIDEMARK_RETENTION_PROFILE``: nothing else may delete there.
+    """
 
     name: str
     job: str
@@ -37,6 +40,7 @@ class Upkeep(NamedTuple):
     does: str
     arguments: tuple[str, ...] = ()
     dated: bool = False
+    deletes_raw: bool = False
 
 
 UPKEEP: Final = (
@@ -46,6 +50,27 @@ UPKEEP: Final = (
         "0 3 * * *",
         "Reads a date's raw segments and files again and proves them equal; red when anything differs.",
         dated=True,
+    ),
+    Upkeep(
+        "compaction",
+        "compact.py",
+        "0 4 * * *",
+        "Merges small files, of closed dates and of open ones that have many; no row changes.",
+    ),
+    Upkeep(
+        "retention",
+        "retain.py",
+        "0 5 * * *",
+        "Takes past dates from tables, where a topic's retention says apply; else tells what would go.",
+        arguments=("--only", "table", "--by", "airflow"),
+    ),
+    Upkeep(
+        "raw_retention",
+        "retain.py",
+        "30 5 * * *",
+        "Removes raw segments beyond the backfill window, where a topic's retention says apply; else tells which.",
+        arguments=("--only", "raw", "--by", "airflow"),
+        deletes_raw=True,
     ),
     Upkeep(
         "cleanup",
@@ -65,7 +90,8 @@ class UpkeepOperator(JobOperator):
 
     def __init__(self, *, upkeep_name: str, **kwargs: Any) -> None:
         [self._upkeep] = (one for one in UPKEEP if one.name == upkeep_name)
-        super().__init__(job=self._upkeep.job, **kwargs)
+        more = settings.retention_environment() if self._upkeep.deletes_raw else {}
+        super().__init__(job=self._upkeep.job, environment=more, **kwargs)
 
     def execute(self, context: Context) -> None:
         """Submit and wait.

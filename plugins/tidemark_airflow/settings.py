@@ -1,12 +1,13 @@
 """Where a deployment keeps its topics file and Spark's programs: environment variables, else the repository's layout.
 
-=========================  ============================================================================================
-``TIDEMARK_TOPICS``        the topics file; default ``include/topics.yaml`` beside ``plugins/``
-``TIDEMARK_SPARK_JOBS``    the folder of Spark's jobs; default ``spark/jobs`` beside ``plugins/``
-``TIDEMARK_SPARK_SUBMIT``  the program spark-submit of Spark's own environment; default: from ``PATH``
-``PYSPARK_PYTHON``         Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
-``TIDEMARK_SCAN_SECONDS``  time between two scans of the watermark indexes; default 10, as often as agents write them
-=========================  ============================================================================================
+==============================  =======================================================================================
+``TIDEMARK_TOPICS``             the topics file; default ``include/topics.yaml`` beside ``plugins/``
+``TIDEMARK_SPARK_JOBS``         the folder of Spark's jobs; default ``spark/jobs`` beside ``plugins/``
+``TIDEMARK_SPARK_SUBMIT``       the program spark-submit of Spark's own environment; default: from ``PATH``
+``PYSPARK_PYTHON``              Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
+``TIDEMARK_RETENTION_PROFILE``  the AWS profile of the role that may delete raw segments; default: that of all jobs
+``TIDEMARK_SCAN_SECONDS``       seconds between two scans of the watermark indexes; default 10, as agents write them
+==============================  =======================================================================================
 
 They are read when a DAG file or a task runs, so they must be the same for all of Airflow's components.
 """
@@ -65,6 +66,12 @@ def spark_environment() -> dict[str, str]:
         return {}
     python = Path(submit).with_name("python")
     return {"PYSPARK_PYTHON": str(python)} if python.is_absolute() and python.exists() else {}
+
+
+def retention_environment() -> dict[str, str]:
+    """What retention of raw needs in its environment, to act in a role of its own."""
+    profile = os.environ.get("TIDEMARK_RETENTION_PROFILE")
+    return {"AWS_PROFILE": profile} if profile else {}
 
 
 def scan_seconds() -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -27,16 +27,19 @@ class JobOperator(SparkSubmitOperator):
     :param job: the file's name in ``spark/jobs``
     :param cluster: the Kafka cluster's name in the topics file (templated)
     :param topic: the topic's name (templated)
+    :param environment: variables for the job's process beside those that all jobs get
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster", "topic")
 
-    def __init__(self, *, job: str, cluster: str, topic: str, **kwargs: Any) -> None:
+    def __init__(
+        self, *, job: str, cluster: str, topic: str, environment: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(
             conn_id=CONNECTION,
             application=str(settings.spark_job(job)),
             spark_binary=settings.spark_submit(),
-            env_vars=settings.spark_environment(),
+            env_vars={**settings.spark_environment(), **(environment or {})},
             name=f"tidemark-{topic}",
             **kwargs,
         )

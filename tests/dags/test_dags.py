@@ -31,7 +31,7 @@ BACKFILL = {
     "publish": {"continuity"},
     "continuity": set[str](),
 }
-DAILY = ["tidemark_audit", "tidemark_cleanup"]
+DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_retention", "retention")]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 

@@ -64,3 +64,13 @@ def test_the_others_find_what_is_due(called: Path, name: str) -> None:
     [upkeep] = [one for one in UPKEEP if one.name == name]
     assert arguments(called)[0] == upkeep.job
     assert arguments(called)[7:] == list(upkeep.arguments)
+
+
+def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    found = {}
+    for one in UPKEEP:
+        operator = UpkeepOperator(task_id=one.name, upkeep_name=one.name, cluster=CLUSTER, topic="orders")
+        found[one.name] = operator.env_vars.get("AWS_PROFILE")
+    assert found == {one.name: "reaper" if one.name == "raw_retention" else None for one in UPKEEP}
+    assert not called.exists()
