@@ -222,29 +222,26 @@ def landed_in(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Land
     ``files`` of the result are those that evidence was found for. The offsets are hulls: rows of other files may lie
     between.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(sorted(files), pa.string())
     offsets: dict[tuple[int, int], Intervals] = {}
     found: set[str] = set()
     aside: list[SetAside] = []
     rows = total = 0
-    for row in rows_of(lake, landed, files):
-        if row["class"] != "landed":
-            aside.append(_set_aside(row))
-        key = row["incarnation"], row["partition"]
-        offsets[key] = offsets.get(key, Intervals()) | Intervals([(row["first"], row["next"])])
-        rows += row["rows"]
-        total = combine(total, int.from_bytes(row["hash128"], "big"))
-        found.add(row["file"])
-    return Landed(offsets, rows, total, frozenset(found), tuple(aside))
-
-
-def rows_of(lake: Lake, landed: Collection[int], files: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The rows of landed, quarantined and filtered offsets that name one of ``files``, attempt by attempt."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wanted, classes = pa.array(sorted(files), pa.string()), pa.array(PARSED)
+    classes = pa.array(PARSED)
     for _, table in evidence_that_counts(lake, landed):
-        yield from table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted))).to_pylist()
+        chosen = table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted)))
+        for row in chosen.to_pylist():
+            if row["class"] != "landed":
+                aside.append(_set_aside(row))
+            key = row["incarnation"], row["partition"]
+            offsets[key] = offsets.get(key, Intervals()) | Intervals([(row["first"], row["next"])])
+            rows += row["rows"]
+            total = combine(total, int.from_bytes(row["hash128"], "big"))
+            found.add(row["file"])
+    return Landed(offsets, rows, total, frozenset(found), tuple(aside))
 
 
 def _to_bytes(table: pa.Table) -> bytes:

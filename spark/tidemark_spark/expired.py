@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tidemark.errors import ContinuityError
-from tidemark.evidence import EvidenceRow, rows_of
+from tidemark.evidence import PARSED, EvidenceRow, evidence_that_counts
 from tidemark.runs import RunPlan
 from tidemark.table import Lake, ledger_of, live_files, open_table
 
@@ -18,7 +24,7 @@ def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
     rows = {one.path: one.rows for one in live_files(table)} if table is not None else {}
     told = dict.fromkeys(plan.removes, 0)
     found: list[EvidenceRow] = []
-    for row in rows_of(lake, ledger_of(lake, table).landed, plan.replaced):
+    for row in _rows(lake, ledger_of(lake, table).landed, plan.replaced):
         one = EvidenceRow(
             incarnation=row["incarnation"],
             partition=row["partition"],
@@ -41,3 +47,10 @@ def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
         if path in rows and rows[path] != count:
             raise ContinuityError(f"{lake.url}/{path}: has {rows[path]} rows, and evidence tells of {count}")
     return sorted(found, key=lambda one: (one.incarnation, one.partition, one.first, one.next, one.offset_class))
+
+
+def _rows(lake: Lake, landed: Collection[int], files: Collection[str]) -> Iterator[dict[str, Any]]:
+    """The rows of landed, quarantined and filtered offsets that name one of ``files``."""
+    wanted, classes = pa.array(sorted(files), pa.string()), pa.array(PARSED)
+    for _, table in evidence_that_counts(lake, landed):
+        yield from table.filter(pc.and_(pc.is_in(table["class"], classes), pc.is_in(table["file"], wanted))).to_pylist()

@@ -235,7 +235,7 @@ def test_a_retention_that_is_killed_is_carried_out_again(
 
 
 def test_files_that_the_evidence_does_not_know_are_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_spark.expired.rows_of", lambda *_: iter(()))
+    monkeypatch.setattr("tidemark_spark.expired._rows", lambda *_: iter(()))
     with pytest.raises(ContinuityError, match=r"has \d rows, and evidence tells of 0"):
         drop(world)
     assert {row["dt"] for row in world.rows()} == {PAST, ALSO, KEPT}
