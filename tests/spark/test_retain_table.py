@@ -154,6 +154,20 @@ def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: W
     assert world.classes()["expired"] == 4 + 2 + 1
 
 
+def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None:
+    world = World(tmp_path, OPTED_IN, function_parser("sizes"))
+    world.raw.segment([batch(0, records(0, 40))])
+    world.land()
+    mended = World(tmp_path, OPTED_IN, function_parser("none"))
+    plan = plan_rebuild(mended.lake, [PAST])
+    write_plan(mended.lake, plan)
+    assert run(mended.lake, plan, in_process).rows == 0
+    assert (states(mended)[PAST], len(mended.quarantine())) == ("open", 1)
+    drop(mended)
+    assert (states(mended)[PAST], len(mended.quarantine())) == ("expired", 0)
+    assert mended.classes() == {"landed": 1, "expired": 1}
+
+
 def test_rows_that_land_while_a_date_goes_stay(world: World) -> None:
     plan, _ = plan_retain(world.lake, NOW)
     write_plan(world.lake, plan)
@@ -221,7 +235,7 @@ def test_a_retention_that_is_killed_is_carried_out_again(
 
 
 def test_files_that_the_evidence_does_not_know_are_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_spark.expired.rows_of", lambda *_: iter(()))
+    monkeypatch.setattr("tidemark_spark.expired._rows", lambda *_: iter(()))
     with pytest.raises(ContinuityError, match=r"has \d rows, and evidence tells of 0"):
         drop(world)
     assert {row["dt"] for row in world.rows()} == {PAST, ALSO, KEPT}
