@@ -8,7 +8,7 @@ with the files that were superseded and with one attempt's evidence, and with wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from tidemark.errors import ContinuityError, NotFound
@@ -47,14 +47,13 @@ class SetAside(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What some rows of records tell: the offsets by (incarnation, partition), number and hash, and the files.
+    """What some rows of records tell, by (incarnation, partition): the offsets, and the records' number and hash.
 
     The offsets are hulls: records of other rows may lie between. ``aside`` are the rows that are not landed.
     """
 
     offsets: dict[tuple[int, int], Intervals]
-    rows: int
-    hash128: int
+    sums: dict[tuple[int, int], tuple[int, int]]
     files: frozenset[str]
     aside: tuple[SetAside, ...]
 
@@ -121,20 +120,25 @@ class Standing:
         spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
         files: set[str] = set()
         aside: list[SetAside] = []
-        rows = total = 0
+        sums: dict[tuple[int, int], tuple[int, int]] = {}
         for row in self.evidence():
             dt = row["dt"].isoformat() if row["dt"] else ""
             if row["class"] not in PARSED or not wanted(dt, row["file"]):
                 continue
             if row["class"] != "landed":
                 aside.append(_set_aside(row, dt))
-            spans.setdefault((row["incarnation"], row["partition"]), []).append((row["first"], row["next"]))
+            key = row["incarnation"], row["partition"]
+            spans.setdefault(key, []).append((row["first"], row["next"]))
             files.add(row["file"])
-            rows += row["rows"]
-            total = combine(total, int.from_bytes(row["hash128"], "big"))
+            rows, total = sums.get(key, (0, 0))
+            sums[key] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
         offsets = {key: Intervals(found) for key, found in spans.items()}
         aside.sort(key=lambda one: (one.incarnation, one.partition, one.dt, one.first))
-        return Told(offsets, rows, total, frozenset(files), tuple(aside))
+        return Told(offsets, sums, frozenset(files), tuple(aside))
+
+    def set_aside(self, dates: Collection[str] | None = None) -> tuple[SetAside, ...]:
+        """The quarantined and filtered rows of ``dates``, or of all; by partition, date and offset."""
+        return self.told(lambda dt, file: file not in self.live and (dates is None or dt in dates)).aside
 
     def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
         """What there is at and above the last offset, at or below ``offset``, that no file and no row lies across.

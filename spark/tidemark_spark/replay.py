@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidemark.decode import decode_batches, scan_headers
+from tidemark.errors import SegmentError
 from tidemark.records.batch import read_header
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
@@ -61,21 +63,42 @@ def _range(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.Recor
     chosen = take(rows.cast(SCHEMA), np.flatnonzero(within))
     for start, end, is_batch in _runs(_mask(chosen.column("batch").is_valid())):
         run = chosen.slice(start, end - start)
-        uploaded_at = run.column("uploaded_at")[0].as_py()
+        origin = part.model_copy(update={"uploaded_at": run.column("uploaded_at")[0].as_py()})
         if is_batch:
-            _batches(job, sink, number, run)
+            _batches(job, sink, number, origin, run)
         else:
-            sink.rows(number, part.model_copy(update={"uploaded_at": uploaded_at}), records_of(run))
+            sink.rows(number, origin, records_of(run))
 
 
-def _batches(job: Job, sink: Sink, number: int, rows: pa.RecordBatch) -> None:
-    """Batches that cannot be decoded stay in quarantine."""
+def _batches(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
+    """Batches that still cannot be decoded stay in quarantine."""
     at = rows.schema.get_field_index("attempt")
     rows = rows.set_column(at, SCHEMA.field(at), pa.array([job.attempt] * len(rows), pa.int64()))
     for row in range(len(rows)):
         first, end = rows.column("kafka_offset")[row].as_py(), rows.column("next_offset")[row].as_py()
-        header = read_header(rows.column("batch")[row].as_py(), 0, 0)
-        sink.quarantine(None, number, rows.slice(row, 1), Added(offsets_of(header, (first, end)), first, end - 1, 0))
+        body = rows.column("batch")[row].as_py()
+        count = offsets_of(read_header(body, 0, 0), (first, end))
+        decoded = _decoded(rows.slice(row, 1), body, part.key)
+        if sum(len(one) for one in decoded) == count:
+            for records in decoded:
+                sink.rows(number, part, records)
+        else:
+            sink.quarantine(None, number, rows.slice(row, 1), Added(count, first, end - 1, 0))
+
+
+def _decoded(row: pa.RecordBatch, body: bytes, name: str) -> list[pa.RecordBatch]:
+    """The records of a batch in quarantine; none if it still cannot be decoded."""
+    incarnation, partition, first, end = (
+        row.column(one)[0].as_py() for one in ("kafka_incarnation", "kafka_partition", "kafka_offset", "next_offset")
+    )
+    try:
+        headers = scan_headers(body, name, 0)
+        found = decode_batches(
+            body, headers, name=name, partition=partition, incarnation=incarnation, from_offset=first, to_offset=end
+        )
+        return list(found)
+    except SegmentError:
+        return []
 
 
 def _runs(mask: Any) -> Iterator[tuple[int, int, bool]]:

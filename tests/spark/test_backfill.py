@@ -18,8 +18,10 @@ from tests.spark.test_parsers import column, function_parser, json_parser, recor
 from tests.spark.test_runs import DAY, rebuild, spread
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
-from tidemark.errors import ConfigError, ContinuityError
-from tidemark.planning import plan_rebuild, write_plan
+from tidemark.decode import decode_batches
+from tidemark.errors import ConfigError, ContinuityError, SegmentError
+from tidemark.planning import plan_rebuild, plan_replay, write_plan
+from tidemark.records import BatchHeader
 from tidemark.runs import RunResult, Task
 from tidemark.table import live_files, open_table
 from tidemark_spark import convert
@@ -504,3 +506,38 @@ def test_the_command_line_shows_compares_and_rebuilds(
     assert (code, json.loads(out)["rows"]) == (0, 5)
     event.lake.store.delete(key_of(event, file_of(event, DAYS[1])))
     assert said("--rebuild", "--all", "--compare")[0] == 2  # trouble is no difference
+
+
+@pytest.mark.parametrize("way", ["rebuild", "extend", "replay"])
+def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    world = World(tmp_path)
+    hopeless = with_records(simple(6), b"\xff" * 40)
+    world.raw.segment([simple(0), batch(3, [Record(0), Record(1, T0 + DAY), Record(2, -1)]), hopeless, simple(9)])
+    world.raw.segment([simple(0)], 1)
+
+    def failing(window: bytes, headers: Any, *, on_refused: Any, **more: Any) -> Any:
+        good = headers["base_offset"] != 3
+        for row in headers[~good]:
+            header = BatchHeader(*row.item())
+            on_refused(header, SegmentError(more["name"], header.position, header.base_offset, "planted"))
+        return decode_batches(window, headers[good], on_refused=on_refused, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tidemark_spark.task.decode_batches", failing)
+        world.land()
+    assert world.offsets() == [0, 1, 2, 9, 10, 11]
+    assert refused(world).keys() == {3, 6}
+    if way == "rebuild":
+        found = Rebuild(plan_rebuild(world.lake, None), None)
+        told = {(one.dt, one.kind): one.only_then for one in compared(world).differences}
+        assert told == {("", "quarantined"): 1, (DAYS[1], "landed"): 1, (DAYS[2], "landed"): 1}
+    elif way == "extend":
+        found = planned_here(world, DAYS[1])
+        assert found.plan.dates == ("", DAYS[1], DAYS[2])
+    else:
+        found = Rebuild(plan_replay(world.lake), None)
+    assert carry_out(world, found).status == "landed"
+    assert world.offsets() == [0, 1, 2, 3, 4, 9, 10, 11]
+    assert dates_of(world)[4] == DAYS[2]
+    assert refused(world).keys() == {5, 6}
+    assert compared(world).differences == ()

@@ -1,7 +1,7 @@
 """The plan of a run that parses quarantined rows again, without raw: after a parser, a schema or a setting was mended.
 
 All rows of a date are taken, be there dates or not: what passes lands, the rest is quarantined anew, and the earlier
-rows hold no more. Batches that could not be decoded stay as they are; a rebuild reads them from raw.
+rows hold no more. Batches that could not be decoded are tried again as well.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
     """
     standing = Standing.of(lake)
     ledger = standing.ledger
-    told = standing.told(lambda dt, file: file not in standing.live and (dates is None or dt in dates))
-    rows = [one for one in told.aside if one.offset_class == "quarantined"]
+    rows = [one for one in standing.set_aside(dates) if one.offset_class == "quarantined"]
     created = utc_now()
     tasks = [
         Task(
