@@ -60,7 +60,7 @@ def test_a_copy_out_of_bounds_is_an_error(arguments: tuple[int, int, int]) -> No
 
 @pytest.mark.timeout(3600)
 def test_every_access_is_within_bounds(tmp_path: Path) -> None:
-    """The tests of decoder, scan and hash, and the fuzz, once more, compiled with bounds checks (and into another cache)."""
+    """The tests of decoder, scan and hash, and the fuzz, compiled with bounds checks (and into another cache)."""
     env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     here = Path(__file__).parent
     files = [str(here / name) for name in ("test_decoder.py", "test_fuzz.py", "test_headers.py", "test_rowhash.py")]
