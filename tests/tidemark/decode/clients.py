@@ -12,6 +12,8 @@ from tests.support.java_client import JavaClient
 from tests.tidemark.records.build import Record
 
 _RDKAFKA_SECONDS = 60.0
+_TRANSACTION_MILLISECONDS = 900_000
+"""The most that brokers grant: a transaction that is left open must stay open for the test."""
 
 
 class Client(Protocol):
@@ -42,6 +44,7 @@ class PythonClient:
             bootstrap_servers=bootstrap,
             compression_type=None if codec == "none" else codec,
             transactional_id=transactional_id,
+            transaction_timeout_ms=_TRANSACTION_MILLISECONDS,
             enable_idempotence=idempotent,
             acks="all",
             linger_ms=2,
@@ -87,7 +90,7 @@ class RdkafkaClient:
             "linger.ms": 2,
         }
         if transactional_id:
-            settings["transactional.id"] = transactional_id
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": _TRANSACTION_MILLISECONDS}
         self._producer = Producer(settings)
         self._failures: list[str] = []
         if transactional_id:
@@ -143,7 +146,10 @@ class JavaProducer:
             "linger.ms": "2",
         }
         if transactional_id:
-            settings["transactional.id"] = transactional_id
+            settings |= {
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": f"{_TRANSACTION_MILLISECONDS}",
+            }
         self._java = java
         self._producer = java.producer(settings)
         if transactional_id:
