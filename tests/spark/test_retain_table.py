@@ -18,6 +18,7 @@ from tidemark.errors import ConfigError, ContinuityError
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.retain import plan_retain
 from tidemark.retention import RetentionReport, reviewed
+from tidemark.standing import Standing
 from tidemark_spark import driver
 from tidemark_spark import retain as command
 from tidemark_spark.driver import run
@@ -235,7 +236,7 @@ def test_a_retention_that_is_killed_is_carried_out_again(
 
 
 def test_files_that_the_evidence_does_not_know_are_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_spark.expired._rows", lambda *_: iter(()))
+    monkeypatch.setattr(Standing, "evidence", lambda _self: iter(()))
     with pytest.raises(ContinuityError, match=r"has \d rows, and evidence tells of 0"):
         drop(world)
     assert {row["dt"] for row in world.rows()} == {PAST, ALSO, KEPT}
