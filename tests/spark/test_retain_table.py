@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,10 @@ from tidemark.retention import RetentionReport, reviewed
 from tidemark_spark import driver
 from tidemark_spark import retain as command
 from tidemark_spark.driver import run
+from tidemark_spark.job import DataFile
+from tidemark_spark.publish import rebased
 from tidemark_spark.retain import retain
+from tidemark_spark.settle import Change
 
 PAST, ALSO, KEPT = "2026-02-02", "2026-02-05", "2026-03-14"
 DAY = 86_400_000
@@ -152,6 +155,13 @@ def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: W
     day = world.ledger.dates[PAST]
     assert (day.state, day.rows, day.late_rows) == ("expired", 0, 2)
     assert world.classes()["expired"] == 4 + 2 + 1
+
+
+def test_rows_that_a_rebuild_moves_to_an_expired_date_reopen_it(world: World) -> None:
+    drop(world)
+    file = DataFile("dt=2026-02-02/x.parquet", 1, 3, date.fromisoformat(PAST), 0, 0, 2, 0, 0)
+    ledger = rebased(world.ledger, plan_rebuild(world.lake, [ALSO]), Change((file,), (), ()), [])
+    assert (ledger.dates[PAST].state, ledger.dates[PAST].rows, ledger.dates[PAST].late_rows) == ("reopened", 3, 3)
 
 
 def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None:
