@@ -11,7 +11,9 @@ import pytest
 from tests.spark.test_audit import audited
 from tests.spark.test_parsers import function_parser
 from tests.spark.test_sweep import OLDER, Died, age_all, exists, why
+from tests.spark.test_truncation import branch
 from tests.spark.world import World, in_process
+from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.continuity import continuity_of
 from tidemark.errors import ConfigError, ContinuityError
@@ -162,6 +164,24 @@ def test_rows_that_a_rebuild_moves_to_an_expired_date_reopen_it(world: World) ->
     file = DataFile("dt=2026-02-02/x.parquet", 1, 3, date.fromisoformat(PAST), 0, 0, 2, 0, 0)
     ledger = rebased(world.ledger, plan_rebuild(world.lake, [ALSO]), Change((file,), (), ()), [])
     assert (ledger.dates[PAST].state, ledger.dates[PAST].rows, ledger.dates[PAST].late_rows) == ("reopened", 3, 3)
+
+
+def test_a_branch_that_is_left_lands_again_what_had_expired_below_the_cut(tmp_path: Path) -> None:
+    """A file lies across the cut, and the rows that expired lie across that file's first offset."""
+    world = World(tmp_path, OPTED_IN)
+    world.raw.segment([batch(0, records(0, 40)), batch(2, records(0, 40))])
+    world.land()
+    drop(world)
+    assert world.classes() == {"landed": 2, "expired": 2}
+    branch(world, (EPOCH, 0), (5, 3))
+    world.raw.segment([batch(3, records(40, 0, 0), leader_epoch=5)], base=3)
+    world.land()
+    assert world.classes() == {"landed": 6}
+    assert (states(world)[PAST], world.ledger.dates[PAST].rows) == ("reopened", 4)
+    assert continuity_of(world.lake)["sound"]
+    drop(world, LATER)
+    assert world.classes() == {"landed": 2, "expired": 4}
+    assert continuity_of(world.lake)["sound"]
 
 
 def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None:
