@@ -188,7 +188,7 @@ def _date(
         if known.rows == cut:  # what has landed since the plan is the next run's
             update |= {"state": "expired", "closed_at": plan.created_at}
         return known.model_copy(update=update)
-    if plan.kind != "rebuild" and (fresh or cut):
+    if (plan.kind != "rebuild" or known.state == "expired") and (fresh or cut):
         update |= {"changed_at": plan.created_at}
         if known.state != "open":
             late = known.late_rows + max(0, fresh - cut)

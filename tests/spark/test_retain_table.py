@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,9 @@ import pytest
 from tests.spark.test_audit import audited
 from tests.spark.test_parsers import function_parser
 from tests.spark.test_sweep import OLDER, Died, age_all, exists, why
+from tests.spark.test_truncation import branch
 from tests.spark.world import World, in_process
+from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.continuity import continuity_of
 from tidemark.errors import ConfigError, ContinuityError
@@ -22,7 +24,10 @@ from tidemark.standing import Standing
 from tidemark_spark import driver
 from tidemark_spark import retain as command
 from tidemark_spark.driver import run
+from tidemark_spark.job import DataFile
+from tidemark_spark.publish import rebased
 from tidemark_spark.retain import retain
+from tidemark_spark.settle import Change
 
 PAST, ALSO, KEPT = "2026-02-02", "2026-02-05", "2026-03-14"
 DAY = 86_400_000
@@ -153,6 +158,31 @@ def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: W
     day = world.ledger.dates[PAST]
     assert (day.state, day.rows, day.late_rows) == ("expired", 0, 2)
     assert world.classes()["expired"] == 4 + 2 + 1
+
+
+def test_rows_that_a_rebuild_moves_to_an_expired_date_reopen_it(world: World) -> None:
+    drop(world)
+    file = DataFile("dt=2026-02-02/x.parquet", 1, 3, date.fromisoformat(PAST), 0, 0, 2, 0, 0)
+    ledger = rebased(world.ledger, plan_rebuild(world.lake, [ALSO]), Change((file,), (), ()), [])
+    assert (ledger.dates[PAST].state, ledger.dates[PAST].rows, ledger.dates[PAST].late_rows) == ("reopened", 3, 3)
+
+
+def test_a_branch_that_is_left_lands_again_what_had_expired_below_the_cut(tmp_path: Path) -> None:
+    """A file lies across the cut, and the rows that expired lie across that file's first offset."""
+    world = World(tmp_path, OPTED_IN)
+    world.raw.segment([batch(0, records(0, 40)), batch(2, records(0, 40))])
+    world.land()
+    drop(world)
+    assert world.classes() == {"landed": 2, "expired": 2}
+    branch(world, (EPOCH, 0), (5, 3))
+    world.raw.segment([batch(3, records(40, 0, 0), leader_epoch=5)], base=3)
+    world.land()
+    assert world.classes() == {"landed": 6}
+    assert (states(world)[PAST], world.ledger.dates[PAST].rows) == ("reopened", 4)
+    assert continuity_of(world.lake)["sound"]
+    drop(world, LATER)
+    assert world.classes() == {"landed": 2, "expired": 4}
+    assert continuity_of(world.lake)["sound"]
 
 
 def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None:
