@@ -166,9 +166,11 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
 
 def _told(lake: Lake, plan: RunPlan, files: Iterable[str]) -> Told:
     """What evidence tells of ``files``, all of which must still hold."""
+    wanted = frozenset(files)
+    if not wanted:
+        return Told({}, {}, frozenset(), ())
     standing = Standing.of(lake)
     check_fresh(plan, standing.ledger, standing.live.values())
-    wanted = frozenset(files)
     return standing.told(lambda _, file: file in wanted)
 
 

@@ -116,7 +116,8 @@ class _Search:
                 start, end = next(iter(reading.gone))
                 raise ContinuityError(f"{at.keys.folder}: raw holds no offsets {start} to {end} any more")
             plans.append(reading.plan)
-            tasks += [RawTask(one, cells_of(wanted, one.from_offset, one.to_offset)) for one in reading.tasks]
+            cells = (cells_of(wanted, one.from_offset, one.to_offset) for one in reading.tasks)
+            tasks += [RawTask(one, there, columns=False) for one, there in zip(reading.tasks, cells, strict=True)]
         for tally in examined(self._lake, self._ledger, plans, tasks, self._examine):
             self.bytes_read += tally.bytes_read
             for trouble in tally.troubles:

@@ -64,10 +64,11 @@ class FileTask(NamedTuple):
 
 
 class RawTask(NamedTuple):
-    """Ranges of raw to convert once more."""
+    """Ranges of raw to convert once more; without ``columns`` accounts have rows and their hashes alone."""
 
     task: Task
     cells: Cells
+    columns: bool = True
 
 
 AuditTask = FileTask | RawTask
@@ -143,7 +144,7 @@ def _raw(job: Job, task: RawTask) -> Tally:
     whole = task.task
     for part in whole.ranges:
         single = Task(incarnation=whole.incarnation, topic_id=whole.topic_id, partition=whole.partition, ranges=(part,))
-        counting = _Counting(job, single, task.cells)
+        counting = _Counting(job, single, task)
         conversion = Conversion(job, single, counting)
         stop = conversion.run()
         tally.bytes_read += conversion.bytes_read
@@ -173,11 +174,11 @@ def _is_gone(job: Job, part: SegmentRange) -> bool:
 class _Counting:
     """Counts the records of a conversion as :class:`tidemark_spark.sink.Sink` would sort them into files."""
 
-    def __init__(self, job: Job, task: Task, cells: Cells) -> None:
-        self._task, self._cells = task, cells
+    def __init__(self, job: Job, task: Task, counted: RawTask) -> None:
+        self._task, self._cells = task, counted.cells
         self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
         self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
-        self._names = table_schema(job.topic, self._parser).names
+        self._names = table_schema(job.topic, self._parser).names if counted.columns else list(HASHED)
         self.accounts: dict[Key, Account] = {}
 
     def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:

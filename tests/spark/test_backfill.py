@@ -174,6 +174,20 @@ def test_rows_of_one_segment_that_stay_do_not_take_their_date_along(tmp_path: Pa
     assert planned_here(event, "2026-02-05").plan.dates == ("2026-02-05",)
 
 
+def test_as_many_rows_that_are_others_are_never_committed(tmp_path: Path) -> None:
+    plain = World(tmp_path, PLAIN)
+    values = [b'{"at":%d}' % at for at in (T0 + DAY, T0, T0)]
+    plain.raw.segment([batch(0, records(*values, at=[T0, T0 + DAY, T0]))])
+    plain.raw.segment([with_records(simple(0), b"\xff" * 40)], 1)  # what may count by its offsets alone is another's
+    plain.land()
+    ledger = plain.ledger
+    event = changed(plain, EVENT)
+    for dates in (["2026-02-02"], ["", "2026-02-02"]):
+        with pytest.raises(ContinuityError, match="hold [25] rows, and made again [25], or others"):
+            run(event.lake, plan_rebuild(event.lake, dates), in_process)
+    assert plain.ledger == ledger
+
+
 def test_refused_rows_without_a_date_are_made_again_with_the_dates_that_they_come_to(tmp_path: Path) -> None:
     world = World(tmp_path)
     lying = with_records(simple(4), b"\xff" * 40)
