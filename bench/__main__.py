@@ -9,14 +9,16 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from bench import agent, convert, idle, memory, parsers, scale
-from bench.data import HOME, Topic, data
+from bench import agent, convert, decode, executors, idle, memory, parsers, scale
+from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("data", "agent", "idle", "parsers", "scale", "memory", "convert")
+PARTS = ("data", "agent", "idle", "parsers", "scale", "memory", "executors", "decode", "convert")
 
 
 def main() -> int:
@@ -26,8 +28,11 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--gib", type=float, default=1.1, help="of record values by topic (default: %(default)s)")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="convert: codecs with the size of values")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), help="topics of decode and convert, by codec and size"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="convert: rounds after the first (default: %(default)s)")
+    parser.add_argument("--peer", type=Path, metavar="PATH", help="decode: a decoder in C to measure beside")
     options = parser.parse_args()
     unknown = [one for one in options.parts if one not in PARTS]
     topics = [one for one in convert.TOPICS if options.only is None or f"{one.codec}-{one.size}" in options.only]
@@ -37,43 +42,38 @@ def main() -> int:
     for folder in HOME.glob("*/"):
         shutil.rmtree(folder)
     HOME.mkdir(parents=True, exist_ok=True)
-    text = table(_measured(parts, topics, options.gib, options.rounds))
+    text = table(_measured(parts, topics, options))
     (HOME / f"{'-'.join(parts)}.md").write_text(text)
     sys.stdout.write(f"\n{text}")
     return 0
 
 
-def _measured(parts: list[str], topics: list[Topic], gib: float, rounds: int) -> list[Row]:
+def _measured(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> list[Row]:
     steps = Steps()
     rows: list[Row] = []
     with S3Server(HOME / "s3") as s3:
         os.environ.update(s3.env())
-        for name, measure in (
-            ("parsers", parsers.measure),
-            ("scale", scale.measure),
-            ("idle", lambda: idle.measure(s3)),
-        ):
-            if name in parts:
-                with steps.step(f"{name} measured"):
-                    rows += measure()
-        wanted = {
-            "agent": agent.TOPICS,
-            "memory": memory.TOPICS,
-            "convert": topics,
-            "data": (*agent.TOPICS, *memory.TOPICS, *topics),
+        alone: dict[str, Callable[[], list[Row]]] = {
+            "parsers": parsers.measure,
+            "scale": scale.measure,
+            "idle": lambda: idle.measure(s3),
         }
-        needed = list(dict.fromkeys(one for part in parts for one in wanted.get(part, ())))
+        over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
+            "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
+            "memory": (memory.TOPICS, memory.measure),
+            "executors": (executors.TOPICS, executors.measure),
+            "decode": (topics, lambda made: decode.measure(made, topics, options.peer)),
+            "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
+        }
+        for name in (one for one in parts if one in alone):
+            with steps.step(f"{name} measured"):
+                rows += alone[name]()
+        needed = [one for name, (of, _) in over.items() if name in parts or "data" in parts for one in of]
         if needed:
-            with data(gib, needed, steps) as made:
-                if "agent" in parts:
-                    with steps.step("agent measured"):
-                        rows += agent.backlog(made, s3) + agent.latency(made.cluster, s3)
-                if "memory" in parts:
-                    with steps.step("memory measured"):
-                        rows += memory.measure(made)
-                if "convert" in parts:
-                    with steps.step("convert measured"):
-                        rows += convert.measure(made, s3, topics, rounds)
+            with data(options.gib, list(dict.fromkeys(needed)), steps) as made:
+                for name in (one for one in parts if one in over):
+                    with steps.step(f"{name} measured"):
+                        rows += over[name][1](made)
     return rows
 
 

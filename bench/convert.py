@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 CORES: Final = 2
 TOPICS: Final = tuple(Topic(codec, size) for size in (1000, 250) for codec in CODECS)
 _numbers = itertools.count()
+_ALL: Final = "the bench with its Spark, broker, S3 server and pool of processes, whichever works"
 
 
 def lake_of(topic: Topic, raw: str, root: str) -> Lake:
@@ -61,7 +62,7 @@ def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
     settings = {
         **SETTINGS,
         **local_conf(),
-        **jars_conf("spark-kafka"),
+        **jars_conf("spark-kafka", "spark-avro"),
         "spark.driver.memory": "3g",
         "spark.local.dir": str(HOME / "spark"),
         "spark.sql.session.timeZone": "UTC",
@@ -174,6 +175,7 @@ def _rows(topic: Topic, size: float, usages: dict[str, list[Usage]]) -> list[Row
     for name, found in usages.items():
         rows.append(Row(part, f"{name}: throughput", "MB/s", tuple(size / MB / one.wall for one in found), note))
         rows.append(Row(part, f"{name}: per core-second", "MB/CPU-s", tuple(size / MB / one.cpu for one in found)))
+        rows.append(Row(part, f"{name}: peak memory of all", "MB", tuple(one.peak / MB for one in found), _ALL))
     for ours, peer, wall, cpu in (
         ("Tidemark on Spark", "two plain processes", "aim 0.95", ""),
         ("Tidemark on Spark", "Spark's Kafka source, tuned", "aim 2.2", "aim 1.9"),

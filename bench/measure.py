@@ -20,7 +20,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Usage:
-    """``wall`` and ``cpu`` in seconds, ``peak`` in bytes (proportional set sizes over the tree; 0 if not measured)."""
+    """``wall`` and ``cpu`` in seconds, ``peak`` in bytes (proportional set sizes over the tree)."""
 
     wall: float
     cpu: float
@@ -51,13 +51,12 @@ class Row:
 class TreeMeter:
     """Samples a process and its descendants until stopped: CPU seconds by process at its last sight, peak memory.
 
-    To sum up memory costs as much as a small program, so it is done only where it is asked for.
+    To sum up memory costs as much as a small program: do it no more often than needed, ``interval`` in seconds.
     """
 
-    def __init__(self, pid: int, *, memory: bool) -> None:
+    def __init__(self, pid: int, *, interval: float) -> None:
         self._root = psutil.Process(pid)
-        self._interval = 0.02 if memory else 0.5
-        self._memory = memory
+        self._interval = interval
         self._cpu: dict[int, float] = {}
         self._peak = 0
         self._stop = threading.Event()
@@ -100,13 +99,13 @@ class TreeMeter:
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     times = process.cpu_times()
                     self._cpu[process.pid] = times.user + times.system
-                    total += process.memory_full_info().pss if self._memory else 0
+                    total += process.memory_full_info().pss
         self._peak = max(self._peak, total)
 
 
 def metered(action: Callable[[], object]) -> Usage:
-    """Run ``action`` in this process; CPU is that of its tree."""
-    with TreeMeter(os.getpid(), memory=False) as meter:
+    """Run ``action`` in this process; CPU and memory are those of its tree."""
+    with TreeMeter(os.getpid(), interval=0.5) as meter:
         started = time.perf_counter()
         action()
         wall = time.perf_counter() - started
@@ -125,7 +124,7 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> 
         child = subprocess.Popen(
             [str(part) for part in command], env=dict(env), stdout=output, stderr=subprocess.STDOUT
         )
-        with TreeMeter(child.pid, memory=True) as meter:
+        with TreeMeter(child.pid, interval=0.02) as meter:
             _, status, usage = os.wait4(child.pid, 0)
             wall = time.perf_counter() - started
     child.returncode = os.waitstatus_to_exitcode(status)

@@ -1,50 +1,60 @@
-"""Parsers alone: values in memory to Arrow columns, in one plain process, by value size and by kind.
+"""Parsers alone: values in memory to Arrow columns, in one plain process, by value size and by kind; and Spark's own.
 
-MB are of record values as they came, by second of the process's CPU and by second on the clock. Each value has the same
-ten fields whatever its format; two sizes, about 1 KB and about 250 B of JSON.
+MB are of record values as they came, by CPU second of the process and by second on the clock. Each value has the same
+ten fields whatever its format; two sizes, about 1 KB and about 250 B of JSON. Spark parses the same values, from its
+own memory, on one core, to the same columns, and throws them away; its CPU is that of the whole process tree.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-from bench.measure import MB, Row
+from bench.convert import session
+from bench.measure import MB, Row, metered
 from tidemark.config import parse
 from tidemark.decode.columns import SCHEMA
 from tidemark.parsers.base import Parser
 from tidemark.parsers.build import parser_of
 from tidemark.topics import Deployment
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
 REPETITIONS: Final = 5
 VALUE_BYTES: Final = 32 << 20
 BATCH_ROWS: Final = 16_384
 
 _FIELDS: Final = {
-    "id": ("int64", "long", FieldDescriptorProto.TYPE_INT64),
-    "user": ("int64", "long", FieldDescriptorProto.TYPE_INT64),
-    "placed": ("timestamp(ms)", "long", FieldDescriptorProto.TYPE_INT64),
-    "amount": ("double", "double", FieldDescriptorProto.TYPE_DOUBLE),
-    "weight": ("double", "double", FieldDescriptorProto.TYPE_DOUBLE),
-    "paid": ("boolean", "boolean", FieldDescriptorProto.TYPE_BOOL),
-    "count": ("int32", "int", FieldDescriptorProto.TYPE_INT32),
-    "country": ("string", "string", FieldDescriptorProto.TYPE_STRING),
-    "session": ("string", "string", FieldDescriptorProto.TYPE_STRING),
-    "text": ("string", "string", FieldDescriptorProto.TYPE_STRING),
+    "id": ("int64", "long", FieldDescriptorProto.TYPE_INT64, "BIGINT"),
+    "user": ("int64", "long", FieldDescriptorProto.TYPE_INT64, "BIGINT"),
+    "placed": ("timestamp(ms)", "long", FieldDescriptorProto.TYPE_INT64, "BIGINT"),
+    "amount": ("double", "double", FieldDescriptorProto.TYPE_DOUBLE, "DOUBLE"),
+    "weight": ("double", "double", FieldDescriptorProto.TYPE_DOUBLE, "DOUBLE"),
+    "paid": ("boolean", "boolean", FieldDescriptorProto.TYPE_BOOL, "BOOLEAN"),
+    "count": ("int32", "int", FieldDescriptorProto.TYPE_INT32, "INT"),
+    "country": ("string", "string", FieldDescriptorProto.TYPE_STRING, "STRING"),
+    "session": ("string", "string", FieldDescriptorProto.TYPE_STRING, "STRING"),
+    "text": ("string", "string", FieldDescriptorProto.TYPE_STRING, "STRING"),
 }
-"""By name: the type in the topics file, in Avro, in Protobuf."""
+"""By name: the type in the topics file, in Avro, in Protobuf, in Spark."""
+
+_MIX: Final = {"avro": "; spark-avro 4.1.1, the newest that resolves, in Spark 4.2.0"}
+"""from_protobuf is not measured: no spark-protobuf of any Spark 4 resolves."""
 
 _AVRO: Final = {
     "type": "record",
@@ -56,11 +66,46 @@ _AVRO: Final = {
 def measure() -> list[Row]:
     """All kinds and sizes; the first round, which compiles and warms up, is dropped."""
     rows: list[Row] = []
+    sizes: dict[tuple[str, int], int] = {}
     with TemporaryDirectory() as folder:
         for size in (1000, 250):
             records = _records(size)
             for kind, (settings, encode) in _formats(Path(folder)).items():
-                rows += _measured(kind, size, _parser(settings, Path(folder)), [encode(one) for one in records])
+                values = [encode(one) for one in records]
+                rows += _measured(kind, size, _parser(settings, Path(folder)), values)
+                pq.write_table(pa.table({"value": pa.array(values, pa.binary())}), Path(folder, f"{kind}-{size}"))
+                sizes[kind, size] = sum(map(len, values))
+        rows += _by_spark(Path(folder), sizes)
+    return rows
+
+
+def _by_spark(folder: Path, sizes: Mapping[tuple[str, int], int]) -> list[Row]:
+    """from_json and from_avro of the same values, which have so many bytes by kind and size."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.avro.functions import from_avro
+
+    spark = session("local[1]")
+    ddl = ", ".join(f"{name} {kinds[3]}" for name, kinds in _FIELDS.items())
+    parse: dict[str, Callable[[], Column]] = {
+        "json": lambda: f.from_json(f.col("value").cast("string"), ddl),
+        "avro": lambda: from_avro(f.col("value"), json.dumps(_AVRO)),
+    }
+    rows: list[Row] = []
+    for size, (kind, parsed) in itertools.product((1000, 250), parse.items()):
+        path = folder / f"{kind}-{size}"
+        total = sizes[kind, size] / MB
+        values = spark.read.parquet(str(path)).cache()
+        values.count()
+        columns = (
+            values.select(parsed().alias("one")).select("one.*").withColumn("placed", f.timestamp_millis("placed"))
+        )
+        found = [metered(columns.write.format("noop").mode("overwrite").save) for _ in range(REPETITIONS + 1)][1:]
+        values.unpersist()
+        name = f"Spark's from_{kind}, records of {size} B as JSON"
+        note = "10 columns, cached rows to Spark's noop sink, local[1], warm" + _MIX.get(kind, "")
+        rows.append(Row("parsers", f"{name}, by CPU", "MB/s", tuple(total / one.cpu for one in found), note))
+        rows.append(Row("parsers", f"{name}, by clock", "MB/s", tuple(total / one.wall for one in found), note))
+    spark.stop()
     return rows
 
 

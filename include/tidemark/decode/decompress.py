@@ -24,8 +24,9 @@ from tidemark.records.batch import Codec
 _ZSTD_MAX_RATIO: Final = 1 << 15
 """A zstd block of 4 bytes may stand for 128 KiB."""
 
-_LZ4_MAX_RATIO: Final = 256
-"""A length byte of an lz4 block stands for at most 255."""
+_LZ4_STEP_BYTES: Final = 1 << 16
+_LZ4_STEP_RATIO: Final = 8
+"""What records rarely expand beyond: one step then, and memory that the allocator need not fetch each time."""
 
 _SNAPPY_MAX_RATIO: Final = 32
 """A snappy copy of 3 bytes stands for at most 64."""
@@ -116,8 +117,10 @@ class Decompressor:
         rest: bytes | memoryview = source
         while True:
             frame = lz4.frame.LZ4FrameDecompressor()
-            most = min(limit - arena.used, _LZ4_MAX_RATIO * len(rest))  # the library allocates as much at once
-            _append_bounded(arena, frame.decompress(rest, max_length=most + 1), limit)
+            most = max(_LZ4_STEP_BYTES, _LZ4_STEP_RATIO * len(rest))  # the library allocates as much at once
+            _append_bounded(arena, frame.decompress(rest, max_length=most), limit)
+            while not (frame.eof or frame.needs_input):
+                _append_bounded(arena, frame.decompress(b"", max_length=most), limit)
             if not frame.eof:
                 raise CorruptRecords("the frame is not complete")
             if not frame.unused_data:
