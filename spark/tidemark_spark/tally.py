@@ -24,7 +24,7 @@ from tidemark.records import BatchHeader
 from tidemark.records.batch import read_header
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
-from tidemark_spark.accounts import Account, account_of_file, account_of_records
+from tidemark_spark.accounts import HASHED, Account, account_of_file, account_of_records
 from tidemark_spark.dates import DateSplitter, Numbers, numbers, take
 from tidemark_spark.job import Job
 from tidemark_spark.quarantine import SCHEMA as QUARANTINE
