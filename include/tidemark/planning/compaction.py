@@ -2,9 +2,9 @@
 
 Neighbours are files of one date, incarnation and partition that follow one another by their first offset. A file of at
 least half the target stays as it is, and no merged file exceeds the target, about. Of a date that is closed any two
-neighbours are merged. Of another one, to which files still come, they are merged once a partition has as many small ones
-as the topic says, as many at once or as fill the target, and only where what comes of it is at least twice its largest
-part: so no row is written again more often than its file can double.
+neighbours are merged. Of another one, to which files still come, they are merged once a partition has as many small
+ones as the topic says, as many at once or as fill the target, and only where what comes of it is at least twice its
+largest part: so no row is written again more often than its file can double.
 """
 
 from __future__ import annotations
