@@ -23,6 +23,7 @@ from tidemark_spark.dates import numbers
 
 _ROWS: Final = 8192
 _CHUNK: Final = 8 << 20
+_BUFFER: Final = 1 << 20
 
 
 class Input:
@@ -45,7 +46,7 @@ class Input:
         Raises:
             FormatError: the file cannot be read, or has a column that the table has not.
         """
-        if self._rows is None or not len(self._rows):
+        if self._rows is None:
             rows = next(self._batches, None)
             if rows is None:
                 return pa.RecordBatch.from_pylist([], schema=self._schema)
@@ -62,7 +63,7 @@ class Input:
         """Hand out those in hand up to ``offset``."""
         rows = self.rows
         count = int(np.searchsorted(numbers(rows.column("kafka_offset")), offset, "right"))
-        self._rows = rows.slice(count)
+        self._rows = rows.slice(count) if count < len(rows) else None  # an empty slice would keep the memory
         return rows.slice(0, count)
 
 
@@ -98,7 +99,7 @@ def rows_of(store: Store, key: str, size: int) -> Iterator[pa.RecordBatch]:
         for start in range(0, size, _CHUNK):
             file.write(store.get_range(key, start, min(start + _CHUNK, size)))
         try:
-            parquet = pq.ParquetFile(file)
+            parquet = pq.ParquetFile(file, buffer_size=_BUFFER)
             for group in range(parquet.num_row_groups):
                 yield from parquet.iter_batches(_ROWS, row_groups=[group])
         except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on its place

@@ -19,6 +19,7 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.test_compaction import delta_rows, piecemeal
 from tests.spark.test_runs import spread
 from tests.spark.test_sweep import OLDER, age_all
 from tests.spark.world import World, in_process
@@ -38,6 +39,7 @@ from tidemark_spark.driver import run
 from tidemark_spark.sweep import sweep
 
 JOB = ROOT / "spark" / "jobs" / "convert.py"
+COMPACT = ROOT / "spark" / "jobs" / "compact.py"
 AUDIT = ROOT / "spark" / "jobs" / "audit.py"
 
 
@@ -277,6 +279,19 @@ def test_a_comparison_runs_on_spark(world: World) -> None:
     output = spark_submit(JOB, *arguments, master="local[2]").strip().splitlines()[-1]
     compared = Comparison.from_bytes(output.encode(), "output")
     assert (compared.differences, compared.rows, world.ledger.n) == ((), 34, 1)
+
+
+def test_compaction_runs_on_spark(tmp_path: Path) -> None:
+    world = World(tmp_path, "compaction: {files: 3}")
+    piecemeal(world)
+    rows = delta_rows(world)
+    arguments = ("--topics", str(world.topics_file), "--topic", "orders")
+    told, _, last = spark_submit(COMPACT, *arguments, master="local[2]").strip().splitlines()[-3:]
+    assert told.startswith("2026-02-03: 6 files of 2 partitions")
+    result = RunResult.from_bytes(last.encode(), "output")
+    assert (result.status, result.rows, result.files) == ("landed", 30, 4)
+    assert delta_rows(world) == rows
+    world.check()
 
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -1,10 +1,10 @@
 """The plan of a run that merges small files of a table, row for row, with their neighbours.
 
 Neighbours are files of one date, incarnation and partition that follow one another by their first offset. A file of at
-least half the target stays as it is, and so no merged file exceeds the target. Of a date that is closed any two
-neighbours are merged; of another one, to which files still come, only as many as the topic says or as fill the target,
-and only where what comes of it is at least twice its largest part: so no row is written again more often than its file
-can double.
+least half the target stays as it is, and no merged file exceeds the target, about. Of a date that is closed any two
+neighbours are merged. Of another one, to which files still come, they are merged once a partition has as many small
+ones as the topic says, as many at once or as fill the target, and only where what comes of it is at least twice its
+largest part: so no row is written again more often than its file can double.
 """
 
 from __future__ import annotations
