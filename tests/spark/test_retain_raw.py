@@ -22,7 +22,7 @@ from tidemark.errors import ContinuityError, PreconditionFailed
 from tidemark.layout import TableKeys
 from tidemark.manifest import Damage
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark.retention import PartitionGoes, RetentionReport, Subject
+from tidemark.retention import PartitionGoes, RetentionReport
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import put_once
 from tidemark.store.base import Fetched
@@ -47,8 +47,8 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def reported(world: World, at: datetime, subject: Subject = "raw", **options: bool) -> RetentionReport:
-    return retain(world.lake, subject, at, "ada", **options)
+def reported(world: World, at: datetime, **options: bool) -> RetentionReport:
+    return retain(world.lake, "raw", at, "ada", **options)
 
 
 def judged(world: World) -> PartitionGoes:

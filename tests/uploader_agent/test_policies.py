@@ -131,6 +131,9 @@ def test_retention_deletes_segments_and_nothing_else(server: S3Server, stored: N
     assert changes_nothing(retention)
     for bucket, key in [*(("raw", key) for key in KEPT), ("raw", "elsewhere/a"), ("lake", LOG)]:
         assert refused(retention.delete_object, Bucket=bucket, Key=key), key
+    tombstone = {"Bucket": "raw", "Key": f"{PREFIX}/_tombstones/test-cluster/orders-0/0-1.json"}
+    assert not refused(retention.put_object, **tombstone)
+    assert refused(retention.delete_object, **tombstone)
     assert not refused(retention.delete_object, Bucket="raw", Key=LOG)
     left = {one["Key"] for one in server.client().list_objects_v2(Bucket="raw")["Contents"]}
     assert LOG not in left
