@@ -196,7 +196,7 @@ def test_a_schema_that_evolves_in_the_midst_of_a_segment_is_read_into_the_tables
     world.raw.segment(
         [batch(0, records(*older, *newer)), batch(6, records(*newer), "zstd"), batch(9, records(*older, *unknown))]
     )
-    assert (world.land().rows, refused(world).keys()) == (12, {12})
+    assert (world.land().rows, set(refused(world))) == (12, {12})
     assert list(column(world, "a").values()) == [0, 1, 2, *[1 << 40] * 6, 0, 1, 2]
     assert list(column(world, "b").values()) == [None] * 3 + ["0", "1", "2"] * 2 + [None] * 3
 
