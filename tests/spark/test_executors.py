@@ -20,6 +20,8 @@ from tidemark.planning import plan_ingest, ranges, raw, write_plan
 from tidemark.runs import RunResult
 from tidemark_spark.driver import run
 
+pytestmark = pytest.mark.timeout(900)
+
 JOB = ROOT / "spark" / "jobs" / "convert.py"
 ATTEMPT = 7
 UNRULY = "parser: {kind: function, function: 'tests.spark.unruly:sizes', columns: [{name: size, type: int32}]}"
@@ -136,7 +138,7 @@ def test_any_parallelism_gives_the_same_bytes(tmp_path: Path, full: bool) -> Non
             env=spark_env(env="dev"),
             cwd=ROOT,
             check=True,
-            timeout=240,
+            timeout=600,
             stdout=subprocess.PIPE,
         )
         for kind, world in worlds.items():

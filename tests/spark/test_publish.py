@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
+from tidemark.runs import Task
 from tidemark.table import live_files
 from tidemark_spark import delta, driver, publish
+from tidemark_spark.job import Job, Outcome
 
 KINDS = ("ingest", "ingest", "elect", "rebuild", "compact")
 
@@ -87,6 +91,44 @@ def test_a_lost_reply_to_a_commit_that_landed_is_found_out(world: World, monkeyp
     world.raw.segment([simple(0)])
     assert world.land().status == "landed"
     assert world.ledger.n == 1
+
+
+def test_a_zombie_beside_its_retry_lands_once(world: World) -> None:
+    """A scheduler takes a driver for dead and runs its attempt again; both write the same files, and commit at once."""
+    world.raw.segment([simple(0), simple(3, 3, "zstd")])
+    world.raw.segment([simple(0)], 1)
+    world.raw.publish()
+    plan = world.plan()
+    both = threading.Barrier(2, timeout=60)
+
+    def together(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        both.wait()
+        outcomes = in_process(job, tasks)
+        both.wait()
+        return outcomes
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: driver.run(world.lake, plan, together), range(2)))
+    assert [(one.status, one.rows, one.files) for one in results] == [("landed", 9, 2)] * 2
+    world.check()
+    assert (world.ledger.n, world.ledger.landed) == (1, (plan.attempt,))
+
+
+def test_a_zombie_that_its_retry_has_overtaken_changes_nothing(world: World) -> None:
+    world.raw.segment([simple(0)])
+    world.raw.publish()
+    plan = world.plan()
+
+    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        outcomes = in_process(job, tasks)
+        assert driver.run(world.lake, plan, in_process).status == "landed"
+        world.raw.segment([simple(3)])
+        assert world.land().rows == 3
+        return outcomes
+
+    assert driver.run(world.lake, plan, overtaken).status == "landed"
+    world.check()
+    assert (world.ledger.n, world.next_offset()) == (2, 6)
 
 
 def test_a_commit_that_was_lost_is_made_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
