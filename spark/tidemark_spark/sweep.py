@@ -11,8 +11,9 @@ from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.evidence import evidence_key, evidence_that_counts
-from tidemark.ledger import Ledger, new_attempt
-from tidemark.planning import code_digest, read_plan, write_plan
+from tidemark.ledger import Ledger
+from tidemark.planning import read_plan, write_plan
+from tidemark.planning.following import following
 from tidemark.planning.raw import in_parallel
 from tidemark.planning.sweep import GOES, Knowledge, Why, all_landed, judge, to_fold
 from tidemark.runs import RunPlan
@@ -119,17 +120,8 @@ def _listed(lake: Lake, folder: str) -> Iterator[ObjectInfo]:
 def _fold(lake: Lake, ledger: Ledger, folds: tuple[int, ...]) -> None:
     """Commit the ledger with one attempt in place of ``folds``; if another sweep was faster, it is done."""
     plan = RunPlan(
-        attempt=new_attempt(),
+        **following(lake, ledger),
         kind="sweep",
-        cluster=lake.topic.cluster,
-        topic=lake.topic.topic,
-        table=lake.topic.table,
-        generation=ledger.generation,
-        ledger_n=ledger.n,
-        ledger_attempt=ledger.attempt,
-        configuration=lake.topic.digest,
-        code=code_digest(),
-        created_at=utc_now(),
         folds=folds,
     )
     write_plan(lake, plan)

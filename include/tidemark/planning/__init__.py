@@ -4,7 +4,8 @@
 * ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
 * ``dates`` says which dates close, and is pure as well
 * ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
-* ``compaction`` plans a run that merges small files
+* ``compaction`` plans a run that merges small files, ``retain`` one that takes dates away
+* ``following`` is what all plans say alike
 
 The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
 level: the scheduler's ``plan`` task runs it too.

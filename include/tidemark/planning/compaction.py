@@ -15,11 +15,10 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.ledger import Ledger, new_attempt
-from tidemark.planning.code import code_digest
+from tidemark.ledger import Ledger
+from tidemark.planning.following import following
 from tidemark.runs import RunPlan, SegmentRange, Task
 from tidemark.standing import Standing
-from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
 from tidemark.topics import Compaction
 
@@ -63,17 +62,8 @@ def plan_compaction(lake: Lake, dates: Collection[str] | None = None, *, attempt
     files = _placed(Standing(lake, ledger, {one.path: one for one in live}), lake, candidates) if candidates else []
     chosen = bounded(groups(files, closed, settings))
     return RunPlan(
-        attempt=new_attempt() if attempt is None else attempt,
+        **following(lake, ledger, attempt),
         kind="compact",
-        cluster=lake.topic.cluster,
-        topic=lake.topic.topic,
-        table=lake.topic.table,
-        generation=ledger.generation,
-        ledger_n=ledger.n,
-        ledger_attempt=ledger.attempt,
-        configuration=lake.topic.digest,
-        code=code_digest(),
-        created_at=utc_now(),
         tasks=tuple(_task(lake, ledger, group) for group in chosen),
         dates=tuple(sorted({one.dt for group in chosen for one in group})),
         removes=tuple(sorted(one.path for group in chosen for one in group)),

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tidemark.ledger import Ledger, new_attempt
-from tidemark.planning.code import code_digest
+from tidemark.ledger import Ledger
 from tidemark.planning.dates import closing, may_close
+from tidemark.planning.following import following
 from tidemark.planning.partition import Decision, Known, changes_anything, decide, left_at
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.planning.raw import RawPartition, RawTopic, in_parallel
@@ -55,17 +55,8 @@ def plan_ingest(
     created = utc_now()
     cuts = [plan.cut for plan, _ in found if plan.cut]
     return RunPlan(
-        attempt=new_attempt() if attempt is None else attempt,
+        **following(lake, ledger, attempt, created_at=created),
         kind="ingest",
-        cluster=lake.topic.cluster,
-        topic=lake.topic.topic,
-        table=lake.topic.table,
-        generation=ledger.generation,
-        ledger_n=ledger.n,
-        ledger_attempt=ledger.attempt,
-        configuration=lake.topic.digest,
-        code=code_digest(),
-        created_at=created,
         partitions=tuple(plan for plan, _ in found),
         tasks=tuple(task for _, tasks in found for task in tasks),
         closes=closing(ledger, raw.entries, lake.topic, created, bare=_bare(raw, ledger, parts)),

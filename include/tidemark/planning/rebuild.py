@@ -14,8 +14,8 @@ from typing import Final
 
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.intervals import Interval, Intervals
-from tidemark.ledger import Ledger, PartitionState, new_attempt
-from tidemark.planning.code import code_digest
+from tidemark.ledger import Ledger, PartitionState
+from tidemark.planning.following import following
 from tidemark.planning.partition import clipped
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of
 from tidemark.planning.raw import RawPartition, RawTopic
@@ -24,7 +24,6 @@ from tidemark.planning.transactions import aborted_from, decided_end
 from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan, RunPlan, Task
 from tidemark.standing import SetAside, Standing
-from tidemark.stored import utc_now
 from tidemark.table import Lake
 
 _NO_LIMIT: Final = 1 << 62
@@ -57,17 +56,8 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
         part = raw.partition(lives[key[0]].topic_id, lives[key[0]].place, *key)
         planned.append(_plan_partition(raw, part, ledger.by_partition[key], offsets))
     return RunPlan(
-        attempt=new_attempt() if attempt is None else attempt,
+        **(following(lake, ledger, attempt) | {"generation": ledger.generation + 1}),
         kind="rebuild",
-        cluster=lake.topic.cluster,
-        topic=lake.topic.topic,
-        table=lake.topic.table,
-        generation=ledger.generation + 1,
-        ledger_n=ledger.n,
-        ledger_attempt=ledger.attempt,
-        configuration=lake.topic.digest,
-        code=code_digest(),
-        created_at=utc_now(),
         partitions=tuple(plan for plan, _ in planned),
         tasks=tuple(task for _, tasks in planned for task in tasks),
         dates=tuple(sorted(known if chosen is None else chosen)),

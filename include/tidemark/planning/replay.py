@@ -10,8 +10,8 @@ from collections.abc import Collection
 from datetime import datetime
 from itertools import groupby
 
-from tidemark.ledger import Ledger, new_attempt
-from tidemark.planning.code import code_digest
+from tidemark.ledger import Ledger
+from tidemark.planning.following import following
 from tidemark.planning.rebuild import files_by_date
 from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
 from tidemark.standing import SetAside, Standing
@@ -38,17 +38,8 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
         for (incarnation, partition, _), group in groupby(rows, lambda one: (one.incarnation, one.partition, one.dt))
     ]
     return RunPlan(
-        attempt=new_attempt() if attempt is None else attempt,
+        **following(lake, ledger, attempt, created_at=created),
         kind="replay",
-        cluster=lake.topic.cluster,
-        topic=lake.topic.topic,
-        table=lake.topic.table,
-        generation=ledger.generation,
-        ledger_n=ledger.n,
-        ledger_attempt=ledger.attempt,
-        configuration=lake.topic.digest,
-        code=code_digest(),
-        created_at=created,
         partitions=tuple(
             _partition(ledger, key, list(group))
             for key, group in groupby(tasks, lambda one: (one.incarnation, one.partition))

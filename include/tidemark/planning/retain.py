@@ -29,16 +29,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tidemark.intervals import Interval, Intervals
-from tidemark.ledger import PartitionState, new_attempt
+from tidemark.ledger import PartitionState
 from tidemark.manifest import SegmentManifest
-from tidemark.planning.code import code_digest
 from tidemark.planning.dates import end_of
+from tidemark.planning.following import following
 from tidemark.planning.partition import left_at
 from tidemark.planning.rebuild import files_by_date
 from tidemark.retention import DateGoes
 from tidemark.runs import RunPlan
 from tidemark.standing import Standing
-from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile
 from tidemark.watermark import Watermark
 
@@ -60,17 +59,8 @@ def plan_retain(lake: Lake, now: datetime, only: Collection[str] | None = None) 
     removes = [one for one in live if one.dt in past]
     supersedes = files_by_date(one for one in aside if one.dt in past)
     plan = RunPlan(
-        attempt=new_attempt(),
+        **following(lake, ledger),
         kind="retain",
-        cluster=lake.topic.cluster,
-        topic=lake.topic.topic,
-        table=lake.topic.table,
-        generation=ledger.generation,
-        ledger_n=ledger.n,
-        ledger_attempt=ledger.attempt,
-        configuration=lake.topic.digest,
-        code=code_digest(),
-        created_at=utc_now(),
         dates=tuple(dt for dt in past if dt in ledger.dates),
         removes=tuple(one.path for one in removes),
         supersedes=supersedes,

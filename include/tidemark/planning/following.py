@@ -1,0 +1,30 @@
+"""What every plan says alike: which ledger it follows, by which settings and code, and who it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from tidemark.ledger import Ledger, new_attempt
+from tidemark.planning.code import code_digest
+from tidemark.stored import utc_now
+from tidemark.table import Lake
+
+
+def following(
+    lake: Lake, ledger: Ledger, attempt: int | None = None, *, created_at: datetime | None = None
+) -> dict[str, Any]:
+    """The fields of a :class:`tidemark.runs.RunPlan` that are the same for all kinds; the attempt is new unless given."""
+    topic = lake.topic
+    return {
+        "attempt": new_attempt() if attempt is None else attempt,
+        "cluster": topic.cluster,
+        "topic": topic.topic,
+        "table": topic.table,
+        "generation": ledger.generation,
+        "ledger_n": ledger.n,
+        "ledger_attempt": ledger.attempt,
+        "configuration": topic.digest,
+        "code": code_digest(),
+        "created_at": created_at or utc_now(),
+    }
