@@ -14,7 +14,7 @@ from tidemark.table import Lake
 def following(
     lake: Lake, ledger: Ledger, attempt: int | None = None, *, created_at: datetime | None = None
 ) -> dict[str, Any]:
-    """The fields of a :class:`tidemark.runs.RunPlan` that are the same for all kinds; the attempt is new unless given."""
+    """The fields of a :class:`tidemark.runs.RunPlan` that all kinds have alike; a new attempt unless one is given."""
     topic = lake.topic
     return {
         "attempt": new_attempt() if attempt is None else attempt,
