@@ -183,7 +183,7 @@ def test_as_many_rows_that_are_others_are_never_committed(tmp_path: Path) -> Non
     ledger = plain.ledger
     event = changed(plain, EVENT)
     for dates in (["2026-02-02"], ["", "2026-02-02"]):
-        with pytest.raises(ContinuityError, match="hold [25] rows, and made again [25], or others"):
+        with pytest.raises(ContinuityError, match=r"hold [25] rows, and made again [25], or others"):
             run(event.lake, plan_rebuild(event.lake, dates), in_process)
     assert plain.ledger == ledger
 
