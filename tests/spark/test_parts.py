@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 from datetime import UTC, date, datetime, timedelta
@@ -20,6 +21,7 @@ from tidemark.runs import Aborted, PartitionPlan, SegmentRange
 from tidemark.store import open_store
 from tidemark_spark.continuity import Rules, Verdict, judge
 from tidemark_spark.dates import LocalDates
+from tidemark_spark.session import in_worker
 from tidemark_spark.upload import upload_once
 
 ZONES = [
@@ -176,3 +178,15 @@ def test_an_upload_that_never_gets_an_answer_fails(tmp_path: Path) -> None:
         upload_once(store, "key", io.BytesIO(b"abc"))
     with pytest.raises(NotFound):
         store.get("key")
+
+
+def test_a_worker_spares_the_collector_what_stays_after_the_first_task() -> None:
+    frozen = []
+    try:
+        for task in range(3):
+            assert in_worker(lambda common, given: (common, given), "job", task) == ("job", task)
+            frozen.append(gc.get_freeze_count())
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000
+    assert frozen == [frozen[0]] * 3
