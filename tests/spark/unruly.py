@@ -17,7 +17,7 @@ from tests.spark.parsing import all_sizes
 
 MIDDLE = 40
 """Offset from which a task is in the middle of its file."""
-_PATIENCE = 60.0
+_PATIENCE = 240.0
 
 
 def sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
