@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.test_audit import audited
 from tests.spark.test_parsers import function_parser, records
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, transactional
@@ -193,8 +194,12 @@ def test_nested_columns_and_one_that_was_added_are_kept(tmp_path: Path) -> None:
     land_avro(world, more, [values[2]])
     land_avro(world, more, [values[1] | {"note": {"name": "n"}}, values[0]])
     before = delta_rows(world)
+    settings = Counter((row["configuration"], row["rows"]) for row in world.holding())
+    assert len({one for one, _ in settings}) == 2  # a column was added in between
     assert merge(world).rows == 5
     world.check()
+    assert Counter((row["configuration"], row["rows"]) for row in world.holding()) == settings
+    assert audited(world).passed
     assert str(delta_rows(world)) == str(before)  # as text, since NaN is not itself
     assert [row["note"] for row in before] == [None, None, None, {"name": "n"}, None]
     [path] = paths(world)
