@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,9 @@ from tidemark import tombstones
 from tidemark.continuity import continuity_of
 from tidemark.decode.columns import SCHEMA
 from tidemark.errors import ContinuityError, PreconditionFailed
+from tidemark.intervals import Interval, Intervals
 from tidemark.layout import TableKeys
-from tidemark.manifest import Damage
+from tidemark.manifest import Damage, SegmentManifest
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.retention import PartitionGoes, RetentionReport
 from tidemark.runs import SegmentRange, Task
@@ -469,6 +472,24 @@ def test_many_segments_have_several_tombstones(world: World, monkeypatch: pytest
     assert buried(world) == [(0, 6), (6, 12)]
 
 
+@pytest.mark.parametrize("deletes", [4, 7])
+def test_a_kill_leaves_no_hole_between_overlapping_segments(
+    tmp_path: Path, deletes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[2, 6) goes after [3, 4), which lies in it."""
+    world = World(tmp_path, OPTED_IN)
+    for base, end in ((0, 2), (2, 6), (3, 4), (6, 9)):
+        world.raw.segment([simple(at, 1) for at in range(base, end)], base=base)
+    world.land()
+    DyingStore.left = deletes
+    store = DyingStore(tmp_path / "raw")
+    monkeypatch.setattr(removing, "open_store", lambda *_: store)
+    with pytest.raises(Died):
+        remove(world)
+    left = [read_manifest(world, base) for base, names in bases(world).items() if "manifest.json" in names]
+    assert len(Intervals(left)) == 1
+
+
 def test_overlapping_segments_go_together_or_not_at_all(tmp_path: Path) -> None:
     """Leaders roll where they like: [0, 6), [3, 6), [5, 9) and [9, 12)."""
     world = World(tmp_path, OPTED_IN)
@@ -484,3 +505,50 @@ def test_overlapping_segments_go_together_or_not_at_all(tmp_path: Path) -> None:
     world.raw.partition().line1 = 12
     world.raw.publish()
     assert remove(world, NOW + timedelta(days=3)).removed_to == 12
+
+
+def test_whatever_happens_raw_is_cut_off_at_its_old_end_alone(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments of random sizes that overlap, landed at times, retained at times, killed at times."""
+    world = World(tmp_path, "retention: {raw: 1d, apply: true}")
+    store = DyingStore(tmp_path / "raw")
+    monkeypatch.setattr(removing, "open_store", lambda *_: store)
+    for _ in range(40):
+        world.raw.now += timedelta(hours=rng.randint(1, 16))
+        step = rng.choice(["segment", "segment", "land", "retain"])
+        known = world.raw.partition(0)
+        if step == "segment" or not known.end:
+            base = max(0, known.end - rng.choice([0, 0, 1, 4]))
+            # The same records, whatever the segment: that is what leaders share.
+            world.raw.segment([simple(at, 1) for at in range(base, known.end + rng.randint(1, 5))], base=base)
+        elif step == "land":
+            world.land()
+        else:
+            world.raw.publish()
+            DyingStore.left = rng.choice([1, 4, 9, 1 << 30])
+            with suppress(Died):
+                reported(world, world.raw.now)
+        there = [base for base, names in sorted(bases(world).items()) if "manifest.json" in names]
+        spans = [read_manifest(world, base) for base in there]
+        assert Intervals(spans).parts == (Interval(there[0], known.end),), "no hole"
+        removed = tombstones.removed(world.raw.store, world.raw.keys())
+        assert not removed or removed.parts[-1].end <= world.next_offset()
+    DyingStore.left = 1 << 30
+    last = world.raw.partition().end
+    world.raw.segment(simple(last, 1))
+    world.land()
+    assert audited(world).passed
+    assert (
+        remove(world, world.raw.now + timedelta(days=2)).stays
+        == f"segment {last} stays: agents go on from segment {last}"
+    )
+    assert set(bases(world)) == {last}
+    assert continuity_of(world.lake)["sound"]
+    assert audited(world).passed
+
+
+def read_manifest(world: World, base: int) -> tuple[int, int]:
+    """The offsets of the segment at ``base``."""
+    key = world.raw.keys().segment(base, "manifest.json")
+    return base, SegmentManifest.from_bytes(world.raw.store.get(key).body, key).next_offset
