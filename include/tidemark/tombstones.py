@@ -37,7 +37,10 @@ class RemovedSegment(Part):
 
 
 class Tombstone(StoredObject):
-    """The segments of ``[start, end)`` that go, by which policy (``window``), report and ledger, and at whose word."""
+    """The segments of ``[start, end)`` that go, by which policy (``window``), report and ledger, and at whose word.
+
+    ``segments`` are in the order in which they go.
+    """
 
     cluster: str
     topic: str

@@ -1,4 +1,4 @@
-"""How retention removes segments: first the tombstone, then each segment, the oldest first, its manifest first.
+"""How retention removes segments: first the tombstone, then each segment, by where it ends, its manifest first.
 
 Without its manifest a segment is none any more, for any reader. Each object is deleted only as the very version that
 was judged. Whoever dies in between leaves a tombstone and objects without a manifest; the next run knows them by it.

@@ -218,7 +218,8 @@ class _Partition:
             "report": self.run.review,
             "ledger_n": ledger.n,
             "ledger_attempt": ledger.attempt,
-            "segments": tuple(chunk),
+            # In this order what is left has no hole at any time, also where segments overlap.
+            "segments": tuple(sorted(chunk, key=lambda one: (one.next_offset, one.base_offset))),
         }
         return Tombstone.model_validate(fields)
 

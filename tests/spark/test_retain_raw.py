@@ -11,25 +11,20 @@ import pytest
 
 from tests.spark.test_audit import audited, rewrite_evidence
 from tests.spark.test_retain_table import PAST
-from tests.spark.test_sweep import Died
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH, UPLOADED_AT
 from tests.tidemark.records.build import marker, simple, transactional
 from tidemark import tombstones
 from tidemark.continuity import continuity_of
 from tidemark.decode.columns import SCHEMA
-from tidemark.errors import ContinuityError, PreconditionFailed
-from tidemark.layout import TableKeys
+from tidemark.errors import ContinuityError
 from tidemark.manifest import Damage
-from tidemark.planning import plan_ingest, plan_rebuild, write_plan
+from tidemark.planning import plan_rebuild, write_plan
 from tidemark.retention import PartitionGoes, RetentionReport
 from tidemark.runs import SegmentRange, Task
-from tidemark.store import put_once
-from tidemark.store.base import Fetched
 from tidemark.store.local import LocalStore
 from tidemark.table import open_lake
 from tidemark.topics import load_topics
-from tidemark_spark import burying, removing
 from tidemark_spark.retain import retain
 from tidemark_spark.source import Bounds, SegmentReader
 
@@ -37,14 +32,18 @@ NOW = UPLOADED_AT + timedelta(days=31)
 OPTED_IN = "retention: {raw: 30d, apply: true}"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+def five(root: Path) -> World:
     """Partition 0 has [0, 15) in five segments, landed."""
-    world = World(tmp_path, OPTED_IN)
+    world = World(root, OPTED_IN)
     for base in range(0, 15, 3):
         world.raw.segment(simple(base))
     world.land()
     return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return five(tmp_path)
 
 
 def reported(world: World, at: datetime, **options: bool) -> RetentionReport:
@@ -289,16 +288,6 @@ def test_a_new_table_begins_where_raw_does(world: World) -> None:
     assert audited(world).passed
 
 
-def test_a_new_table_takes_what_a_killed_retention_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(burying, "_removed", killed_at(2))
-        with pytest.raises(Died):
-            remove(world)
-    lake = world.lake._replace(keys=TableKeys("", "east", "orders", "two"))
-    [part] = plan_ingest(lake).partitions
-    assert (part.expired, part.start, part.end) == (((0, 6),), 6, 15)
-
-
 def test_the_source_reads_what_there_is(world: World) -> None:
     remove(world)
     reader = SegmentReader(world.lake, SCHEMA, Bounds(), committed=True, fail_on_loss=True)
@@ -326,161 +315,3 @@ def test_a_partition_of_which_nothing_goes_takes_four_requests(world: World, mon
     keys = world.raw.keys()
     folders = ["_tombstones/east/orders-0/", keys.folder]
     assert sorted(asked) == sorted([*folders, keys.watermark, keys.segment(12, "manifest.json")])
-
-
-# Kills and races.
-
-
-def killed_at(count: int) -> Callable[..., bool]:
-    """The removal of segments, up to the death at the one after ``count``."""
-    real, left = burying._removed, [count]
-
-    def removed(*arguments: Any) -> bool:
-        left[0] -= 1
-        if left[0] < 0:
-            raise Died
-        return real(*arguments)
-
-    return removed
-
-
-class DyingStore(LocalStore):
-    """Dies before the delete that comes after ``left`` others."""
-
-    left = 0
-
-    def delete(self, key: str, *, if_match: str | None = None) -> None:
-        if key.startswith("east/"):
-            if DyingStore.left == 0:
-                raise Died
-            DyingStore.left -= 1
-        super().delete(key, if_match=if_match)
-
-
-@pytest.mark.parametrize("deletes", range(6))
-def test_a_retention_that_is_killed_is_completed_by_the_next(
-    tmp_path: Path, deletes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, OPTED_IN)
-    for base in (0, 3, 6):
-        world.raw.segment(simple(base))
-    world.land()
-    DyingStore.left = deletes
-    store = DyingStore(tmp_path / "raw")
-    with monkeypatch.context() as patch:
-        patch.setattr(removing, "open_store", lambda *_: store)
-        with pytest.raises(Died):
-            remove(world)
-    world.check()
-    assert buried(world) == [(0, 6)]
-    assert audited(world).passed
-    left = bases(world)
-    assert 6 in left
-    assert (0 in left) is (deletes < 3)
-    found = remove(world, NOW + timedelta(days=3))
-    assert set(bases(world)) == {6}
-    orphans = sum(len(names) for base, names in left.items() if "manifest.json" not in names)
-    assert found.leftover == orphans
-    assert audited(world).passed
-
-
-def test_what_a_tombstone_does_not_name_stays(world: World) -> None:
-    """Bytes of an agent that has not written the manifest yet, among segments that go."""
-    stray = world.raw.keys().segment(4, "log")
-    world.raw.store.put(stray, simple(4))
-    remove(world)
-    assert buried(world) == [(0, 12)]
-    assert remove(world, NOW + timedelta(days=3)).leftover == 0
-    assert world.raw.store.get(stray).body == simple(4)
-
-
-def test_what_comes_after_the_tombstone_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On S3 the same bytes have the same ETag again."""
-    remove(world)
-    stray = world.raw.keys().segment(3, "log")
-    world.raw.store.put(stray, simple(3))
-    monkeypatch.setattr(tombstones.Tombstone, "names", lambda *_: True)
-    assert remove(world, NOW + timedelta(days=3)).leftover == 0
-    assert world.raw.store.get(stray).body == simple(3)
-
-
-def test_a_segment_that_is_replaced_meanwhile_stays_and_all_above_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An agent replaces the log, then the manifest, of a segment that has been judged; two tombstones were due."""
-    monkeypatch.setattr(removing, "CHUNK", 2)
-
-    def putting(*arguments: Any) -> str:
-        uploaded_again(world)
-        return put_once(*arguments)
-
-    monkeypatch.setattr(burying, "put_once", putting)
-    found = remove(world)
-    assert (found.end, found.removed_to) == (12, 0)
-    assert set(bases(world)) == {3, 6, 9, 12}
-    assert {"log", "manifest.json", "index"} <= bases(world)[3]
-
-
-def test_a_log_that_is_replaced_before_its_manifest_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def putting(*arguments: Any) -> str:
-        with_a_replaced_log(world)
-        return put_once(*arguments)
-
-    monkeypatch.setattr(burying, "put_once", putting)
-    remove(world)
-    assert bases(world)[3] == {"log"}, "the agent that replaces it writes its manifest"
-
-
-def test_a_manifest_that_is_replaced_while_it_is_read_keeps_its_segment(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = LocalStore.get
-
-    def get(store: LocalStore, key: str, *, if_match: str | None = None) -> Fetched:
-        if key == world.raw.keys().segment(3, "manifest.json") and if_match is not None:
-            raise PreconditionFailed(key, "planted")
-        return real(store, key, if_match=if_match)
-
-    monkeypatch.setattr(LocalStore, "get", get)
-    found = remove(world)
-    assert (found.removed_to, found.stays) == (3, "segment 3 stays: its manifest is being replaced")
-
-
-def test_two_at_once_remove_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported(world, NOW, dry_run=True)
-    once = [True]
-
-    def putting(*arguments: Any) -> str:
-        if once.pop() if once else False:
-            assert reported(world, NOW + timedelta(days=1)).partitions[0].removed_to == 12
-        return put_once(*arguments)
-
-    monkeypatch.setattr(burying, "put_once", putting)
-    assert reported(world, NOW + timedelta(days=1, hours=1)).partitions[0].removed_to == 12
-    assert set(bases(world)) == {12}
-    world.check()
-
-
-def test_many_segments_have_several_tombstones(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removing, "CHUNK", 2)
-    found = remove(world)
-    assert (found.segments, found.removed_to) == (4, 12)
-    assert buried(world) == [(0, 6), (6, 12)]
-
-
-def test_overlapping_segments_go_together_or_not_at_all(tmp_path: Path) -> None:
-    """Leaders roll where they like: [0, 6), [3, 6), [5, 9) and [9, 12)."""
-    world = World(tmp_path, OPTED_IN)
-    for base, end in ((0, 6), (3, 6), (5, 9)):
-        world.raw.segment(simple(base, end - base), base=base)
-    world.raw.segment(simple(9))
-    world.raw.segment(simple(12))
-    world.land()
-    world.raw.partition().line1 = 6
-    world.raw.publish()
-    found = remove(world)
-    assert (found.removed_to, found.stays) == (0, "segment 5 stays: agents go on from segment 6")
-    world.raw.partition().line1 = 12
-    world.raw.publish()
-    assert remove(world, NOW + timedelta(days=3)).removed_to == 12
