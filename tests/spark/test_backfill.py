@@ -522,19 +522,32 @@ def test_the_command_line_shows_compares_and_rebuilds(
     assert said("--rebuild", "--all", "--compare")[0] == 2  # trouble is no difference
 
 
+def failing(window: bytes, headers: Any, *, on_refused: Any, **more: Any) -> Any:
+    """A decoder that refuses the batch at offset 3."""
+    good = headers["base_offset"] != 3
+    for row in headers[~good]:
+        header = BatchHeader(*row.item())
+        on_refused(header, SegmentError(more["name"], header.position, header.base_offset, "planted"))
+    return decode_batches(window, headers[good], on_refused=on_refused, **more)
+
+
+def test_a_comparison_finds_rows_that_a_worse_decoder_would_lose(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.raw.segment([simple(0), simple(3)])
+    world.land()
+    monkeypatch.setattr("tidemark_spark.task.decode_batches", failing)
+    told = {(one.dt, one.kind): (one.only_now, one.only_then, one.offsets) for one in compared(world).differences}
+    assert told == {
+        ("", "quarantined"): (0, 3, {"only_then": (3,)}),
+        (DAYS[1], "landed"): (3, 0, {"only_now": (3, 4, 5)}),
+    }
+
+
 @pytest.mark.parametrize("way", ["rebuild", "extend", "replay"])
 def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     world = World(tmp_path)
     hopeless = with_records(simple(6), b"\xff" * 40)
     world.raw.segment([simple(0), batch(3, [Record(0), Record(1, T0 + DAY), Record(2, -1)]), hopeless, simple(9)])
     world.raw.segment([simple(0)], 1)
-
-    def failing(window: bytes, headers: Any, *, on_refused: Any, **more: Any) -> Any:
-        good = headers["base_offset"] != 3
-        for row in headers[~good]:
-            header = BatchHeader(*row.item())
-            on_refused(header, SegmentError(more["name"], header.position, header.base_offset, "planted"))
-        return decode_batches(window, headers[good], on_refused=on_refused, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr("tidemark_spark.task.decode_batches", failing)
