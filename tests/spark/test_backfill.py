@@ -1,98 +1,43 @@
-"""Dates made again with other settings: rows that change their date, what is shown before, and what is compared."""
+"""Dates made again with other settings or code: rows that change their date, and what is shown before."""
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.test_audit import file_of, here, key_of, rewrite
-from tests.spark.test_parsers import column, function_parser, json_parser, records, refused
+from tests.spark.rebuilds import (
+    DAYS,
+    EVENT,
+    HOUR,
+    PLAIN,
+    bodies_of,
+    carry_out,
+    changed,
+    compared,
+    comparing,
+    dates_of,
+    events,
+    failing,
+    objects,
+    planned_here,
+)
+from tests.spark.test_audit import file_of, here, key_of
+from tests.spark.test_parsers import column, function_parser, records, refused
 from tests.spark.test_runs import DAY, rebuild, spread
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
-from tidemark.decode import decode_batches
-from tidemark.errors import ConfigError, ContinuityError, SegmentError
+from tidemark.errors import ConfigError, ContinuityError
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
-from tidemark.records import BatchHeader
-from tidemark.runs import RunResult, Task
-from tidemark.table import live_files, open_table
+from tidemark.runs import Task
 from tidemark_spark import convert
-from tidemark_spark.comparing import Comparison, comparison
 from tidemark_spark.dates import LocalDates
-from tidemark_spark.differing import Compared, CompareTask, compare
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.preview import preview
-from tidemark_spark.rebuilding import Rebuild, planned
-
-HOUR = DAY // 24
-DAYS = ("2026-02-01", "2026-02-02", "2026-02-03", "2026-02-04", "2026-02-05")
-EVENT = json_parser("{name: at, type: timestamp(ms)}", more=", event_time: {field: at}")
-PLAIN = json_parser("{name: at, type: timestamp(ms)}")
-
-
-def comparing(job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
-    """All tasks here, sent and returned as Spark does it."""
-    return [pickle.loads(pickle.dumps(compare(job, pickle.loads(pickle.dumps(one))))) for one in tasks]  # noqa: S301
-
-
-def compared(world: World, *dates: str) -> Comparison:
-    """What a rebuild of ``dates``, or of all, would change."""
-    return comparison(world.lake, plan_rebuild(world.lake, dates or None), comparing)
-
-
-def planned_here(world: World, *dates: str, extend: bool = True) -> Rebuild:
-    """The rebuild as the command line plans it."""
-    return planned(world.lake, dates, here, extend=extend)
-
-
-def carry_out(world: World, found: Rebuild) -> RunResult:
-    """Run it, and check that all is exact."""
-    write_plan(world.lake, found.plan)
-    result = run(world.lake, found.plan, in_process)
-    world.check()
-    return result
-
-
-def never(*_: object) -> Any:
-    """Nothing may be converted."""
-    raise AssertionError("nothing may be converted")
-
-
-def changed(world: World, *settings: str) -> World:
-    """The same stores with other settings of the topic."""
-    other = World(world.topics_file.parent, *settings)
-    other.raw = world.raw
-    return other
-
-
-def dates_of(world: World) -> dict[int, str]:
-    """The date of each offset's row."""
-    return {row["kafka_offset"]: row["dt"] for row in world.rows()}
-
-
-def objects(world: World) -> dict[str, str]:
-    """All objects of both stores."""
-    return {
-        f"{id(store)}:{one.key}": one.etag for store in (world.lake.store, world.raw.store) for one in store.list("")
-    }
-
-
-def events(world: World, *days: Sequence[int]) -> None:
-    """A segment for each date from 2026-02-02 on, with records whose events were so many days later."""
-    at = 0
-    for day, moved in enumerate(days):
-        values = [b'{"at":%d}' % (T0 + (day + by) * DAY) for by in moved]
-        world.raw.segment([batch(at, records(*values, at=[T0 + day * DAY] * len(values)))])
-        at += len(values)
+from tidemark_spark.rebuilding import Rebuild
 
 
 def test_rows_that_a_time_zone_moves_over_midnight_are_refused_or_take_their_dates_along(tmp_path: Path) -> None:
@@ -338,14 +283,6 @@ def test_a_backfill_by_the_same_code_gives_the_bytes_of_the_first_landing(world:
     assert bodies_of(plain) == first
 
 
-def bodies_of(world: World) -> list[bytes]:
-    """The bytes of the live files, by date and partition."""
-    table = open_table(world.lake)
-    assert table is not None
-    named = sorted((one.dt, one.path.rpartition("/")[2].split("_")[1:4], one.path) for one in live_files(table))
-    return [world.lake.store.get(f"{world.lake.keys.root}/{path}").body for *_, path in named]
-
-
 def test_a_final_date_stays_final_and_one_that_a_rebuild_makes_is_open(tmp_path: Path) -> None:
     plain = World(tmp_path, PLAIN)
     events(plain, [0, 1])
@@ -357,126 +294,6 @@ def test_a_final_date_stays_final_and_one_that_a_rebuild_makes_is_open(tmp_path:
     carry_out(event, planned_here(event, DAYS[1]))
     found = {dt: (one.state, one.rows, one.late_rows) for dt, one in event.ledger.dates.items()}
     assert found == {DAYS[1]: ("final", 1, 0), DAYS[2]: ("open", 1, 0)}
-
-
-@pytest.fixture
-def landed(tmp_path: Path) -> World:
-    """Two partitions with rows of three dates, an aborted transaction and quarantined rows; what follows has landed."""
-    world = World(tmp_path, json_parser("{name: id, type: int32}", "{name: tags, type: 'list<string>'}"))
-    for partition in range(2):
-        values = [b'{"id":%d,"tags":["a","b"]}' % i for i in range(8)]
-        times = [T0 + i % 3 * DAY for i in range(8)]
-        segment = [batch(0, records(*values, b"{", at=[*times, T0])), transactional(9, 7, 3)]
-        world.raw.segment([*segment, marker(12, 7, commit=False)], partition, aborted=[(7, 9, 12)])
-        world.raw.segment([batch(13, records(*values, at=times)), with_records(simple(21), b"\xff" * 40)], partition)
-    world.land()
-    return world
-
-
-def set_values(world: World, dt: str, name: str, change: Callable[[list[Any]], None]) -> int:
-    """Change values of a column in the file of a date; returns the offset of its second row."""
-    file = file_of(world, dt)
-
-    def planted(rows: pa.Table) -> pa.Table:
-        values = rows[name].to_pylist()
-        change(values)
-        return rows.set_column(rows.schema.get_field_index(name), name, pa.array(values, rows.schema.field(name).type))
-
-    rewrite(world, file, planted)
-    return int(world.read(file.path)["kafka_offset"][1].as_py())
-
-
-def test_a_comparison_of_the_same_settings_finds_nothing_and_writes_nothing(landed: World) -> None:
-    stored = objects(landed)
-    found = compared(landed)
-    assert (found.differences, found.rows) == ((), 32)
-    assert "the rows are the same" in found.text()
-    assert compared(landed, DAYS[2]).rows == 12
-    wide = changed(landed, json_parser("{name: id, type: int64}", "{name: tags, type: 'list<string>'}"))
-    assert compared(wide).differences == ()  # the same numbers, by a longer type
-    assert objects(landed) == stored
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("id", None),
-        ("tags", ["a", "c"]),
-        ("kafka_value", b""),
-        ("kafka_key", None),
-        ("kafka_headers", []),
-        ("kafka_leader_epoch", 9),
-        ("kafka_timestamp", None),
-    ],
-)
-def test_a_comparison_finds_one_value_of_one_column(landed: World, name: str, value: Any) -> None:
-    def other(values: list[Any]) -> None:
-        values[1] = value
-
-    offset = set_values(landed, DAYS[2], name, other)
-    [one] = compared(landed).differences
-    assert (one.partition, one.dt, one.kind, one.changed) == (0, DAYS[2], "landed", {name: 1})
-    assert (one.only_now, one.only_then, one.offsets) == (0, 0, {"changed": (offset,)})
-    assert f"1 with other values in {name} (from offset {offset} on)" in one.text()
-
-
-def test_a_comparison_finds_a_row_that_is_missing_or_double_or_of_another_date(landed: World) -> None:
-    file = file_of(landed, DAYS[1], 1)
-    sound = landed.read(file.path)
-    offset = sound["kafka_offset"][2].as_py()
-    rewrite(landed, file, lambda rows: pa.concat_tables([rows.slice(0, 2), rows.slice(3)]))
-    [one] = compared(landed).differences
-    assert (one.partition, one.dt, one.only_now, one.only_then) == (1, DAYS[1], 0, 1)
-    assert one.offsets == {"only_then": (offset,)}
-    rewrite(landed, file, lambda _: pa.concat_tables([sound.slice(0, 3), sound.slice(2)]))
-    [one] = compared(landed).differences
-    assert (one.only_now, one.only_then, one.offsets) == (1, 0, {"only_now": (offset,)})
-    rewrite(landed, file, lambda _: sound)
-    assert compared(landed).differences == ()
-    there = file_of(landed, DAYS[3], 1)
-    rewrite(landed, file, lambda rows: pa.concat_tables([rows.slice(0, 2), rows.slice(3)]))
-    rewrite(landed, there, lambda rows: pa.concat_tables([rows, sound.slice(2, 1)]).sort_by("kafka_offset"))
-    found = [(one.dt, one.only_now, one.only_then) for one in compared(landed).differences]
-    assert found == [(DAYS[1], 0, 1), (DAYS[3], 1, 0)]
-
-
-def test_a_comparison_finds_a_refused_row_that_quarantine_lacks(landed: World) -> None:
-    [path] = {row["file"] for row in landed.holding() if row["class"] == "quarantined" and row["dt"]} - {
-        row["file"] for row in landed.holding() if row["partition"] == 1
-    }
-    key = f"{landed.lake.keys.quarantine}/{path}"
-    rows = landed.read(path, landed.lake.keys.quarantine)
-    sink = io.BytesIO()
-    pq.write_table(rows.slice(1), sink)
-    landed.lake.store.put(key, sink.getvalue())
-    [one] = compared(landed).differences
-    assert (one.kind, one.partition, one.dt, one.only_then, one.offsets) == (
-        "quarantined",
-        0,
-        DAYS[1],
-        1,
-        {"only_then": (8,)},
-    )
-
-
-def test_a_comparison_of_generations_tells_what_another_parser_would_make_of_the_rows(tmp_path: Path) -> None:
-    strict = World(tmp_path, function_parser("sizes"))
-    strict.raw.segment([batch(0, records(b"a", b"", b"abc", b"abcd", b"", at=[T0, T0, T0, T0 + DAY, T0 + DAY]))])
-    strict.land()
-    lenient = changed(strict, function_parser("all_sizes"))
-    stored = objects(lenient)
-    assert [
-        (one.dt, one.kind, one.now, one.then, one.only_now, one.only_then) for one in compared(lenient).differences
-    ] == [
-        (DAYS[1], "filtered", 1, 0, 1, 0),
-        (DAYS[1], "landed", 1, 3, 0, 2),
-        (DAYS[1], "quarantined", 1, 0, 1, 0),
-        (DAYS[2], "filtered", 1, 0, 1, 0),
-        (DAYS[2], "landed", 1, 2, 0, 1),
-    ]
-    assert objects(lenient) == stored
-    bare = changed(strict)
-    assert [one.changed for one in compared(bare).differences if one.changed] == [{"size": 1}, {"size": 1}]
 
 
 def test_the_command_line_shows_compares_and_rebuilds(
@@ -528,13 +345,6 @@ def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch
     hopeless = with_records(simple(6), b"\xff" * 40)
     world.raw.segment([simple(0), batch(3, [Record(0), Record(1, T0 + DAY), Record(2, -1)]), hopeless, simple(9)])
     world.raw.segment([simple(0)], 1)
-
-    def failing(window: bytes, headers: Any, *, on_refused: Any, **more: Any) -> Any:
-        good = headers["base_offset"] != 3
-        for row in headers[~good]:
-            header = BatchHeader(*row.item())
-            on_refused(header, SegmentError(more["name"], header.position, header.base_offset, "planted"))
-        return decode_batches(window, headers[good], on_refused=on_refused, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr("tidemark_spark.task.decode_batches", failing)
