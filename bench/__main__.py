@@ -1,4 +1,4 @@
-"""``python -m bench [PART...]``: measure, print a table, write it to ``.tidemark/bench/<parts>.md``.
+"""``python -m bench [PART...]``: measure, print a table for each part, write it to ``.tidemark/bench/<part>.md``.
 
 Topics are produced once through a real broker and kept in the user's cache; ``python -m bench data`` only does that.
 """
@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench import agent, convert, decode, executors, idle, memory, parsers, scale
@@ -42,15 +43,21 @@ def main() -> int:
     for folder in HOME.glob("*/"):
         shutil.rmtree(folder)
     HOME.mkdir(parents=True, exist_ok=True)
-    text = table(_measured(parts, topics, options))
-    (HOME / f"{'-'.join(parts)}.md").write_text(text)
-    sys.stdout.write(f"\n{text}")
+    _run(parts, topics, options)
     return 0
 
 
-def _measured(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> list[Row]:
+def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> None:
     steps = Steps()
-    rows: list[Row] = []
+
+    def part(name: str, measure: Callable[[], list[Row]]) -> None:
+        """Measure it, and tell at once what was found: later parts may fail."""
+        with steps.step(f"{name} measured"):
+            text = table(measure())
+        (HOME / f"{name}.md").write_text(text)
+        sys.stdout.write(f"\n{text}\n")
+        sys.stdout.flush()
+
     with S3Server(HOME / "s3") as s3:
         os.environ.update(s3.env())
         alone: dict[str, Callable[[], list[Row]]] = {
@@ -66,15 +73,12 @@ def _measured(parts: list[str], topics: list[Topic], options: argparse.Namespace
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }
         for name in (one for one in parts if one in alone):
-            with steps.step(f"{name} measured"):
-                rows += alone[name]()
+            part(name, alone[name])
         needed = [one for name, (of, _) in over.items() if name in parts or "data" in parts for one in of]
         if needed:
             with data(options.gib, list(dict.fromkeys(needed)), steps) as made:
                 for name in (one for one in parts if one in over):
-                    with steps.step(f"{name} measured"):
-                        rows += over[name][1](made)
-    return rows
+                    part(name, partial(over[name][1], made))
 
 
 if __name__ == "__main__":

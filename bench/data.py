@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 
 from demo.steps import Steps
 from tests.support.kafka import KafkaCluster
+from tests.support.kafka_config import read_properties
 from tests.support.paths import STATE, cache_dir, env_bin
 
 HOME = STATE / "bench"
@@ -89,7 +90,10 @@ def data(gib: float, topics: Sequence[Topic], steps: Steps) -> Iterator[Data]:
     table = folder / "made.json"
     known = {name: Produced(**one) for name, one in json.loads(table.read_text()).items()} if table.exists() else {}
     jvm = ("-Xmx1g", "-XX:+UseParallelGC")
-    with KafkaCluster(folder / "kafka", common={"log.roll.ms": str(10**12)}, jvm=jvm) as cluster:
+    before = folder / "kafka" / "broker-1" / "data-1" / "meta.properties"
+    cluster_id = read_properties(before)["cluster.id"] if before.exists() else None
+    common = {"log.roll.ms": str(10**12)}
+    with KafkaCluster(folder / "kafka", common=common, jvm=jvm, cluster_id=cluster_id) as cluster:
         for topic in topics:
             if topic.name not in known:
                 with steps.step(f"{gib:g} GiB of values produced to {topic.name}"):

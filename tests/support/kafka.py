@@ -43,15 +43,17 @@ class KafkaCluster:
         common: Mapping[str, str] | None = None,
         per_broker: Mapping[int, Mapping[str, str]] | None = None,
         jvm: Sequence[str] = SMALL_JVM,
+        cluster_id: str | None = None,
     ) -> None:
         """Nothing is started yet.
 
         ``common`` overrides properties of all brokers, ``per_broker`` those of a node id; ``log_dirs`` is the number
-        of log directories of each; ``separate_controller`` defaults to True for more than one broker.
+        of log directories of each; ``separate_controller`` defaults to True for more than one broker. With the
+        ``cluster_id`` of brokers that were here before, they go on from what they have on disk.
         """
         self.version = version
         self._root = root.resolve()
-        self._cluster_id = new_cluster_id()
+        self._cluster_id = cluster_id or new_cluster_id()
         self.zookeeper: str | None = None
         self._coordinator: ManagedProcess | None = None  # ZooKeeper, or a controller of its own
         self._quorum: Quorum | None = None
