@@ -67,7 +67,7 @@ def _race(world: World, urls: dict[str, str], environment: dict[str, str], rng: 
 
     processes = [(kind, start(kind)) for kind in KINDS]
     kills = 0
-    while kills < 6 or world.ledger.n < commits:
+    while kills < 6 or world.ledger.n < commits or not any(state.branch for state in world.ledger.partitions):
         time.sleep(rng.uniform(0.2, 1.2))
         at = rng.randrange(len(processes))
         kind, process = processes[at]
