@@ -1,14 +1,15 @@
 """Evidence: for each run of offsets, what became of them, from which bytes, in which file. Needs ``tidemark[table]``.
 
-One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts, with all its rows,
-if the committed ledger lists the attempt as landed: a sweep's holds the rows of the attempts that it folded, each with
-its own ``attempt``, and stands in the list in their place. Of class ``landed``, a row holds for as long as its ``file``
-is live in the table. A row of class ``quarantined`` or ``filtered`` holds until a row of class ``superseded`` with the
-same ``file`` counts: a rebuild or a replay, whose own rows say what became of those offsets. Where a partition leaves a
-branch of its log that was cut off, its attempt has a row of class ``truncated`` for the offsets of that branch from the
-cut on, and a row of class ``superseded`` without a file: of the partition nothing holds that landed before and lies at
-or above its ``first``. So of the rows that hold, each offset below a partition's ``next_offset`` has one class;
-truncated offsets stand beside these, since the new branch has other records under the same numbers.
+One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts, with all its
+rows, if the committed ledger lists the attempt as landed: a sweep's holds the rows of the attempts that it folded,
+each with its own ``attempt``, and stands in the list in their place. Of class ``landed``, a row holds for as long as
+its ``file`` is live in the table; a compaction's attempt has the rows of the files that it merged again, under the new
+names. A row of class ``quarantined`` or ``filtered`` holds until a row of class ``superseded`` with the same ``file``
+counts: a rebuild or a replay, whose own rows say what became of those offsets. Where a partition leaves a branch of
+its log that was cut off, its attempt has a row of class ``truncated`` for the offsets of that branch from the cut on,
+and a row of class ``superseded`` without a file: of the partition nothing holds that landed before and lies at or
+above its ``first``. So of the rows that hold, each offset below a partition's ``next_offset`` has one class; truncated
+offsets stand beside these, since the new branch has other records under the same numbers.
 :class:`tidemark.standing.Standing` knows these rules.
 
 A row covers offsets in ``[first, next)`` of one class. Of classes other than ``landed`` it is a run of adjacent
