@@ -159,7 +159,8 @@ def _add(sums: Sums, dt: str, rows: int, total: int) -> None:
 
 
 def _is_record(one: Held) -> bool:
-    return one.row.offset_class in PARSED
+    """Raw gives what retention took from the table as well."""
+    return one.row.offset_class in PARSED or one.row.offset_class == "expired"
 
 
 def _date(one: Held) -> str:

@@ -127,6 +127,7 @@ def test_a_cut_within_a_merged_file_writes_it_again_without_what_is_cut_off(tmp_
     assert [row["kafka_leader_epoch"] for row in world.rows()[:9]] == [EPOCH] * 7 + [5] * 2
     assert [path for path in paths(world) if "/0_1_" in path] == other
     assert continuity_of(world.lake)["sound"]
+    assert audited(world).passed
 
 
 def test_refused_rows_are_replayed_after_a_compaction(tmp_path: Path) -> None:

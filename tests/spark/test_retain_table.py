@@ -183,6 +183,7 @@ def test_a_branch_that_is_left_lands_again_what_had_expired_below_the_cut(tmp_pa
     drop(world, LATER)
     assert world.classes() == {"landed": 2, "expired": 4}
     assert continuity_of(world.lake)["sound"]
+    assert audited(world).passed
 
 
 def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None:
