@@ -142,7 +142,8 @@ class RunPlan(StoredObject):
     """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
 
     One of the ``dates`` may be empty: the refused and filtered rows that have none. A rebuild of the ``whole`` table
-    takes all rows, whatever their dates then are, and alone may make a column wider.
+    takes all rows, whatever their dates then are, but for those of dates that retention took, which it ``leaves``. It
+    alone may make a column wider.
 
     ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
     their date (empty for rows without one): always all of a date that hold. An ingest has both for its partitions that
@@ -172,6 +173,7 @@ class RunPlan(StoredObject):
     tasks: tuple[Task, ...] = ()
     dates: tuple[str, ...] = ()
     whole: bool = False
+    leaves: tuple[str, ...] = ()
     removes: tuple[str, ...] = ()
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     closes: dict[str, Closing] = Field(default_factory=dict)

@@ -138,13 +138,13 @@ class _Comparing:
         for own, indices in split.refused:
             then[self._place("quarantined", own)] = take(rows, indices)
         for own, indices in split.filtered:
-            if self._wanted(own):
+            if self._job.wants(own):
                 found = Difference(then=len(indices), hash128=row_hash_sum(take(rows, indices)))
                 self._found(self._place("filtered", own)).add(found)
         after = int(numbers(rows.column("kafka_offset"))[-1]) + 1
         empty = rows.slice(0, 0)
         for place in {*then, *self._rows}:
-            if self._wanted(date.fromisoformat(place.dt) if place.dt else None):
+            if self._job.wants(date.fromisoformat(place.dt) if place.dt else None):
                 self._match(place, then.get(place, empty), after)
 
     def batch(
@@ -152,7 +152,7 @@ class _Comparing:
     ) -> int:
         """Take a batch that cannot be decoded."""
         rows = offsets_of(header, span)
-        if self._wanted(None):
+        if self._job.wants(None):
             self._batches[True][span[0]] = rows
         return rows
 
@@ -208,9 +208,6 @@ class _Comparing:
 
     def _place(self, kind: Kept, dt: date | None) -> Place:
         return Place(*self._at, kind, dt.isoformat() if dt else "")
-
-    def _wanted(self, dt: date | None) -> bool:
-        return not self._job.dates or dt in self._job.dates
 
 
 class _Rows:

@@ -17,8 +17,9 @@ from tidemark.topics import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a run share. ``dates``, if any, are the only ones whose rows are wanted (a rebuild).
+    """What all tasks of a run share.
 
+    A rebuild wants rows of its ``dates`` alone, if any are named, and none of those that it ``leaves``.
     None among them stands for refused and filtered rows without a date.
     """
 
@@ -33,6 +34,7 @@ class Job:
     created_at: datetime
     kind: RunKind
     dates: frozenset[date | None]
+    leaves: frozenset[date | None]
     columns: tuple[str, ...]
     partitions: dict[tuple[int, int], PartitionPlan]
 
@@ -51,9 +53,14 @@ class Job:
             created_at=plan.created_at,
             kind=plan.kind,
             dates=frozenset(() if plan.whole else (date.fromisoformat(one) if one else None for one in plan.dates)),
+            leaves=frozenset(map(date.fromisoformat, plan.leaves)),
             columns=plan.columns,
             partitions={part.key: part for part in plan.partitions},
         )
+
+    def wants(self, dt: date | None) -> bool:
+        """Whether rows of ``dt`` are the run's."""
+        return (not self.dates or dt in self.dates) and dt not in self.leaves
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,7 +215,7 @@ class Sink:
 
     def _wanted(self, dt: date | None, rows: int) -> bool:
         """Whether rows of ``dt`` are this run's; if not they are counted."""
-        if not self._job.dates or dt in self._job.dates:
+        if self._job.wants(dt):
             return True
         self.other_rows += rows
         return False

@@ -186,6 +186,18 @@ def test_a_branch_that_is_left_lands_again_what_had_expired_below_the_cut(tmp_pa
     assert audited(world).passed
 
 
+def test_all_dates_that_are_left_are_made_again_beside_what_retention_took(world: World) -> None:
+    drop(world)
+    before = world.rows()
+    plan = plan_rebuild(world.lake, None)
+    write_plan(world.lake, plan)
+    assert (plan.leaves, run(world.lake, plan, in_process).status) == ((PAST,), "landed")
+    world.check()
+    assert world.rows() == before
+    assert states(world)[PAST] == "expired"
+    assert audited(world).passed
+
+
 def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None:
     world = World(tmp_path, OPTED_IN, function_parser("sizes"))
     world.raw.segment([batch(0, records(0, 40))])

@@ -62,6 +62,7 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
         tasks=tuple(task for _, tasks in planned for task in tasks),
         dates=tuple(sorted(known if chosen is None else chosen)),
         whole=chosen is None,
+        leaves=tuple(sorted(_expired(ledger))) if chosen is None else (),
         removes=tuple(removes),
         supersedes=supersedes,
     )
@@ -77,10 +78,14 @@ def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
 
 def _check_there(lake: Lake, ledger: Ledger, wanted: Iterable[str]) -> None:
     """Raise ConfigError if retention has taken one of the dates from the table."""
-    gone = [dt for dt in wanted if dt in ledger.dates and ledger.dates[dt].state == "expired"]
+    gone = sorted(_expired(ledger) & set(wanted))
     if gone:
         rule = f"retention took {', '.join(gone)} from {lake.url}, which a rebuild would undo; leave them out"
         raise ConfigError("dates", [("", rule)])
+
+
+def _expired(ledger: Ledger) -> set[str]:
+    return {dt for dt, state in ledger.dates.items() if state.state == "expired"}
 
 
 def _checked(text: str) -> str:
