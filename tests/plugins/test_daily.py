@@ -71,6 +71,6 @@ def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, mon
     found = {}
     for one in UPKEEP:
         operator = UpkeepOperator(task_id=one.name, upkeep_name=one.name, cluster=CLUSTER, topic="orders")
-        found[one.name] = operator.env_vars.get("AWS_PROFILE")
+        found[one.name] = (operator.env_vars or {}).get("AWS_PROFILE")
     assert found == {one.name: "reaper" if one.name == "raw_retention" else None for one in UPKEEP}
     assert not called.exists()
