@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Final
 from bench.data import HOME
 from bench.measure import Row, run
 from tests.spark.world import World, in_process
+from tests.support.memory import own_peak
 from tests.support.paths import ROOT
 from tests.support.spark import spark_env, submit_command
 from tests.tidemark.records.build import simple
@@ -113,7 +113,7 @@ def table(files: int) -> list[Row]:
         plan = world.plan()
         timed("run: convert three records, commit", lambda at=plan: driver.run(world.lake, at, in_process))  # type: ignore[misc]
     timed("plan: rebuild of a date, up to its raw", lambda: _refused(world, dt))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = own_peak() / (1 << 20)
     rows += [Row("scale", f"table: {name}", "s", tuple(found), note) for name, found in timings.items()]
     return [*rows, Row("scale", "table: peak memory of the driver's Python", "MiB", (peak,), note)]
 

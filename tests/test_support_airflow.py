@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.support.airflow import AirflowStack
 
@@ -22,6 +23,7 @@ greet()
 """
 
 
+@pytest.mark.full
 def test_a_dag_runs_and_nothing_is_left_or_told(tmp_path: Path) -> None:
     dags = tmp_path / "dags"
     dags.mkdir()

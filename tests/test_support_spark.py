@@ -34,6 +34,7 @@ print(json.dumps({"doubled": sorted(row.n for row in rows), "parquet": files.cou
 """
 
 
+@pytest.mark.full
 def test_a_job_reads_a_delta_table_from_the_s3_server(
     spark_standalone: SparkStandalone, s3_server: S3Server, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import struct
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.world import World, in_process
+from tests.support.memory import own_peak
 from tests.support.paths import ROOT
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.planning import ranges, raw, read_plan
@@ -30,9 +30,7 @@ def convert(topics: Path) -> None:
     lake = open_lake(deployment, deployment.topics[0])
     [plan] = [read_plan(lake, one.key) for one in lake.store.list(lake.keys.attempts)]
     result = run(lake, plan, in_process)
-    # Not by getrusage(), which tells of the parent's memory too.
-    [most] = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    sys.stdout.write(f"{result.rows} {int(most) << 10}\n")
+    sys.stdout.write(f"{result.rows} {own_peak()}\n")
 
 
 def peak(folder: Path, mebibytes: int, values: bytes) -> int:

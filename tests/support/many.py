@@ -7,7 +7,6 @@ line of JSON: how many plans, ranges and tasks, seconds, the largest plan in byt
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Final
 
 import tidemark.planning.ingest
 import tidemark.planning.raw
+from tests.support.memory import own_peak
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.records.build import simple
 from tidemark.layout import PartitionKeys
@@ -130,7 +130,7 @@ def main() -> None:
         "offsets": covered,
         "seconds": time.monotonic() - began,
         "plan_bytes": largest,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        "peak_bytes": own_peak(),
     }
     sys.stdout.write(f"{json.dumps(found)}\n")
 
