@@ -425,6 +425,7 @@ def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -
         Standing(world.lake, ledger, live).from_offset((0, 0), 6)
 
 
+@pytest.mark.timeout(1800)
 def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, rng: random.Random, full: bool) -> None:
     branches = 0
     for number in range(200 if full else 12):

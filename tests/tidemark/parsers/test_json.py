@@ -286,6 +286,7 @@ def _document(rng: random.Random) -> bytes:
     return bytes(value)
 
 
+@pytest.mark.timeout(1800)
 def test_the_fast_path_is_the_slow_ones_equal(rng: random.Random, full: bool) -> None:
     accepted = 0
     for _ in range(20_000 if full else 80):
