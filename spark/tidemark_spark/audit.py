@@ -9,11 +9,11 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from tidemark.audits import AuditReport
-from tidemark.errors import ConfigError, FormatError, TidemarkError
-from tidemark.table import Lake, open_lake
-from tidemark.topics import load_topics
+from tidemark.errors import ConfigError, TidemarkError
+from tidemark.table import Lake
 from tidemark_spark.auditing import audit, write_report
 from tidemark_spark.job import Job
+from tidemark_spark.tables import lakes_of
 from tidemark_spark.tally import AuditTask, Examine, Tally
 
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None, examine: Examine | None = None)
     options = _parser().parse_args(arguments)
     try:
         dates = _dates(options)
-        lakes = _lakes(options.topics, options.topic, options.cluster)
+        lakes = lakes_of(options.topics, options.topic, options.cluster)
         passed = [_audited(lake, examine or _on_spark(options.master), dates, options.json) for lake in lakes]
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
@@ -57,15 +57,6 @@ def _dates(options: argparse.Namespace) -> list[str]:
     if not days and (options.first or options.last):
         raise ConfigError("--from, --to", [("", "--to lies before --from")])
     return sorted({one.isoformat() for one in days})
-
-
-def _lakes(topics: Path, names: list[str] | None, cluster: str | None) -> list[Lake]:
-    deployment = load_topics(topics)
-    try:
-        chosen = [deployment.topic(name, cluster) for name in names] if names else deployment.topics
-        return [open_lake(deployment, one) for one in chosen]
-    except FormatError as error:
-        raise ConfigError(str(topics), [("topics", str(error))]) from error
 
 
 def _audited(lake: Lake, examine: Examine, dates: Sequence[str], as_json: bool) -> bool:

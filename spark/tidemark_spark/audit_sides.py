@@ -12,11 +12,10 @@ from tidemark.evidence import PARSED, EvidenceRow
 from tidemark.hashsum import combine
 from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import Ledger, PartitionState
-from tidemark.planning.code import code_digest
+from tidemark.planning.following import following
 from tidemark.planning.reading import RawPart, joined
 from tidemark.runs import PartitionPlan, RunPlan
 from tidemark.standing import Standing
-from tidemark.stored import utc_now
 from tidemark.table import Lake
 from tidemark_spark.accounts import Account
 from tidemark_spark.job import Job
@@ -37,20 +36,7 @@ def examined(
     lake: Lake, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], examine: Examine
 ) -> Iterator[Tally]:
     """What ``tasks`` find, which are of the partitions of ``plans``, with the settings of now."""
-    plan = RunPlan(
-        attempt=0,
-        kind="rebuild",
-        cluster=ledger.cluster,
-        topic=ledger.topic,
-        table=ledger.table,
-        generation=ledger.generation,
-        ledger_n=ledger.n,
-        ledger_attempt=ledger.attempt,
-        configuration=lake.topic.digest,
-        code=code_digest(),
-        created_at=utc_now(),
-        partitions=tuple(plans),
-    )
+    plan = RunPlan(**following(lake, ledger, 0), kind="rebuild", partitions=tuple(plans))
     job = Job.of(lake, plan)
     for start in range(0, len(tasks), GROUP_TASKS):
         yield from examine(job, tasks[start : start + GROUP_TASKS])

@@ -13,9 +13,9 @@ from tidemark.errors import ConfigError, TidemarkError
 from tidemark.planning import find_plan, plan_compaction, write_plan
 from tidemark.runs import RunPlan, Task
 from tidemark.table import Lake
-from tidemark_spark.convert import lake_of
 from tidemark_spark.driver import run
 from tidemark_spark.job import Execute, Job, Outcome
+from tidemark_spark.tables import lake_of
 
 _EXAMPLE: Final = "example: compact.py --topics topics.yaml --topic orders --dt 2026-11-20 --dry-run"
 

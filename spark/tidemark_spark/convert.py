@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 
-from tidemark.errors import ConfigError, FormatError, TidemarkError
+from tidemark.errors import ConfigError, TidemarkError
 from tidemark.planning import find_plan, plan_ingest, plan_replay, read_plan, write_plan
 from tidemark.runs import RunPlan, Task
-from tidemark.table import Lake, open_lake
-from tidemark.topics import load_topics
+from tidemark.table import Lake
 from tidemark_spark.comparing import comparison
 from tidemark_spark.differing import Compared, CompareTask
 from tidemark_spark.driver import run
@@ -20,6 +19,7 @@ from tidemark_spark.job import Job, Outcome
 from tidemark_spark.preview import preview
 from tidemark_spark.rebuilding import planned
 from tidemark_spark.sweep import sweep
+from tidemark_spark.tables import lake_of
 from tidemark_spark.tally import AuditTask, Tally
 
 
@@ -86,15 +86,6 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print the plan, or what would be removed or replaced, and do nothing"
     )
     return parser
-
-
-def lake_of(topics: Path, topic: str, cluster: str | None) -> Lake:
-    """The table of a topic. Raises ConfigError: the topics file is wrong, or has no such topic."""
-    deployment = load_topics(topics)
-    try:
-        return open_lake(deployment, deployment.topic(topic, cluster))
-    except FormatError as error:
-        raise ConfigError(str(topics), [("topics", str(error))]) from error
 
 
 def _plan(lake: Lake, options: argparse.Namespace) -> RunPlan:

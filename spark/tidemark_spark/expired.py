@@ -7,6 +7,7 @@ from tidemark.evidence import PARSED, EvidenceRow
 from tidemark.runs import RunPlan
 from tidemark.standing import Standing
 from tidemark.table import Lake
+from tidemark_spark.audit_sides import holding
 
 
 def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
@@ -18,27 +19,15 @@ def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
     standing, replaced = Standing.of(lake), frozenset(plan.replaced)
     told = dict.fromkeys(plan.removes, 0)
     found: list[EvidenceRow] = []
-    for row in standing.evidence():
-        if row["class"] not in PARSED or row["file"] not in replaced:
+    for row, _ in holding(standing):
+        if row.offset_class not in PARSED or row.file not in replaced:
             continue
-        one = EvidenceRow(
-            incarnation=row["incarnation"],
-            partition=row["partition"],
-            first=row["first"],
-            next=row["next"],
-            offset_class="expired",
-            rows=row["rows"],
-            dt=row["dt"],
-            segment=row["segment"],
-            byte_start=row["byte_start"],
-            byte_end=row["byte_end"],
-            hash128=int.from_bytes(row["hash128"], "big"),
-        )
+        one = row._replace(offset_class="expired", file=None)
         found.append(one)
-        if row["class"] == "landed":
-            told[row["file"]] += row["rows"]
+        if row.offset_class == "landed":
+            told[row.file] += row.rows
         else:
-            found.append(one._replace(offset_class="superseded", file=row["file"]))
+            found.append(one._replace(offset_class="superseded", file=row.file))
     for path, count in told.items():
         if path in standing.live and standing.live[path].rows != count:
             rows = standing.live[path].rows

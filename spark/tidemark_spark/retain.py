@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from tidemark.errors import ConfigError, FormatError, TidemarkError
+from tidemark.errors import ConfigError, TidemarkError
 from tidemark.retention import RetentionReport, Subject, write_report
 from tidemark.stored import utc_now
-from tidemark.table import Lake, open_lake
-from tidemark.topics import load_topics
+from tidemark.table import Lake
 from tidemark_spark.removing import retain_raw
 from tidemark_spark.retaining import retain_table
+from tidemark_spark.tables import lakes_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     subjects: list[Subject] = [options.only] if options.only else ["table", "raw"]
     try:
-        for lake in _lakes(options.topics, options.topic, options.cluster):
+        for lake in lakes_of(options.topics, options.topic, options.cluster):
             for subject in subjects:
                 report = retain(lake, subject, utc_now(), options.by, dry_run=options.dry_run)
                 sys.stdout.write(f"{report.to_bytes().decode() if options.json else report.text()}\n")
@@ -61,12 +61,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="whose word it is")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON, one a line")
     return parser
-
-
-def _lakes(topics: Path, names: list[str] | None, cluster: str | None) -> list[Lake]:
-    deployment = load_topics(topics)
-    try:
-        chosen = [deployment.topic(name, cluster) for name in names] if names else deployment.topics
-        return [open_lake(deployment, one) for one in chosen]
-    except FormatError as error:
-        raise ConfigError(str(topics), [("topics", str(error))]) from error
