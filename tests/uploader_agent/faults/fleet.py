@@ -198,22 +198,30 @@ class Fleet:
         """Wait until the running agents have brought over all that the leaders have rotated.
 
         ``by_leader`` for logs that leave a branch: of that, ``offset.wm`` may be as far already, by its former leader.
+        Where a log has but its first segment, nothing is rotated and there need not be a watermark.
         """
+        last = ""
 
         def arrived(partition: int) -> bool:
+            nonlocal last
             agent = self.leader(topic, partition)
             place = folder(agent.broker, topic, partition)
+            rotated = bases(place)[-1]
             found = self._watermark(topic, partition, topic_id(place))
+            last = f"broker {agent.broker.node_id} leads and has rotated up to {rotated}, the store has {found}"
             if found is None or (by_leader and found.broker != agent.broker.node_id):
-                return False
-            return found.next_offset >= bases(place)[-1]
+                return found is None and not by_leader and rotated == 0
+            return found.next_offset >= rotated
 
         for partition in range(partitions):
-            wait_until(
-                lambda number=partition: arrived(number),  # type: ignore[misc]
-                timeout=timeout,
-                what=f"what is rotated of {topic}-{partition} to be in the store",
-            )
+            try:
+                wait_until(
+                    lambda number=partition: arrived(number),  # type: ignore[misc]
+                    timeout=timeout,
+                    what=f"what is rotated of {topic}-{partition} to be in the store",
+                )
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}; {last}") from error
 
     def await_writer(self, topic: str, node: int, partition: int = 0) -> None:
         """Wait until the agent of broker ``node`` has brought a rotated segment over and written ``offset.wm``."""
