@@ -107,7 +107,7 @@ class WatermarkSensor(BaseSensorOperator):
         from tidemark_airflow.outbox import read_published
 
         trigger = WatermarkTrigger(
-            source=Source.of(lake.deployment, lake.topic, settings.scan_seconds()).model_dump(mode="json"),
+            source=Source.of(lake.deployment, self.cluster, settings.scan_seconds()).model_dump(mode="json"),
             baseline=Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now()).model_dump(mode="json"),
         )
         self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
