@@ -23,7 +23,7 @@ DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 
 PARSE = """\
-import json, socket, sys, time, warnings
+import json, socket, sys, time
 
 def refuse(*_):
     raise AssertionError("a DAG file opened a connection")
@@ -38,15 +38,8 @@ from airflow.sdk import DAG
 
 before = set(sys.modules)
 started = time.perf_counter()
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    bag = DagBag(sys.argv[1])
-# Airflow itself reads .airflowignore by a deprecated pattern of pathspec.
-deprecated = [
-    str(one.message)
-    for one in caught
-    if issubclass(one.category, (DeprecationWarning, FutureWarning)) and "GitWildMatchPattern" not in str(one.message)
-]
+bag = DagBag(sys.argv[1])
+deprecated = [text for texts in bag.captured_warnings.values() for text in texts if "Deprecat" in text]
 found = {
     "errors": bag.import_errors,
     "heavy": sorted(set(json.loads(sys.argv[2])) & set(sys.modules) - before),
