@@ -275,7 +275,9 @@ class TableKeys:
 
     def report(self, name: str, part: str, attempt: int | None = None) -> str:
         """A part of a backfill's report, such as ``preview``; of an attempt, what came after its plan."""
-        return self._state("reports", check_report(name), f"{part}.json" if attempt is None else f"{part}-{attempt}.json")
+        return self._state(
+            "reports", check_report(name), f"{part}.json" if attempt is None else f"{part}-{attempt}.json"
+        )
 
     def retention(self, subject: str) -> str:
         """The folder of retention's reports on ``subject``: ``table`` or ``raw``."""

@@ -44,7 +44,7 @@ class Differing(Part):
 
 
 class Comparison(StoredObject):
-    """``reports/<name>/comparison-<attempt>.json``: what was found; ``rows`` were compared, those that there are now."""
+    """``reports/<name>/comparison-<attempt>.json``: what was found; ``rows`` of now were compared."""
 
     cluster: str
     topic: str

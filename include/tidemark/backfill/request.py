@@ -153,6 +153,7 @@ class _Form:
             return []
         if len(named) > MOST_TOPICS:
             self._wrong("topics", f"{len(named)} are more than {MOST_TOPICS}; start several runs")
+            return []
         return [found for one in dict.fromkeys(named) if (found := self._topic(one)) is not None]
 
     def _topic(self, label: str) -> TopicSettings | None:
@@ -182,8 +183,8 @@ class _Form:
         try:
             return date.fromisoformat(str(value))
         except ValueError:
-            given = "is missing; give" if value in {None, ""} else f"{value!r} is no date; give one"
-            self._wrong(field, f"{given} such as 2026-01-31")
+            given = "is missing" if value in (None, "") else f"{value!r} is no date"
+            self._wrong(field, f"{given}; give one such as 2026-01-31")
             return None
 
     def number(self, field: str, least: int) -> int:
@@ -224,7 +225,7 @@ class _Form:
 
     def settings(self, topics: list[TopicSettings]) -> None:
         wanted = self._form["configuration"]
-        if wanted in {None, ""}:
+        if wanted in (None, ""):
             return
         for one in topics:
             if one.digest != wanted:
