@@ -94,7 +94,13 @@ class PreviewOperator(JobOperator):
                 f"{gib(found.bytes)} of {request.label} are to be read, more than the {gib(request.max_bytes)} allowed"
             )
             raise AirflowFailException(f"max_gib: {rule}: take fewer dates, or allow more")
-        planned = Planned(empty=not found.plan, attempt=str(found.attempt), plan=found.plan)
+        planned = Planned(
+            empty=not found.plan,
+            attempt=str(found.attempt),
+            plan=found.plan,
+            tasks=found.tasks,
+            bytes=found.bytes,
+        )
         return {"cluster": request.cluster, "topic": request.topic, "planned": planned}
 
 
