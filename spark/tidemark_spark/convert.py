@@ -20,10 +20,12 @@ from tidemark_spark.differing import Compared, CompareTask
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.preview import preview
+from tidemark_spark.progress import watched
 from tidemark_spark.rebuilding import planned
 from tidemark_spark.sweep import sweep
 from tidemark_spark.tables import lake_of
 from tidemark_spark.tally import AuditTask, Tally
+from tidemark_spark.where import Where, add_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
-    parser.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
+    add_options(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--plan", metavar="KEY", help="carry out the plan under this key of the lake")
     which.add_argument(
@@ -126,7 +128,7 @@ def _carry_out(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
     if options.dry_run:
         _print(plan.to_bytes())
     else:
-        _print(run(lake, plan, lambda job, tasks: _on_spark(options.master, job, tasks)).to_bytes())
+        _print(run(lake, plan, lambda job, tasks: _on_spark(Where.of(options), job, tasks)).to_bytes())
     return 0
 
 
@@ -135,7 +137,7 @@ def _rebuild(lake: Lake, options: argparse.Namespace) -> int:
     lost = lost_files(lake, dates) if options.missing and dates else {}
     if options.missing:
         dates = list(lost)
-    rebuild = planned(lake, dates, lambda job, tasks: _examine(options.master, job, tasks), extend=options.extend)
+    rebuild = planned(lake, dates, lambda job, tasks: _examine(Where.of(options), job, tasks), extend=options.extend)
     if options.compare:
         return _compared(lake, options, rebuild.plan)
     if options.dry_run or options.report:
@@ -156,7 +158,7 @@ def _prepare(lake: Lake, options: argparse.Namespace, plan: RunPlan, shown: Prev
 
 
 def _compared(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
-    found = comparison(lake, plan, lambda job, tasks: _compare(options.master, job, tasks))
+    found = comparison(lake, plan, lambda job, tasks: _compare(Where.of(options), job, tasks))
     if options.report:
         write_part(lake, options.report, "comparison", found, plan.attempt)
     _print(f"{found.text()}\n".encode() + found.to_bytes())
@@ -182,25 +184,29 @@ def _replayed(dates: list[str] | None) -> list[str] | None:
         raise ConfigError("--replay", [("--dt", f"must be dates such as 2026-11-20, or none: {error}")]) from error
 
 
-def _on_spark(master: str | None, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def _on_spark(where: Where, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
     """Starts Spark, which takes seconds, and so only when there is something to convert."""
-    from tidemark_spark.session import context, execute_on
+    from tidemark_spark.session import execute_on, spark
 
-    return execute_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+    there = spark(f"tidemark {job.topic.topic}", where)
+    with watched(job, len(tasks), there.finished):
+        return execute_on(there, job, tasks)
 
 
-def _examine(master: str | None, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
+def _examine(where: Where, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
     """Reads raw on Spark, and writes nothing."""
-    from tidemark_spark.session import context, examine_on
+    from tidemark_spark.session import examine_on, spark
 
-    return examine_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+    return examine_on(spark(f"tidemark {job.topic.topic}", where), job, tasks)
 
 
-def _compare(master: str | None, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
+def _compare(where: Where, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
     """Compares rows on Spark, and writes nothing."""
-    from tidemark_spark.session import compare_on, context
+    from tidemark_spark.session import compare_on, spark
 
-    return compare_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+    there = spark(f"tidemark {job.topic.topic}", where)
+    with watched(job, len(tasks), there.finished):
+        return compare_on(there, job, tasks)
 
 
 def _print(body: bytes) -> None:

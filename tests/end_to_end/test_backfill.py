@@ -1,17 +1,15 @@
-"""Backfills as people start them: Airflow's own processes and form, the jobs' own programs, and ingestion beside them."""
+"""Backfills as people start them: Airflow's own processes and form, the jobs' own programs, ingestion beside them."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.spark.world import World
 from tests.support.airflow import AirflowStack
-from tests.support.airflow_client import AirflowApiError, AirflowClient
 from tests.support.paths import ROOT
 from tests.support.raw_builder import RawBuilder
 from tests.support.waiting import wait_until
@@ -133,8 +131,10 @@ def test_an_approved_run_rewrites_beside_ingestion(stack: AirflowStack, world: W
 
     shown = report(world, run)
     assert shown.state == "landed"
-    assert shown.comparison is not None and not shown.comparison.differences
-    assert shown.approval is not None and shown.approval.by == "admin"
+    assert shown.comparison is not None
+    assert not shown.comparison.differences
+    assert shown.approval is not None
+    assert shown.approval.by == "admin"
     assert shown.outcome is not None
     assert [(one.dt, one.before.landed, one.after.landed) for one in shown.outcome.dates] == [
         (DATES[0], 3, 3),

@@ -15,16 +15,22 @@ from typing import Any
 from tidemark_spark import session
 
 
-def on_each(_: object, work: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> list[Any]:
-    """What :func:`tidemark_spark.session.on_each` does."""
-    return [work(common, task) for task in tasks]
+class Inline:
+    """What :class:`tidemark_spark.session.Spark` promises."""
+
+    def on_each(self, work: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> list[Any]:
+        """One after the other."""
+        return [work(common, task) for task in tasks]
+
+    def finished(self) -> int:
+        """Nobody asks within so short a time."""
+        return 0
 
 
 def main(argv: Sequence[str]) -> None:
     """Run the job that ``argv`` names."""
     at = next(n for n, word in enumerate(argv) if word.endswith(".py") and "/jobs/" in word)
-    session.context = lambda *_: None  # type: ignore[assignment]  # there is none
-    session.on_each = on_each
+    session.spark = lambda *_: Inline()
     sys.argv = [str(word) for word in argv[at:]]
     sys.path.insert(0, str(Path(argv[at]).parent))
     runpy.run_path(argv[at], run_name="__main__")
