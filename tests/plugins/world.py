@@ -50,6 +50,7 @@ def entry(
     incarnation: int = 0,
     gaps: Iterable[Gap] = (),
     observed_at: datetime = LONG_AGO,
+    bytes_per_offset: float | None = None,
 ) -> IndexEntry:
     """A partition in a watermark index."""
     return IndexEntry(
@@ -60,6 +61,7 @@ def entry(
         leader_epoch=epoch,
         next_offset=next_offset,
         uploaded_end=next_offset,
+        bytes_per_offset=bytes_per_offset,
         log_end_offset=next_offset,
         high_watermark=next_offset,
         observed_at=observed_at,
@@ -67,7 +69,7 @@ def entry(
     )
 
 
-def state(partition: int, next_offset: int, *, gaps: Iterable[Gap] = ()) -> PartitionState:
+def state(partition: int, next_offset: int, *, epoch: int = 0, gaps: Iterable[Gap] = ()) -> PartitionState:
     """A partition in a ledger."""
     return PartitionState(
         incarnation=0,
@@ -75,7 +77,7 @@ def state(partition: int, next_offset: int, *, gaps: Iterable[Gap] = ()) -> Part
         partition=partition,
         start_offset=0,
         next_offset=next_offset,
-        leader_epoch=0,
+        leader_epoch=epoch,
         lineage=((0, 0),),
         gaps=tuple(gaps),
     )
