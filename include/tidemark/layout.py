@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from tidemark.errors import FormatError
@@ -265,6 +266,31 @@ class TableKeys:
     def audits(self) -> str:
         """The folder of the audits' reports."""
         return self._state("audits") + "/"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentKeys:
+    """The keys of what is known of all topics of a cluster together, below the lake's store."""
+
+    prefix: str
+    cluster: str
+
+    def _state(self, *parts: str) -> str:
+        return "/".join(part for part in (self.prefix, "_tidemark", *parts) if part)
+
+    @property
+    def overview(self) -> str:
+        """How the topics are."""
+        return self._state("_overview", f"{self.cluster}.json")
+
+    @property
+    def all_samples(self) -> str:
+        """The folder of how the topics were, an object an hour."""
+        return self._state("_samples", self.cluster) + "/"
+
+    def samples(self, at: datetime) -> str:
+        """How the topics were in the hour of ``at``. Later hours sort later."""
+        return f"{self.all_samples}{at.astimezone(UTC):%Y%m%dT%H}.json"
 
 
 def split_store_url(url: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, StrictBool, field_validator, model_v
 from tidemark.config import Duration, Settings, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl
 from tidemark.errors import FormatError
-from tidemark.layout import TableKeys, check_cluster, check_topic, split_store_url
+from tidemark.layout import DeploymentKeys, TableKeys, check_cluster, check_topic, split_store_url
 from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
 
@@ -151,6 +151,10 @@ class Deployment(Settings):
     def table_keys(self, topic: TopicSettings) -> TableKeys:
         """Where the table of ``topic`` and its ledger lie, below :attr:`lake_store`."""
         return TableKeys(split_store_url(self.lake)[1], topic.cluster, topic.topic, topic.table)
+
+    def deployment_keys(self, cluster: str) -> DeploymentKeys:
+        """Where lies what is known of all topics of ``cluster`` together, below :attr:`lake_store`."""
+        return DeploymentKeys(split_store_url(self.lake)[1], cluster)
 
     @property
     def lake_store(self) -> str:
