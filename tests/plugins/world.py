@@ -180,6 +180,7 @@ def commit(
     dates: Sequence[str] = (DATE,),
     attempt: int | None = None,
     states: Mapping[str, DateState] | None = None,
+    kind: str = "ingest",
 ) -> Ledger:
     """Commit a ledger with these partitions to the table, as a job does, without any row."""
     from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
@@ -191,7 +192,7 @@ def commit(
             "n": parent.n + 1,
             "attempt": new_attempt() if attempt is None else attempt,
             "parent": parent.as_parent(),
-            "kind": "ingest",
+            "kind": kind,
             "partitions": tuple({**parent.by_partition, **{one.key: one for one in partitions}}.values()),
             "dates": {**parent.dates, **(states or {})},
             "dates_changed": tuple(dates),

@@ -27,14 +27,16 @@ class Sample(Part):
 
 
 class TopicSighting(Part):
-    """One topic. ``marks`` are what waits to be landed, ``rotated`` what waits to be uploaded.
+    """One topic.
 
+    ``marks`` are what could be landed and is not, ``uploaded`` what of it is uploaded, ``rotated`` what waits to be.
     ``samples`` are of the runs up to ledger ``n``, as old as the quarantine's rate looks back. ``quiet`` identifies the
     ledger and the watermarks with which nothing was wrong or waiting: as long as they are the same, there is no need to
     read the ledger. ``read_at`` is when it was read last. ``passed`` is the ETag of a verdict without a failure.
     """
 
     marks: tuple[Mark, ...] = ()
+    uploaded: tuple[Mark, ...] = ()
     rotated: tuple[Mark, ...] = ()
     samples: tuple[Sample, ...] = ()
     n: int | None = None
