@@ -97,6 +97,8 @@ class TopicSettings(Settings):
     def _check_table(cls, table: str) -> str:
         if table.endswith("__quarantine"):
             raise ValueError("must not end in __quarantine, which is the name of the table of refused rows")
+        if table.endswith(".final"):
+            raise ValueError("must not end in .final, which is the name of the asset of a table's closed dates")
         return table
 
     @property
