@@ -1,7 +1,7 @@
 """How a topic is: how far each partition has landed, what holds it, and since when anything waits. Pure.
 
 An offset *could be landed* once it is uploaded without a hole before it, or at least rotated at the broker, for then
-the agent may upload it. What lies in the segment that Kafka appends to is neither, and waits for Kafka or for the agent's
+the agent may upload it. What lies in the segment that Kafka appends to is neither, and waits for Kafka or the agent's
 ``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
 
 Neither ledger nor watermark index says since when an offset waits, so that is remembered: a :class:`Mark` is an offset

@@ -129,16 +129,14 @@ class Ledger(StoredObject):
 
 
 class Published(StoredObject):
-    """The outbox pointer: asset events were sent for all ledgers up to ``n``, alerts for the gaps in ``alerted``.
+    """The outbox pointer: Airflow has stored the asset events of all ledgers up to ``n``.
 
-    ``alerted`` maps each gap, named ``<incarnation>-<partition>-<from>``, to the run that told a person. ``settled``
-    is the digest of the watermarks beyond the ledger in which planning last found nothing to land, at ``settled_at``:
-    a partition that an open transaction or a hole holds back must not start run after run.
+    ``settled`` is the digest of the watermarks beyond the ledger in which planning last found nothing to land, at
+    ``settled_at``: a partition that an open transaction or a hole holds back must not be planned over and over.
     """
 
     n: int = Field(default=0, ge=0)
     attempt: int = Field(default=0, ge=0)
-    alerted: dict[str, str] = Field(default_factory=dict)
     settled: str = ""
     settled_at: AwareDatetime | None = None
     at: AwareDatetime

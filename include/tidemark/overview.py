@@ -1,6 +1,6 @@
 """How all topics of a cluster are, in one object, and how they were: written as they are observed, read by the page.
 
-To ask a thousand ledgers anew for every person who looks would cost minutes and requests; whoever observes the topics
+To ask a thousand ledgers anew for every person who looks would cost minutes and requests; whoever looks at the topics
 anyway calls :func:`record`. ``_tidemark/_overview/<cluster>.json`` is the newest state. Every five minutes one sample
 of each topic is added to the object of the hour, ``_tidemark/_samples/<cluster>/<hour>.json``, which is kept for
 :data:`KEPT`.
@@ -32,7 +32,8 @@ STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
 
 
 class TopicSummary(Part):
-    """One topic. ``lag`` is in offsets; ``gaps`` are open ones and ``missing`` their offsets; ``held`` are partitions.
+    """One topic. ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
+    offsets; ``held`` are partitions.
 
     ``final_to`` is the newest date that is closed, ``incomplete`` how many dates closed without all that was known.
     """
@@ -43,6 +44,7 @@ class TopicSummary(Part):
     committed_at: AwareDatetime | None = None
     behind_since: AwareDatetime | None = None
     partitions: int = 0
+    landed: int = 0
     lag: int = 0
     rows: int = 0
     gaps: int = 0
@@ -63,6 +65,7 @@ class TopicSummary(Part):
             committed_at=health.committed_at,
             behind_since=health.behind_since,
             partitions=len(health.partitions),
+            landed=sum(one.landed or 0 for one in health.partitions if one.log_end is not None),
             lag=health.lag,
             rows=sum(one.rows for one in health.dates.values()),
             gaps=len(gaps),
@@ -71,6 +74,10 @@ class TopicSummary(Part):
             final_to=max((dt for dt, one in health.dates.items() if one.closed), default=""),
             incomplete=sum(one.state == "final_incomplete" for one in health.dates.values()),
         )
+
+    def with_log_ends(self, ends: Iterable[int]) -> TopicSummary:
+        """This, while the logs have grown and nothing of it can be landed yet."""
+        return self.model_copy(update={"lag": max(0, sum(ends) - self.landed)})
 
 
 def _state(health: TopicHealth, settings: TopicSettings, now: datetime, *, gaps: int, held: int) -> TopicState:
@@ -183,9 +190,3 @@ def read_samples(store: Store, keys: DeploymentKeys, hour: datetime) -> Samples 
         return Samples.from_bytes(store.get(key).body, key)
     except NotFound:
         return None
-
-
-def summaries(healths: Iterable[tuple[TopicSettings, TopicHealth]], cluster: str, now: datetime) -> Overview:
-    """The overview of a cluster whose topics are in these states."""
-    found = (TopicSummary.of(health, settings, now) for settings, health in healths)
-    return Overview(cluster=cluster, at=now, topics=tuple(sorted(found, key=lambda one: one.topic)))

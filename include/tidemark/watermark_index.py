@@ -20,8 +20,9 @@ from tidemark.stored import Part, StoredObject
 class IndexEntry(Part):
     """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole.
 
-    ``provisional`` is the base offset of the uploaded segment that may still grow, ``observed_at`` the latest moment
-    at which this broker is known to have led the partition with these offsets. ``active_...`` are of the segment that
+    ``provisional`` is the base offset of the uploaded segment that may still grow, ``bytes_per_offset`` how many bytes
+    an offset takes in the newest uploaded segment (null: not known), ``observed_at`` the latest moment at which this
+    broker is known to have led the partition with these offsets. ``active_...`` are of the segment that
     Kafka appends to, as far as the agent could read it; its timestamps are null while it has no record.
     """
 
@@ -33,6 +34,7 @@ class IndexEntry(Part):
     next_offset: int
     uploaded_end: int
     provisional: int | None = None
+    bytes_per_offset: float | None = Field(default=None, gt=0)
     log_end_offset: int
     high_watermark: int
     active_base_offset: int | None = None

@@ -1,4 +1,4 @@
-"""Tidemark's part in Airflow: wait for watermarks, plan, have Spark convert, publish what landed, name what is missing.
+"""Tidemark's part in Airflow: wait for watermarks, plan, have Spark convert, publish what landed.
 
 A DAG file needs :func:`tidemark_airflow.ingest.ingest_dag` and :func:`tidemark_airflow.backfill.backfill_dag` alone.
 Importing the package does nothing but define: no connection, no network, no heavy library. What a run knows
@@ -9,12 +9,13 @@ task may be killed and run again.
 * :mod:`tidemark_airflow.pending`     what the watermarks promise beyond the ledger, and whether to start a run
 * :mod:`tidemark_airflow.scan`        the brokers' watermark indexes, read as they change
 * :mod:`tidemark_airflow.trigger`     one scan for all waiting topics
-* :mod:`tidemark_airflow.sensor`      the task that waits without a worker
+* :mod:`tidemark_airflow.sensor`      the task that waits without a worker, and plans
+* :mod:`tidemark_airflow.backoff`     how long it waits after failed runs
 * :mod:`tidemark_airflow.spark`       spark-submit, never by accident on YARN
+* :mod:`tidemark_airflow.publishing`  asset events of what has landed and what has closed
 * :mod:`tidemark_airflow.outbox`      what of the ledger has been published
-* :mod:`tidemark_airflow.continuity`  gaps that nobody has been told of
 * :mod:`tidemark_airflow.alerts`      how a person is told
-* :mod:`tidemark_airflow.tasks`       the tasks that the DAGs share
+* :mod:`tidemark_airflow.tasks`       what the tasks of all DAGs share
 * :mod:`tidemark_airflow.ingest`      the DAG of a topic
 * :mod:`tidemark_airflow.backfill`    the DAG that rebuilds dates
 """

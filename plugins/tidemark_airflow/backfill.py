@@ -10,7 +10,7 @@ import logging
 from datetime import date, timedelta
 from typing import Any, TypedDict
 
-from airflow.sdk import DAG, Param, TriggerRule, get_current_context
+from airflow.sdk import DAG, Param, get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.errors import FormatError
@@ -36,11 +36,9 @@ class Request(TypedDict):
 
 
 class Preview(Planned):
-    """A plan, and what it would do: bytes to read, tasks, files that are replaced, for the dates that have rows."""
+    """A plan, and what it would do: files that are replaced, for the dates that have rows."""
 
     dates: list[str]
-    tasks: int
-    bytes: int
     files_replaced: int
 
 
@@ -146,8 +144,5 @@ def backfill_dag(deployment: Deployment) -> DAG:
             planned=planned,
             execution_timeout=tasks.CONVERT_TIMEOUT,
         )
-        # After a dry run everything is skipped, so these follow convert's fate.
-        published = tasks.publish.override(trigger_rule=TriggerRule.ALL_SUCCESS)(cluster, topic, planned)
-        told = tasks.continuity.override(trigger_rule=TriggerRule.ALL_SUCCESS)(cluster, topic, planned, published)
-        planned >> convert >> published >> told
+        planned >> convert
     return dag

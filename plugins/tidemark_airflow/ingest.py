@@ -1,4 +1,4 @@
-"""The DAG of a topic: wait for watermarks, plan, convert, publish, name what is missing, and from the start again."""
+"""The DAG of a topic: wait for watermarks and plan, convert and publish, and from the start again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from airflow.sdk import DAG
 
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import tasks
+from tidemark_airflow.publishing import assets_of
 from tidemark_airflow.sensor import WatermarkSensor
 from tidemark_airflow.spark import ConvertOperator
 
-# A run that fails has tried for minutes, so this is a good part of a day, and not a loop that spins.
-_FAILED_RUNS_UNTIL_PAUSE = 100
 _LONGEST_DAG_ID = 250
 # Any time in the past: without one, Airflow never starts a run.
 _START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -36,7 +35,8 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         start_date=_START,
         max_active_runs=1,
         catchup=False,
-        max_consecutive_failed_dag_runs=_FAILED_RUNS_UNTIL_PAUSE,
+        # Airflow would pause the DAG for good: the first task waits longer after each failed run instead.
+        max_consecutive_failed_dag_runs=0,
         default_args={**tasks.DEFAULT_ARGS, "owner": topic.owner},
         tags=["tidemark", "ingest", f"cluster:{topic.cluster}"[:100]],
         dag_display_name=f"ingest {topic.cluster}/{topic.topic}"[:250],
@@ -45,27 +45,41 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
     ) as dag:
         name = {"cluster": topic.cluster, "topic": topic.topic}
         # A topic may be quiet for as long as it likes: no timeout, not even the one that all tasks have.
-        wait = WatermarkSensor(task_id="wait", execution_timeout=None, **name)
-        planned = tasks.plan(**name)
-        convert = ConvertOperator(task_id="convert", planned=planned, execution_timeout=tasks.CONVERT_TIMEOUT, **name)
-        published = tasks.publish.override(outlets=[tasks.asset_of(deployment, topic)])(**name, planned=planned)
-        told = tasks.continuity(**name, planned=planned, published=published, event=wait.output)
-        wait >> planned >> convert >> published >> told
+        planned = WatermarkSensor(
+            task_id="wait_and_plan",
+            task_display_name="wait for watermarks, plan",
+            doc_md="Deferred until watermarks are ahead of the ledger; then writes the plan of this run.",
+            execution_timeout=None,
+            **name,
+        )
+        ConvertOperator(
+            task_id="convert_and_publish",
+            task_display_name="convert, publish",
+            doc_md="Spark carries out the plan and commits once; then asset events are sent for each changed date.",
+            planned=planned.output,
+            outlets=list(assets_of(deployment, topic)),
+            execution_timeout=tasks.CONVERT_TIMEOUT,
+            **name,
+        )
     return dag
 
 
 def _doc(deployment: Deployment, topic: TopicSettings) -> str:
+    rows, final = assets_of(deployment, topic)
     return f"""\
 Lands `{topic.cluster}/{topic.topic}` in `{deployment.lake_store}/{deployment.table_keys(topic).root}`,
 partitioned by `dt` in {topic.time_zone}.
 
 | task | what it does | when it is red |
 | --- | --- | --- |
-| `wait` | deferred until watermarks are ahead of the ledger | the raw store was unreadable for {topic.freshness} |
-| `plan` | reads manifests and writes the plan of this run | raw objects or the ledger do not parse |
-| `convert` | Spark carries out the plan and commits once | the job failed; its log is this task's |
-| `publish` | asset events per changed date; skipped when there is nothing new | the table was changed by hand |
-| `continuity` | tells of gaps, once each | **offsets are missing**: the message names them |
+| `wait_and_plan` | deferred until watermarks are ahead of the ledger; then plans | the raw store was unreadable for \
+{topic.freshness}, or raw objects or the ledger do not parse |
+| `convert_and_publish` | Spark carries out the plan and commits once; then asset events are sent | the job failed, \
+its log is this task's; or the table was changed by hand |
 
-A partition with a gap waits; the others go on. Upload the missing segments or acknowledge the gap, and it goes on too.
+Other DAGs hear of it by two assets, with a partition key per date: `{rows.name}` when rows have changed, `{final.name}`
+when a date is closed.
+
+A partition with a gap waits, the others go on: the continuity page and an alert say which offsets are missing. After a
+failed run the next one waits first, 30 s, and twice as long each time, up to 15 minutes.
 """

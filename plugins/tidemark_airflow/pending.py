@@ -1,10 +1,13 @@
-"""What the watermarks promise beyond the ledger, and whether that is a reason to start a run.
+"""What the watermarks promise beyond the ledger, and whether that is a reason to plan a run.
 
 The watermark index says how far each partition is uploaded, the ledger how far it is landed. Where they differ
-there may be something to land, but only planning knows: an open transaction or a hole may hold it back. So a run
-is started for what is ahead, and when its plan turns out empty the digest of what was ahead is recorded as
-*settled*: it starts no further run until a watermark moves, or until ``sweep`` has passed, in case a doorbell was
-missed. A gap that nobody has been told of starts a run at once, also when nothing can land.
+there may be something to land, but only planning knows: an open transaction or a hole may hold it back, and a new
+leader need not have cut anything off. So what is ahead is planned, and where the plan is empty the digest of what was
+ahead is recorded as *settled*: it is not planned again until a watermark moves, or until ``sweep`` has passed, in case
+a doorbell was missed.
+
+What is ahead waits for the batch window, so that files do not become tiny: until it is ``size`` bytes by the agents'
+estimate, or ``age`` old.
 """
 
 from __future__ import annotations
@@ -16,97 +19,127 @@ from typing import Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
-from tidemark.gaps import Gap, GapReason
 from tidemark.ledger import Ledger, Published
+from tidemark.planning.dates import closes_from
 from tidemark.stored import Part
 from tidemark.topics import TopicSettings
 from tidemark.watermark_index import IndexEntry
 
-MOST_GAPS = 50
-"""As many gaps travel in one event; the others start the next run, since nobody has been told of them either."""
 
+LOOK_AGAIN_AFTER = timedelta(hours=1)
+"""A quiet topic's task wakes up this often, so that a changed topics file or a foreign commit is noticed."""
 
-class OpenGap(Part):
-    """Missing offsets ``[start, end)`` of a partition."""
-
-    incarnation: int
-    partition: int
-    start: int
-    end: int
-    reason: GapReason
-    detected_at: AwareDatetime
-
-    @classmethod
-    def of(cls, incarnation: int, partition: int, gap: Gap) -> OpenGap:
-        """``gap`` with the partition that has it."""
-        return cls(incarnation=incarnation, partition=partition, **gap.model_dump())
-
-    @property
-    def name(self) -> str:
-        """What a person is told of once."""
-        return f"{self.incarnation}-{self.partition}-{self.start}"
+_OBSERVED_WITHIN = timedelta(minutes=2)
+"""So long after a date may close, agents have said how far its partitions are: an idle one does each minute."""
 
 
 class Event(Part):
     """Why the waiting is over.
 
-    ``advanced``: there may be something to land, or a gap to tell of. ``refresh``: nothing, but configuration and
-    ledger should be looked at again. ``failed``: the indexes could not be read for a long time, ``reason`` says why.
+    ``advanced``: there may be something to land; ``settles`` is its digest, for when there is not. ``refresh``:
+    nothing, but configuration and ledger should be looked at again. ``failed``: the indexes could not be read for a
+    long time, ``reason`` says why.
     """
 
     status: Literal["advanced", "refresh", "failed"]
     settles: str = ""
     partitions: int = 0
-    gaps: tuple[OpenGap, ...] = ()
+    bytes: int = 0
     reason: str = ""
 
 
 class Ahead(NamedTuple):
-    """Of a topic's index entries, those that are not where the ledger is, and their identity as a whole."""
+    """Of a topic's index entries, those that are not where the ledger is.
+
+    ``digest`` is their identity, ``bytes`` an estimate of what can be read of them, and ``moved`` says whether an
+    offset differs, and not the leader alone.
+    """
 
     entries: tuple[IndexEntry, ...]
     digest: str
+    bytes: int
+    moved: bool
+
+
+class Landed(NamedTuple):
+    """How far a partition is landed, and under which leader: a new one may have cut off what it replaces."""
+
+    next_offset: int
+    leader_epoch: int
+
+
+_NOTHING = Landed(0, -1)
 
 
 class Baseline(Part):
-    """What is known of a topic when the waiting starts. ``committed`` is keyed by ``<incarnation>-<partition>``."""
+    """What is known of a topic when the waiting starts. ``landed`` is keyed by ``<incarnation>-<partition>``."""
 
     topic: str
-    committed: dict[str, int]
+    landed: dict[str, Landed]
     settled: str = ""
     settled_at: AwareDatetime | None = None
-    alerted: tuple[str, ...] = ()
+    size: int
     age: timedelta
     sweep: timedelta
+    look_again_at: AwareDatetime
 
     @classmethod
-    def of(cls, topic: TopicSettings, ledger: Ledger, published: Published) -> Baseline:
+    def of(cls, topic: TopicSettings, ledger: Ledger, published: Published, now: datetime) -> Baseline:
         """The baseline that ledger and outbox pointer give."""
         return cls(
             topic=topic.topic,
-            committed={f"{one.incarnation}-{one.partition}": one.next_offset for one in ledger.partitions},
+            landed={
+                f"{one.incarnation}-{one.partition}": Landed(one.next_offset, one.leader_epoch)
+                for one in ledger.partitions
+            },
             settled=published.settled,
             settled_at=published.settled_at,
-            alerted=tuple(sorted(published.alerted)),
+            size=topic.batch.size,
             age=topic.batch.age,
             sweep=topic.freshness,
+            look_again_at=look_again_at(topic, ledger, now),
         )
 
     def ahead(self, entries: Iterable[IndexEntry]) -> Ahead:
-        """Which entries differ from the ledger; also one that is behind it, as after an unclean election."""
-        found = tuple(
-            sorted(
-                (one for one in entries if self.committed.get(f"{one.incarnation}-{one.partition}") != one.next_offset),
-                key=lambda one: one.partition,
-            )
-        )
-        lines = [f"{one.incarnation}-{one.partition} {one.leader_epoch} {one.next_offset}" for one in found]
-        return Ahead(found, hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else "")
+        """Which entries differ from the ledger; also one that is behind it, as after an unclean election.
 
-    def untold(self, entries: Iterable[IndexEntry]) -> list[OpenGap]:
-        """The gaps that nobody has been told of."""
-        gaps = (OpenGap.of(one.incarnation, one.partition, gap) for one in entries for gap in one.gaps)
-        return sorted((gap for gap in gaps if gap.name not in self.alerted), key=lambda gap: (gap.partition, gap.start))
+        One that ends at the same offset under a later leader differs as well: a new branch may have come exactly as
+        far as the old one had.
+        """
+        found = sorted(
+            ((one, landed) for one in entries if self._differs(one, landed := self._landed(one))),
+            key=lambda pair: pair[0].partition,
+        )
+        lines = [f"{one.incarnation}-{one.partition} {one.leader_epoch} {one.next_offset}" for one, _ in found]
+        return Ahead(
+            entries=tuple(one for one, _ in found),
+            digest=hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else "",
+            bytes=round(sum(_bytes(one, landed or _NOTHING) for one, landed in found)),
+            moved=any(landed is None or one.next_offset != landed.next_offset for one, landed in found),
+        )
+
+    def _landed(self, entry: IndexEntry) -> Landed | None:
+        return self.landed.get(f"{entry.incarnation}-{entry.partition}")
+
+    def _differs(self, entry: IndexEntry, landed: Landed | None) -> bool:
+        return landed is None or entry.next_offset != landed.next_offset or entry.leader_epoch > landed.leader_epoch
+
+
+def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> datetime:
+    """When to look again at a topic of which nothing is heard.
+
+    When the next date may close, for that changes no watermark; after ``freshness`` while a date that may is waited
+    for; and within an hour in any case.
+    """
+    open_dates = (dt for dt, state in ledger.dates.items() if state.state in {"open", "reopened"})
+    due = [closes_from(dt, topic) + _OBSERVED_WITHIN for dt in open_dates]
+    times = [one if one > now else now + topic.freshness for one in due]
+    return min([*times, now + LOOK_AGAIN_AFTER])
+
+
+def _bytes(entry: IndexEntry, landed: Landed) -> float:
+    """What is uploaded of ``entry`` and not landed; 0 where its agent does not say how large its offsets are."""
+    return max(0, entry.next_offset - landed.next_offset) * (entry.bytes_per_offset or 0.0)
 
 
 class Watch:
@@ -115,28 +148,33 @@ class Watch:
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
         self._since: datetime | None = None
+        self._judged: tuple[Sequence[IndexEntry], Ahead] | None = None
 
     def judge(self, entries: Sequence[IndexEntry], now: datetime) -> Event | None:
         """The event that ends the waiting, or None.
 
-        What is ahead waits for the batch window's age, counted from when it was first seen here, or observed by the
-        broker if that was earlier: a restart of the triggerer does not start the window anew.
+        The batch window's age is counted from when something ahead was first seen here, or observed by the broker if
+        that was earlier: a restart of the triggerer does not start the window anew. The same sequence of entries is
+        looked through only once.
         """
-        ahead = self._baseline.ahead(entries)
-        gaps = self._baseline.untold(entries)
-        if gaps or self._is_due(ahead, now):
-            return Event(
-                status="advanced", settles=ahead.digest, partitions=len(ahead.entries), gaps=tuple(gaps[:MOST_GAPS])
-            )
-        return None
+        if self._judged is None or self._judged[0] is not entries:
+            self._judged = entries, self._baseline.ahead(entries)
+        ahead = self._judged[1]
+        if not self._is_due(ahead, now):
+            return None
+        return Event(status="advanced", settles=ahead.digest, partitions=len(ahead.entries), bytes=ahead.bytes)
 
     def _is_due(self, ahead: Ahead, now: datetime) -> bool:
-        baseline = self._baseline
-        settled_at = baseline.settled_at
-        is_settled = ahead.digest == baseline.settled and settled_at is not None and now - settled_at < baseline.sweep
-        if not ahead.entries or is_settled:
+        if not ahead.entries or self._is_settled(ahead, now):
             self._since = None
             return False
         if self._since is None:
             self._since = min(now, *(one.observed_at for one in ahead.entries))
-        return now - self._since >= baseline.age
+        return ahead.bytes >= self._baseline.size or now - self._since >= self._baseline.age
+
+    def _is_settled(self, ahead: Ahead, now: datetime) -> bool:
+        """Whether planning has found nothing in it. What only changed its leader is not looked at a second time."""
+        baseline = self._baseline
+        if ahead.digest != baseline.settled or baseline.settled_at is None:
+            return False
+        return not ahead.moved or now - baseline.settled_at < baseline.sweep

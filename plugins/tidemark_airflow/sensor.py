@@ -1,27 +1,34 @@
-"""The task that waits for a topic's watermarks without holding a worker."""
+"""The task that waits for a topic's watermarks without holding a worker, and plans when there is something to land."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from tidemark_airflow import settings
+from tidemark.stored import utc_now
+from tidemark_airflow import backoff, publishing, settings
 from tidemark_airflow.pending import Baseline, Event
 from tidemark_airflow.scan import Source
+from tidemark_airflow.tasks import Planned, write_planned
 from tidemark_airflow.trigger import WatermarkTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tidemark.ledger import Ledger
+    from tidemark.table import Lake
+
 
 class WatermarkSensor(BaseSensorOperator):
-    """Waits until there may be something to land, to close, to publish, or to tell a person. Returns the dumped event.
+    """Waits until there is something to land, to close or to publish, and returns the plan.
 
-    It reads ledger and outbox pointer, then defers; it never waits on a worker and never times out, for a topic may
-    be quiet for as long as it likes.
+    It reads ledger, outbox and Airflow's record of events, then defers; it holds a worker only while it plans, and
+    never times out, for a topic may be quiet for as long as it likes. Where planning finds nothing to land it records
+    that and waits on: there is no run for nothing.
 
     :param cluster: the Kafka cluster's name in the topics file
     :param topic: the topic's name
@@ -34,41 +41,74 @@ class WatermarkSensor(BaseSensorOperator):
         self.cluster = cluster
         self.topic = topic
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Return at once if a commit is unpublished, a gap of the ledger untold, or a date can close; else defer."""
+    def execute(self, context: Context) -> Planned:
+        """Wait first if runs before this one have failed, see :mod:`tidemark_airflow.backoff`; then :meth:`look`."""
+        until = backoff.wait_until(context)
+        if until > utc_now():
+            self.log.warning("the runs before this one have failed: waiting until %s", until)
+            raise TaskDeferred(trigger=DateTimeTrigger(until), method_name="look")
+        return self.look(context)
+
+    def look(self, context: Context, event: object = None) -> Planned:
+        """Plan at once if a commit is unpublished or a date can close; else defer until watermarks are ahead."""
         from tidemark.planning import dates_to_close
         from tidemark.table import committed_ledger
-        from tidemark_airflow.continuity import open_gaps
-        from tidemark_airflow.outbox import read_published
 
         lake = settings.lake_of(self.cluster, self.topic)
         ledger = committed_ledger(lake)
-        published = read_published(lake).value
-        untold = open_gaps(ledger, ()).keys() - published.alerted.keys()
-        if published.n < ledger.n or untold:
-            self.log.info("ledger %d, published %d, gaps untold %d: no wait", ledger.n, published.n, len(untold))
-            return Event(status="advanced").model_dump(mode="json")
-        if closing := dates_to_close(lake, ledger):
-            self.log.info("ledger %d: to close: %s: no wait", ledger.n, ", ".join(closing))
-            return Event(status="advanced").model_dump(mode="json")
-        trigger = WatermarkTrigger(
-            source=Source.of(lake.deployment, lake.topic, settings.scan_seconds()).model_dump(mode="json"),
-            baseline=Baseline.of(lake.topic, ledger, published).model_dump(mode="json"),
-        )
-        self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
-        raise TaskDeferred(trigger=trigger, method_name="resume")
+        news = publishing.news_of(lake, ledger)
+        closing = dates_to_close(lake, ledger)
+        if news is not None or closing:
+            self.log.info(
+                "ledger %d, %s, to close: %s: no wait",
+                *(ledger.n, "published" if news is None else "not published yet", ", ".join(closing) or "none"),
+            )
+            planned = self._plan(lake)
+            if news is not None or not planned["empty"]:
+                return planned
+        raise self._deferred(lake, ledger)
 
-    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """What the trigger found; waits on if that is nothing.
+    def resume(self, context: Context, event: dict[str, Any]) -> Planned:
+        """Plan what the trigger found; record it as settled and wait on if there is nothing to land.
 
         Raises:
             AirflowFailException: the store could not be read for longer than the topic's freshness allows. That was
                 trying long enough: the run turns red, and the next one waits as long before it does.
         """
+        from tidemark_airflow.outbox import settle
+
         found = Event.model_validate(event)
-        if found.status == "refresh":
-            return self.execute(context)
         if found.status == "failed":
             raise AirflowFailException(f"{self.topic}: the watermark indexes cannot be read: {found.reason}")
-        self.log.info("%s: %d partitions ahead, %d gaps to tell of", self.topic, found.partitions, len(found.gaps))
-        return event
+        if found.status == "advanced":
+            self.log.info("%d partitions ahead, about %d bytes", found.partitions, found.bytes)
+            lake = settings.lake_of(self.cluster, self.topic)
+            planned = self._plan(lake)
+            if not planned["empty"]:
+                return planned
+            settle(lake, found.settles)
+        return self.look(context)
+
+    def _plan(self, lake: Lake) -> Planned:
+        """From the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
+        from tidemark.ledger import new_attempt
+        from tidemark.planning import plan_ingest
+
+        made = plan_ingest(lake, attempt=new_attempt())
+        planned = write_planned(lake, made)
+        self.log.info(
+            "after ledger %d: %d partitions, %d tasks, %d bytes, to close: %s",
+            *(made.ledger_n, len(made.partitions), planned["tasks"], planned["bytes"]),
+            ", ".join(made.closes) or "none",
+        )
+        return planned
+
+    def _deferred(self, lake: Lake, ledger: Ledger) -> TaskDeferred:
+        from tidemark_airflow.outbox import read_published
+
+        trigger = WatermarkTrigger(
+            source=Source.of(lake.deployment, lake.topic, settings.scan_seconds()).model_dump(mode="json"),
+            baseline=Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now()).model_dump(mode="json"),
+        )
+        self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
+        return TaskDeferred(trigger=trigger, method_name="resume")

@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
 
 from tidemark_airflow import settings
+from tidemark_airflow.publishing import publish
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,9 +74,12 @@ class JobOperator(SparkSubmitOperator):
 
 
 class ConvertOperator(JobOperator):
-    """Has Spark carry out a plan; skipped when the plan is empty. A retry submits the same plan, which lands once.
+    """Has Spark carry out a plan, then sends asset events of what is committed; skipped if there is neither.
 
-    :param planned: what the task ``plan`` returned (templated)
+    A retry submits the same plan, which lands once. The topic is whatever the task is given at run time, and the
+    outlets are that topic's assets.
+
+    :param planned: a :class:`tidemark_airflow.tasks.Planned` (templated)
     """
 
     template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
@@ -85,12 +89,14 @@ class ConvertOperator(JobOperator):
         self.planned = planned
 
     def execute(self, context: Context) -> None:
-        """Submit and wait.
+        """Submit and wait; then publish.
 
         Raises:
-            AirflowSkipException: the plan has nothing to do.
+            AirflowSkipException: the plan has nothing to do, and all is published.
             AirflowException: there is no connection, or it names no master, or the job failed.
+            TableTampered: the table was restored to an older version than the one that was published.
         """
-        if self.planned["empty"]:
-            raise AirflowSkipException("the plan has nothing to do")
-        self.submit(context, "--plan", self.planned["plan"])
+        if not self.planned["empty"]:
+            self.submit(context, "--plan", self.planned["plan"])
+        if not publish(context, settings.lake_of(self.cluster, self.topic), self.planned) and self.planned["empty"]:
+            raise AirflowSkipException("the plan has nothing to do, and all is published")

@@ -17,20 +17,8 @@ from tests.plugins.world import World
 from tests.support.paths import ROOT
 from tidemark_airflow.ingest import dag_id
 
-INGEST = {
-    "wait": {"plan", "continuity"},
-    "plan": {"convert", "publish", "continuity"},
-    "convert": {"publish"},
-    "publish": {"continuity"},
-    "continuity": set[str](),
-}
-BACKFILL = {
-    "validate": {"plan", "convert", "publish", "continuity"},
-    "plan": {"convert", "publish", "continuity"},
-    "convert": {"publish"},
-    "publish": {"continuity"},
-    "continuity": set[str](),
-}
+INGEST = {"wait_and_plan": {"convert_and_publish"}, "convert_and_publish": set[str]()}
+BACKFILL = {"validate": {"plan", "convert"}, "plan": {"convert"}, "convert": set[str]()}
 DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_retention", "retention")]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
@@ -139,11 +127,14 @@ def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World
 
     assert type(dag.timetable).__name__ == "ContinuousTimetable"
     assert dag.max_active_runs == 1
-    assert dag.max_consecutive_failed_dag_runs == 100
+    assert dag.max_consecutive_failed_dag_runs == 0
     assert dag.start_date is not None
-    assert dag.task_dict["wait"].execution_timeout is None
-    [asset] = dag.task_dict["publish"].outlets
-    assert (asset.name, asset.uri) == ("orders", f"file://{world.root}/lake/orders")
+    assert dag.task_dict["wait_and_plan"].execution_timeout is None
+    url = f"file://{world.root}/lake/orders"
+    assert [(asset.name, asset.uri) for asset in dag.task_dict["convert_and_publish"].outlets] == [
+        ("orders", url),
+        ("orders.final", f"{url}.final"),
+    ]
 
 
 def test_the_backfill_form(bag: DagBag) -> None:

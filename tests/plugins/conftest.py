@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.world import World
+from tidemark_airflow import publishing
+from tidemark_airflow.outbox import Commit
 
 
 @pytest.fixture
@@ -16,3 +18,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("TIDEMARK_TOPICS", str(made.topics_file))
     monkeypatch.setenv("TIDEMARK_SCAN_SECONDS", "0.01")
     return made
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> set[Commit]:
+    """The commits that Airflow's record of asset events names; a test adds what it would have stored."""
+    commits: set[Commit] = set()
+    monkeypatch.setattr(publishing, "stored_commits", lambda _: commits)
+    return commits

@@ -1,46 +1,128 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.plugins.world import World, commit, state
 from tidemark.errors import FormatError, PreconditionFailed, TableTampered, UnknownOutcome
-from tidemark.ledger import Published
+from tidemark.ledger import DateState, Published
 from tidemark.store import Store
 from tidemark.stored import utc_now
 from tidemark.table import committed_ledger
-from tidemark_airflow.continuity import settle
-from tidemark_airflow.outbox import read_published, unpublished, update_published
+from tidemark_airflow.outbox import Commit, move, read_published, settle, unpublished, update_published
+
+FINAL = DateState(rows=5, state="final", closed_at=datetime(2026, 1, 3, tzinfo=UTC))
+REOPENED = FINAL.model_copy(update={"state": "reopened"})
+FINAL_AGAIN = FINAL.model_copy(update={"closed_at": datetime(2026, 1, 4, tzinfo=UTC)})
+INCOMPLETE = FINAL.model_copy(update={"state": "final_incomplete"})
 
 
 def test_nothing_is_unpublished_in_an_empty_table(world: World) -> None:
-    assert unpublished(world.lake(), committed_ledger(world.lake())) is None
+    assert unpublished(world.lake(), committed_ledger(world.lake()), ()) is None
+    assert read_published(world.lake()).etag is None
 
 
 def test_the_dates_of_all_commits_since_the_pointer_are_news(world: World) -> None:
     lake = world.lake()
-    commit(lake, state(0, 1), dates=["2026-01-01"])
-    settle(lake, n=1)
+    move(lake, Commit.of(commit(lake, state(0, 1), dates=["2026-01-01"])))
     commit(lake, state(0, 2), dates=["2026-01-03", "2026-01-02"])
     commit(lake, state(0, 3), dates=[])
     newest = commit(lake, state(0, 4), dates=["2026-01-03"])
 
-    news = unpublished(lake, newest)
+    news = unpublished(lake, newest, ())
 
     assert news is not None
-    assert (news.n, news.attempt) == (4, newest.attempt)
+    assert news.commit == Commit(4, newest.attempt)
     assert news.dates == ("2026-01-02", "2026-01-03")
-    settle(lake, n=news.n, attempt=news.attempt)
-    assert unpublished(lake, newest) is None
+
+
+def test_the_pointer_waits_for_the_proof(world: World) -> None:
+    lake = world.lake()
+    first = commit(lake, state(0, 1), dates=["2026-01-01"])
+    for _ in range(2):
+        news = unpublished(lake, first, ())
+        assert news is not None
+        assert news.dates == ("2026-01-01",)
+        assert read_published(lake).value.n == 0
+
+    assert unpublished(lake, first, {Commit.of(first)}) is None
+    assert read_published(lake).value.n == 1
+    assert unpublished(lake, first, ()) is None
+
+
+def test_a_proof_of_an_older_commit_leaves_what_came_after_it(world: World) -> None:
+    lake = world.lake()
+    first = commit(lake, state(0, 1), dates=["2026-01-01"])
+    second = commit(lake, state(0, 2), dates=["2026-01-02"])
+
+    news = unpublished(lake, second, {Commit.of(first)})
+
+    assert news is not None
+    assert news.dates == ("2026-01-02",)
+    assert read_published(lake).value.n == 1
+
+
+def test_an_event_of_another_table_of_the_same_name_proves_nothing(world: World) -> None:
+    lake = world.lake()
+    first = commit(lake, state(0, 1), dates=["2026-01-01"])
+
+    assert unpublished(lake, first, {Commit(1, first.attempt + 1), Commit(500, 7)}) is not None
+    assert read_published(lake).value.n == 0
+
+
+def test_a_commit_that_no_event_tells_of_needs_no_proof(world: World) -> None:
+    lake = world.lake()
+    move(lake, Commit.of(commit(lake, state(0, 1), dates=["2026-01-01"])))
+    newest = commit(lake, state(0, 1), dates=[])
+
+    assert unpublished(lake, newest, ()) is None
+    assert read_published(lake).value.n == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "dates", "closed"),
+    [
+        pytest.param(DateState(rows=5), FINAL, [], True, id="closes"),
+        pytest.param(DateState(rows=5), INCOMPLETE, [], True, id="closes incomplete"),
+        pytest.param(INCOMPLETE, FINAL, [], True, id="complete after all"),
+        pytest.param(FINAL, FINAL, [], False, id="was closed"),
+        pytest.param(FINAL, FINAL, ["2026-01-01"], True, id="made again while closed"),
+        pytest.param(FINAL, REOPENED, ["2026-01-01"], False, id="reopens"),
+        pytest.param(FINAL, FINAL_AGAIN, [], True, id="reopened and closed again"),
+    ],
+)
+def test_which_dates_have_closed(
+    world: World, before: DateState, after: DateState, dates: list[str], closed: bool
+) -> None:
+    lake = world.lake()
+    move(lake, Commit.of(commit(lake, state(0, 1), states={"2026-01-01": before})))
+    newest = commit(lake, state(0, 2), dates=dates, states={"2026-01-01": after})
+
+    news = unpublished(lake, newest, ())
+
+    assert (news.closed if news else {}) == ({"2026-01-01": after} if closed else {})
+
+
+def test_a_date_that_closed_and_reopened_before_anyone_was_told_is_not_closed(world: World) -> None:
+    lake = world.lake()
+    commit(lake, state(0, 1), states={"2026-01-01": FINAL})
+    newest = commit(lake, state(0, 2), states={"2026-01-01": REOPENED})
+
+    news = unpublished(lake, newest, ())
+
+    assert news is not None
+    assert news.closed == {}
+    assert news.dates == ("2026-01-01",)
 
 
 def test_a_table_restored_behind_the_pointer_is_tampered_with(world: World) -> None:
     lake = world.lake()
     before = commit(lake, state(0, 1))
-    commit(lake, state(0, 2))
-    settle(lake, n=2)
+    move(lake, Commit.of(commit(lake, state(0, 2))))
 
     with pytest.raises(TableTampered, match="ledger 1 is committed, but 2 was published"):
-        unpublished(lake, before)
+        unpublished(lake, before, ())
 
 
 def test_a_ledger_that_is_not_its_childs_parent_is_refused(world: World) -> None:
@@ -50,20 +132,23 @@ def test_a_ledger_that_is_not_its_childs_parent_is_refused(world: World) -> None
     lake.store.put(lake.keys.ledger(1, first.attempt), first.model_copy(update={"rows": 9}).to_bytes())
 
     with pytest.raises(FormatError, match="SHA-256"):
-        unpublished(lake, newest)
+        unpublished(lake, newest, ())
 
 
 def test_the_pointer_never_moves_back(world: World) -> None:
-    settle(world.lake(), n=5, attempt=55)
-    settle(world.lake(), n=3, attempt=33)
+    move(world.lake(), Commit(5, 55))
+    move(world.lake(), Commit(3, 33))
 
     assert read_published(world.lake()).value.n == 5
 
 
-def test_settling_nothing_writes_nothing(world: World) -> None:
-    settle(world.lake())
+def test_what_is_settled_leaves_the_pointer_where_it_is(world: World) -> None:
+    move(world.lake(), Commit(5, 55))
+    settle(world.lake(), "digest")
 
-    assert read_published(world.lake()).etag is None
+    found = read_published(world.lake()).value
+    assert (found.n, found.settled) == (5, "digest")
+    assert found.settled_at is not None
 
 
 class Rival:
@@ -95,7 +180,7 @@ def test_a_change_is_made_again_after_a_conflict(
     lake = world.lake()
     rival = Rival(lake.store, error, times=3)
 
-    settle(lake._replace(store=rival), n=7, attempt=77)  # type: ignore[arg-type] # as much of a store as this uses
+    move(lake._replace(store=rival), Commit(7, 77))  # type: ignore[arg-type] # as much of a store as this uses
 
     found = read_published(lake).value
     assert (found.n, found.attempt) == (7, 77)

@@ -2,23 +2,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from tests.plugins.world import entry, gap, state
-from tidemark.ledger import Ledger, PartitionState, Published
-from tidemark.topics import TopicSettings
+from tests.plugins.world import entry, state
+from tidemark.ledger import DateState, Ledger, PartitionState, Published
+from tidemark.topics import BatchWindow, TopicSettings
 from tidemark.watermark_index import IndexEntry
-from tidemark_airflow.pending import MOST_GAPS, Baseline, Event, Watch
+from tidemark_airflow.pending import Ahead, Baseline, Event, Watch, look_again_at
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def baseline(*landed: PartitionState, age: timedelta = timedelta(0), **published: object) -> Baseline:
-    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders", batch={"age": age})  # type: ignore[arg-type]
+def baseline(
+    *landed: PartitionState, age: timedelta = timedelta(0), size: int = 1 << 26, **published: object
+) -> Baseline:
+    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders", batch=BatchWindow(age=age, size=size))
     ledger = Ledger.genesis("kafka-1", "orders", "orders").model_copy(update={"partitions": landed})
-    return Baseline.of(topic, ledger, Published.model_validate({"at": NOW, **published}))
+    return Baseline.of(topic, ledger, Published.model_validate({"at": NOW, **published}), NOW)
 
 
 def judge(known: Baseline, *entries: IndexEntry, now: datetime = NOW) -> Event | None:
@@ -36,6 +39,8 @@ def judge(known: Baseline, *entries: IndexEntry, now: datetime = NOW) -> Event |
         pytest.param([state(0, 10)], [], False, id="no broker says anything"),
         pytest.param([state(0, 10)], [entry(next_offset=8, epoch=1)], True, id="cut off by an unclean election"),
         pytest.param([state(0, 10)], [entry(next_offset=10, incarnation=1)], True, id="topic made again"),
+        pytest.param([state(0, 10)], [entry(next_offset=10, epoch=1)], True, id="a new branch as long as the old one"),
+        pytest.param([state(0, 10, epoch=2)], [entry(next_offset=10, epoch=1)], False, id="a former leader's word"),
     ],
 )  # fmt: skip
 def test_fires_exactly_when_watermark_and_ledger_differ(
@@ -104,32 +109,108 @@ def test_the_batch_window_ends_when_nothing_is_ahead_any_more() -> None:
     assert watch.judge([entry(next_offset=11, observed_at=NOW + 2 * MINUTE)], NOW + 2 * MINUTE) is None
 
 
-def test_an_untold_gap_fires_at_once_though_nothing_can_land() -> None:
+def test_a_new_leader_who_cut_nothing_off_is_planned_for_once() -> None:
+    led_anew = entry(next_offset=10, epoch=1)
+    first = judge(baseline(state(0, 10)), led_anew)
+    assert first is not None
+
+    settled = baseline(state(0, 10), settled=first.settles, settled_at=NOW)
+
+    assert judge(settled, led_anew, now=NOW + 1000 * settled.sweep) is None
+    assert judge(settled, entry(next_offset=11, epoch=1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("landed", "next_offset", "bytes_per_offset", "fires"),
+    [
+        pytest.param(10, 109, 10.0, False, id="a byte short"),
+        pytest.param(10, 110, 10.0, True, id="enough"),
+        pytest.param(10, 10_000, None, False, id="an agent that does not say"),
+        pytest.param(200, 110, 10.0, False, id="cut off"),
+    ],
+)
+def test_the_batch_window_ends_when_there_are_bytes_enough(
+    landed: int, next_offset: int, bytes_per_offset: float | None, fires: bool
+) -> None:
+    known = baseline(state(0, landed), age=MINUTE, size=1000)
+    epoch = int(next_offset < landed)
+
+    event = judge(
+        known, entry(next_offset=next_offset, epoch=epoch, bytes_per_offset=bytes_per_offset, observed_at=NOW)
+    )
+
+    assert (event is not None) == fires
+    if event:
+        assert event.bytes == 1000
+
+
+def test_the_bytes_of_all_partitions_count_together() -> None:
+    known = baseline(state(0, 10), age=MINUTE, size=1000)
+    entries = [entry(partition=n, next_offset=60, bytes_per_offset=10, observed_at=NOW) for n in (0, 1)]
+
+    assert judge(known, entries[0]) is None
+    assert judge(known, *entries) is not None
+
+
+def test_the_same_entries_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     known = baseline(state(0, 10), age=MINUTE)
+    seen: list[object] = []
+    looks_through = Baseline.ahead
 
-    event = judge(known, entry(next_offset=10, gaps=[gap(10, 15)]))
+    def ahead(self: Baseline, entries: Sequence[IndexEntry]) -> Ahead:
+        seen.append(entries)
+        return looks_through(self, entries)
 
-    assert event is not None
-    assert [(one.name, one.end, one.reason) for one in event.gaps] == [("0-0-10", 15, "deleted_before_upload")]
+    monkeypatch.setattr(Baseline, "ahead", ahead)
+    watch, first, second = Watch(known), [entry(next_offset=11, observed_at=NOW)], [entry(next_offset=12)]
+
+    assert [watch.judge(first, NOW), watch.judge(first, NOW)] == [None, None]
+    assert watch.judge(first, NOW + MINUTE) is not None
+    watch.judge(second, NOW)
+
+    assert seen == [first, second]
 
 
-def test_a_gap_that_a_person_knows_does_not_fire() -> None:
-    known = baseline(state(0, 10), alerted={"0-0-10": "some run"})
+def hours(value: float) -> timedelta:
+    return timedelta(hours=value)
 
-    assert judge(known, entry(next_offset=10, gaps=[gap(10, 15)])) is None
+
+@pytest.mark.parametrize(
+    ("dates", "expected"),
+    [
+        pytest.param({}, hours(1), id="no date"),
+        pytest.param({"2026-06-01": "open"}, hours(1), id="a date that goes on"),
+        pytest.param({"2026-05-31": "final"}, hours(1), id="a closed date"),
+        pytest.param({"2026-05-31": "open"}, timedelta(minutes=15), id="a date that is waited for"),
+        pytest.param({"2026-05-31": "reopened"}, timedelta(minutes=15), id="a date that is waited for again"),
+    ],
+)
+def test_a_quiet_topic_is_looked_at_again(dates: dict[str, Any], expected: timedelta) -> None:
+    ledger = Ledger.genesis("kafka-1", "orders", "orders")
+    ledger = ledger.model_copy(update={"dates": {dt: DateState(rows=1, state=name) for dt, name in dates.items()}})
+    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders")
+
+    assert look_again_at(topic, ledger, NOW) == NOW + expected
+
+
+def test_a_quiet_topic_is_looked_at_when_its_date_may_close() -> None:
+    ledger = Ledger.genesis("kafka-1", "orders", "orders").model_copy(
+        update={"dates": {"2026-06-01": DateState(rows=1)}}
+    )
+    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders", lateness=hours(2))
+    midnight = datetime(2026, 6, 2, tzinfo=UTC)
+
+    assert look_again_at(topic, ledger, midnight + hours(1.5)) == midnight + hours(2) + 2 * MINUTE
 
 
 def test_an_event_stays_small_whatever_there_is_to_say() -> None:
-    entries = [entry(partition=n, next_offset=5, gaps=[gap(5, 9)]) for n in range(5000)]
-
-    event = judge(baseline(), *entries)
+    event = judge(baseline(), *(entry(partition=n, next_offset=5) for n in range(5000)))
 
     assert event is not None
-    assert len(event.gaps) == MOST_GAPS
-    assert len(event.model_dump_json()) < 10_000
+    assert len(event.model_dump_json()) < 200
 
 
 def test_a_baseline_survives_json() -> None:
-    known = baseline(state(0, 10), age=MINUTE, settled="abc", settled_at=NOW, alerted={"0-0-10": "run"})
+    known = baseline(state(0, 10), age=MINUTE, settled="abc", settled_at=NOW)
 
     assert Baseline.model_validate(known.model_dump(mode="json")) == known

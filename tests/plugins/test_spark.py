@@ -9,6 +9,8 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tests.plugins.world import CLUSTER, World
+from tidemark.table import Lake
+from tidemark_airflow import spark
 from tidemark_airflow.spark import ConvertOperator
 
 # The provider leaves the pipe of its child to the garbage collector.
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 CONTEXT = cast("Context", {})
 PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json"}
+NOTHING = {"empty": True, "attempt": "1", "plan": ""}
 RECORDER = """\
 import os, sys
 open({path!r}, "w").write("\\n".join([os.environ.get("PYSPARK_PYTHON", ""), *sys.argv[1:]]))
@@ -33,6 +36,19 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World) -> Pat
     submit_with(tmp_path, monkeypatch, code=0)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     return path
+
+
+@pytest.fixture(autouse=True)
+def published(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The plans after which it has published; there are news if something was in it before."""
+    plans: list[Any] = []
+
+    def publish(_context: Context, _lake: Lake, planned: Any) -> bool:
+        plans.append(planned)
+        return len(plans) > 1
+
+    monkeypatch.setattr(spark, "publish", publish)
+    return plans
 
 
 def submit_with(folder: Path, monkeypatch: pytest.MonkeyPatch, *, code: int) -> None:
@@ -96,12 +112,24 @@ def test_an_empty_plan_is_skipped_without_spark(called: Path, monkeypatch: pytes
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
 
     with pytest.raises(AirflowSkipException):
-        operator({"empty": True, "attempt": "1", "plan": ""}).execute(CONTEXT)
+        operator(NOTHING).execute(CONTEXT)
     assert not called.exists()
 
 
-def test_a_job_that_fails_fails_the_task(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    submit_with(called.parent, monkeypatch, code=3)
+def test_an_empty_plan_is_not_skipped_while_something_is_to_be_published(published: list[Any], called: Path) -> None:
+    published.append("news")
+    operator(NOTHING).execute(CONTEXT)
 
+    assert not called.exists()
+
+
+def test_it_publishes_after_the_job_and_not_if_it_fails(
+    published: list[Any], called: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator().execute(CONTEXT)
+    assert published == [PLANNED]
+
+    submit_with(called.parent, monkeypatch, code=3)
     with pytest.raises(AirflowException, match="Error code is: 3"):
         operator().execute(CONTEXT)
+    assert published == [PLANNED]

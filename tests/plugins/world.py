@@ -55,6 +55,7 @@ def entry(
     incarnation: int = 0,
     gaps: Iterable[Gap] = (),
     observed_at: datetime = LONG_AGO,
+    bytes_per_offset: float | None = None,
     uploaded_end: int | None = None,
     log_end: int | None = None,
 ) -> IndexEntry:
@@ -67,6 +68,7 @@ def entry(
         leader_epoch=epoch,
         next_offset=next_offset,
         uploaded_end=next_offset if uploaded_end is None else uploaded_end,
+        bytes_per_offset=bytes_per_offset,
         log_end_offset=next_offset if log_end is None else log_end,
         high_watermark=next_offset if log_end is None else log_end,
         observed_at=observed_at,
@@ -75,7 +77,12 @@ def entry(
 
 
 def state(
-    partition: int, next_offset: int, *, gaps: Iterable[Gap] = (), held_by: Iterable[OpenTransaction] = ()
+    partition: int,
+    next_offset: int,
+    *,
+    epoch: int = 0,
+    gaps: Iterable[Gap] = (),
+    held_by: Iterable[OpenTransaction] = (),
 ) -> PartitionState:
     """A partition in a ledger."""
     return PartitionState(
@@ -84,7 +91,7 @@ def state(
         partition=partition,
         start_offset=0,
         next_offset=next_offset,
-        leader_epoch=0,
+        leader_epoch=epoch,
         lineage=((0, 0),),
         gaps=tuple(gaps),
         held_by=tuple(held_by),
@@ -130,7 +137,9 @@ class World:
         )
         self.raw.put(self.control.index(broker), index.to_bytes())
 
-    def upload(self, topic: str, end: int, *, start: int = 0, gaps: Sequence[Gap] = ()) -> None:
+    def upload(
+        self, topic: str, end: int, *, start: int = 0, gaps: Sequence[Gap] = (), observed_at: datetime = LONG_AGO
+    ) -> None:
         """Partition 0 of ``topic`` as an agent leaves it that has uploaded ``[start, end)`` as one segment."""
         keys = PartitionKeys(Endpoint(self.raw.url), CLUSTER, topic, 0)
         lives = TopicIncarnations(topic=topic).with_topic_id(TOPIC_ID, LONG_AGO)
@@ -151,7 +160,8 @@ class World:
             written_at=utc_now(),
         )
         self.raw.put(keys.watermark, render(start, watermark))
-        self.put_index(entry(topic, 0, next_offset, gaps=gaps), broker=abs(hash(topic)) % 1000)
+        broker = 100 + [one.topic for one in self.deployment.topics].index(topic)
+        self.put_index(entry(topic, 0, next_offset, gaps=gaps, observed_at=observed_at), broker=broker)
 
 
 def _manifest(topic: str, start: int, end: int, etag: str) -> SegmentManifest:
@@ -191,6 +201,7 @@ def commit(
     attempt: int | None = None,
     states: Mapping[str, DateState] | None = None,
     evidence: Sequence[EvidenceRow] = (),
+    kind: str = "ingest",
 ) -> Ledger:
     """Commit a ledger with these partitions to the table, as a job does, without any row.
 
@@ -210,7 +221,7 @@ def commit(
             "landed": (*parent.landed, number) if evidence else parent.landed,
             "rows": parent.rows + sum(one.rows for one in (states or {}).values()),
             "parent": parent.as_parent(),
-            "kind": "ingest",
+            "kind": kind,
             "partitions": tuple({**parent.by_partition, **{one.key: one for one in partitions}}.values()),
             "dates": {**parent.dates, **(states or {})},
             "dates_changed": tuple(dates),
@@ -240,7 +251,7 @@ def _live(row: EvidenceRow) -> AddAction:
 
 
 def run_job(argv: Sequence[str]) -> None:
-    """Carry out a plan: all offsets get a class, no row lands, and the result is written."""
+    """Carry out a plan: all offsets get a class, dates close, no row lands, and the result is written."""
     parser = argparse.ArgumentParser()
     for option in ("topics", "cluster", "topic", "plan"):
         parser.add_argument(f"--{option}", required=True)
@@ -248,8 +259,11 @@ def run_job(argv: Sequence[str]) -> None:
     deployment = load_topics(Path(options.topics))
     lake = open_lake(deployment, deployment.topic(options.topic, options.cluster))
     plan = read_plan(lake, options.plan)
-    states = [_landed(one) for one in plan.partitions]
-    ledger = commit(lake, *states, dates=(DATE,) if plan.tasks else (), attempt=plan.attempt)
+    parts = [_landed(one) for one in plan.partitions]
+    states = {dt: closing.after for dt, closing in plan.closes.items()}
+    if plan.tasks:
+        states[DATE] = DateState(rows=1, changed_at=plan.created_at)
+    ledger = commit(lake, *parts, dates=(DATE,) if plan.tasks else (), attempt=plan.attempt, states=states)
     result = RunResult(
         attempt=plan.attempt,
         status="landed",

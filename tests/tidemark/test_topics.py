@@ -98,6 +98,7 @@ def test_a_resolver_of_ones_own() -> None:
         ("topic: orders", "topic: a/b", "topics.yaml: topics.1.topic: .*no legal topic name"),
         ("table: sales", "time_zone: Mars/Olympus", "topics.1.time_zone: .*tz database"),
         ("table: sales", "table: x__quarantine", "topics.1.table: .*__quarantine"),
+        ("table: sales", "table: x.final", "topics.1.table: .*[.]final"),
         ("s3://lake/tables", "lake", "topics.yaml: lake: .*s3://<bucket>"),
         ("url: s3://raw/tidemark", "url: raw", "topics.yaml: raw.url: .*s3://<bucket>"),
         ("entropy_bits: 4", "entropy_bits: 400", "topics.yaml: raw.entropy_bits: .*128"),

@@ -1,0 +1,44 @@
+"""How long a DAG that starts itself over and over waits after failed runs.
+
+Airflow's own ``max_consecutive_failed_dag_runs`` pauses a DAG until a person comes; a DAG that waits longer each time
+goes on by itself when the cause is gone.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+FIRST = timedelta(seconds=30)
+LONGEST = timedelta(minutes=15)
+_MOST_RUNS = 6
+"""Failed runs in a row beyond which the wait is the longest: 30 s doubled five times is more than 15 minutes."""
+
+
+def delay(failures: int) -> timedelta:
+    """The wait after so many failed runs in a row: none, 30 s, 1 min, 2 min ... 15 min."""
+    return min(LONGEST, FIRST * 2.0 ** (min(failures, _MOST_RUNS) - 1)) if failures else timedelta(0)
+
+
+def failed_in_a_row(context: Context) -> int:
+    """How many runs of this DAG before this one have failed, since the last that did not; at most six are counted."""
+    ti = context["ti"]
+    logical_date = context["dag_run"].logical_date
+    failures = 0
+    while failures < _MOST_RUNS and logical_date is not None:
+        before = ti.get_previous_ti(logical_date=logical_date)
+        if before is None or ti.get_dagrun_state(ti.dag_id, before.run_id) != "failed":
+            break
+        failures += 1
+        logical_date = before.logical_date
+    return failures
+
+
+def wait_until(context: Context) -> datetime:
+    """When this run may begin: counted from its own start, so that a retry does not wait anew."""
+    run = context["dag_run"]
+    began = run.start_date or run.run_after
+    return began + delay(failed_in_a_row(context))

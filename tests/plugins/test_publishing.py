@@ -1,0 +1,134 @@
+"""What a run does from its plan to its events, with a context like Airflow's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from tests.plugins.world import CLUSTER, DATE, World, commit, run_job, state
+from tidemark.ledger import DateState, Ledger
+from tidemark.planning import plan_ingest
+from tidemark_airflow.outbox import Commit, read_published
+from tidemark_airflow.publishing import assets_of, named_by, publish
+from tidemark_airflow.tasks import Planned, write_planned
+
+NOTHING: Planned = {"empty": True, "attempt": "1", "plan": "", "tasks": 0, "bytes": 0}
+CLOSED = DateState(rows=5, state="final", closed_at=datetime(2026, 1, 3, tzinfo=UTC))
+
+
+class Airflow:
+    """Runs the task, and stores its events if it is let succeed."""
+
+    def __init__(self, world: World, stored: set[Commit]) -> None:
+        self.world = world
+        self.stored = stored
+        self.events: list[tuple[str, str, dict[str, Any]]] = []
+
+    def run(self, planned: Planned = NOTHING, *, succeeds: bool = True) -> list[tuple[str, str]]:
+        """(asset, partition key) of the events of a task that publishes and then succeeds, or is killed."""
+        accessors = OutletEventAccessors()
+        task = SimpleNamespace(outlets=["as declared"])
+        context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
+        publish(cast("Context", context), self.world.lake(), planned)
+        found = [
+            (asset.name, key, dict(accessors[asset].extra))
+            for asset in cast("Sequence[Any]", task.outlets)
+            for key in sorted(accessors[asset].partition_keys)
+        ]
+        if succeeds:
+            self.events += found
+            self.stored |= {commit for _, _, extra in found if (commit := named_by(extra))}
+        return [(name, key) for name, key, _ in found]
+
+
+@pytest.fixture
+def airflow(world: World, stored: set[Commit]) -> Airflow:
+    return Airflow(world, stored)
+
+
+def ledger_with(world: World, *dates: str, **states: str) -> Ledger:
+    closed = {dt: CLOSED.model_copy(update={"state": name}) for dt, name in states.items()}
+    return commit(world.lake(), state(0, 10), dates=dates, states=closed)
+
+
+def test_a_run_lands_publishes_and_leaves_nothing_to_do(airflow: Airflow, world: World) -> None:
+    world.upload("orders", 100)
+    planned = write_planned(world.lake(), plan_ingest(world.lake()))
+    options = ("--topics", str(world.topics_file), "--cluster", CLUSTER, "--topic", "orders")
+    run_job(["convert.py", *options, "--plan", planned["plan"]])
+
+    assert airflow.run(planned) == [("orders", DATE)]
+    assert read_published(world.lake()).etag is None
+    assert airflow.run() == []
+    assert read_published(world.lake()).value.n == 1
+    assert plan_ingest(world.lake()).empty
+
+
+def test_a_kill_before_the_events_are_stored_sends_them_again(airflow: Airflow, world: World) -> None:
+    ledger_with(world, "2026-01-01")
+    airflow.run(succeeds=False)
+    ledger_with(world, "2026-01-02")
+
+    assert airflow.run() == [("orders", "2026-01-01"), ("orders", "2026-01-02")]
+    assert airflow.run() == []
+
+
+def test_a_date_that_closes_is_an_event_of_its_own(airflow: Airflow, world: World) -> None:
+    ledger_with(world, "2026-01-03", **{"2026-01-01": "final", "2026-01-02": "final_incomplete"})
+
+    assert airflow.run() == [
+        ("orders", "2026-01-03"),
+        ("orders.final", "2026-01-01"),
+        ("orders.final", "2026-01-02"),
+    ]
+    [rows, *final] = [extra for _, _, extra in airflow.events]
+    assert "incomplete" not in rows
+    assert [extra["incomplete"] for extra in final] == [["2026-01-02"]] * 2
+
+
+def test_only_what_there_is_to_say_has_an_outlet(airflow: Airflow, world: World) -> None:
+    ledger_with(world, **{"2026-01-01": "final"})
+
+    assert airflow.run() == [("orders.final", "2026-01-01")]
+
+
+def test_an_event_says_of_what_it_is(airflow: Airflow, world: World) -> None:
+    ledger = ledger_with(world, "2026-01-01")
+    airflow.run()
+
+    [(_, _, extra)] = airflow.events
+    assert extra == {
+        "cluster": CLUSTER,
+        "topic": "orders",
+        "ledger": 1,
+        "attempt": str(ledger.attempt),  # a browser rounds numbers above 2^53
+        "rows": 0,
+    }
+
+
+def test_a_commit_without_a_date_is_no_event_but_moves_the_pointer(airflow: Airflow, world: World) -> None:
+    ledger_with(world)
+
+    assert airflow.run() == []
+    assert read_published(world.lake()).value.n == 1
+
+
+def test_the_assets_of_a_table_have_names_that_no_other_table_has(world: World) -> None:
+    deployment = world.deployment
+    rows, final = assets_of(deployment, deployment.topics[0])
+
+    assert (rows.name, rows.uri) == ("orders", f"file://{world.root}/lake/orders")
+    assert (final.name, final.uri) == ("orders.final", f"file://{world.root}/lake/orders.final")
+
+
+@pytest.mark.parametrize(
+    "extra", [None, {}, {"ledger": 1}, {"ledger": "1", "attempt": "2"}, {"ledger": 1, "attempt": "two"}, {"from": "me"}]
+)
+def test_an_event_of_a_persons_making_names_no_commit(extra: dict[str, Any] | None) -> None:
+    assert named_by(extra) is None
