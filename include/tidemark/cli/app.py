@@ -11,6 +11,7 @@ from tidemark.cli.answers import files_of, opened, status_of, summary_of
 from tidemark.cli.backfill import backfill
 from tidemark.cli.continuity import continuity
 from tidemark.cli.gaps import acknowledge_gap
+from tidemark.cli.incidents import incidents
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
 from tidemark.topics import load_topics
 
@@ -51,6 +52,7 @@ def check(topics: Topics = DEFAULT_TOPICS, output: As = Output.text) -> None:
 
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)
+app.command(epilog="Example: tidemark incidents --output json")(incidents)
 app.command(
     "acknowledge-gap",
     epilog="Example: tidemark acknowledge-gap orders 7 81234 81999 --by ada --reason 'disk of broker 3, INC-512'",
