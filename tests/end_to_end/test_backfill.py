@@ -194,8 +194,8 @@ def test_the_command_line_compares_and_refuses(stack: AirflowStack, tmp_path: Pa
     assert command(stack).returncode == 2  # without a token
     token = tmp_path / "token"
     body = json.dumps(login(stack, "uma")).encode()
-    request = Request(f"{stack.url}/auth/token", body, {"Content-Type": "application/json"})
-    with urlopen(request, timeout=30) as answer:  # noqa: S310 - this machine's own server
+    asked = Request(f"{stack.url}/auth/token", body, {"Content-Type": "application/json"})  # noqa: S310 - our own server
+    with urlopen(asked, timeout=30) as answer:  # noqa: S310 - likewise
         token.write_text(json.load(answer)["access_token"])
 
     done = command(stack, "--mode", "compare", "--run", "--output", "json", token=token)
