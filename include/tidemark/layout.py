@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from tidemark.errors import FormatError
@@ -336,6 +337,20 @@ class DeploymentKeys:
     def verdict(self, topic: str) -> str:
         """What the last audits of a topic said."""
         return f"{self.verdicts}{check_topic(topic)}.json"
+
+    @property
+    def overview(self) -> str:
+        """How the topics are, as the last look found them."""
+        return f"{self._under('_overview')}.json"
+
+    @property
+    def all_samples(self) -> str:
+        """The folder of how the topics were, an object an hour."""
+        return f"{self._under('_samples')}/"
+
+    def samples(self, at: datetime) -> str:
+        """How the topics were in the hour of ``at``. Later hours sort later."""
+        return f"{self.all_samples}{at.astimezone(UTC):%Y%m%dT%H}.json"
 
 
 def split_store_url(url: str) -> tuple[str, str]:

@@ -126,7 +126,8 @@ def backfill_dag(deployment: Deployment) -> DAG:
         doc_md=__doc__,
         params=form(deployment),
     ) as dag:
-        job = {"execution_timeout": tasks.CONVERT_TIMEOUT, **by_topic()}
+        # What a job refuses, such as dates that exchange rows with others, it refuses again.
+        job = {"execution_timeout": tasks.CONVERT_TIMEOUT, "retries": 2, **by_topic()}
         preview = PreviewOperator.partial(task_id="preview", **job).expand_kwargs(validate())
         compare = CompareOperator.partial(task_id="compare", **job).expand_kwargs(preview.output)
         # Without a comparison that is skipped, and rewriting is approved all the same.

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict
-from urllib.parse import quote
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, Request, report_name
 from tidemark_airflow import settings
+from tidemark_airflow.links import report_url
 from tidemark_airflow.spark import JobOperator
 from tidemark_airflow.tasks import Planned
 
@@ -48,12 +47,6 @@ class ReportLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The page's URL."""
         return report_url(operator.cluster, operator.topic, report_name(ti_key.run_id))
-
-
-def report_url(cluster: str, topic: str, name: str) -> str:
-    """Where the page plugin shows a report."""
-    base = str(conf.get("api", "base_url", fallback="")).rstrip("/")
-    return f"{base}/tidemark/reports/{quote(cluster, safe='')}/{quote(topic, safe='')}/{name}"
 
 
 class PreviewOperator(JobOperator):

@@ -15,10 +15,18 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from tests.plugins.world import World
 from tests.support.paths import ROOT
+from tidemark.backfill.request import DEFAULTS, FIELDS
 from tidemark_airflow.ingest import dag_id
 
 INGEST = {"wait_and_plan": {"convert_and_publish"}, "convert_and_publish": set[str]()}
-BACKFILL = {"validate": {"plan", "convert"}, "plan": {"convert"}, "convert": set[str]()}
+BACKFILL = {
+    "validate": {"preview"},
+    "preview": {"compare", "approve"},
+    "compare": {"approve"},
+    "approve": {"convert", "result"},
+    "convert": {"result"},
+    "result": set[str](),
+}
 DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_retention", "retention")]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
@@ -142,10 +150,12 @@ def test_the_backfill_form(bag: DagBag) -> None:
     schemas = {name: dag.params.get_param(name).schema for name in dag.params}
 
     assert type(dag.timetable).__name__ == "NullTimetable"
-    assert schemas["topic"]["enum"] == ["kafka-1/clicks", "kafka-1/orders"]
+    assert set(schemas) == set(FIELDS)
+    assert schemas["topics"]["examples"] == ["kafka-1/clicks", "kafka-1/orders"]
+    assert schemas["topics"]["items"] == {"type": "string", "enum": ["kafka-1/clicks", "kafka-1/orders"]}
     assert schemas["from_date"]["format"] == schemas["to_date"]["format"] == "date"
-    assert schemas["dry_run"]["type"] == "boolean"
-    assert dag.params["dry_run"] is True
+    assert {name: dag.params[name] for name in DEFAULTS} == DEFAULTS
+    assert all(schema.get("title") for schema in schemas.values())
 
 
 def test_upkeep_is_of_the_day_before_one_task_a_topic(bag: DagBag) -> None:

@@ -198,7 +198,14 @@ class Browser:
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """Write a PNG of the window, or of the page from top to bottom."""
-        shot = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        if whole:
+            width, height = self.run("return [innerWidth, document.documentElement.scrollHeight]")
+            self.devtools(
+                "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            )
+        shot = self.devtools("Page.captureScreenshot", format="png")
+        if whole:
+            self.devtools("Emulation.clearDeviceMetricsOverride")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 

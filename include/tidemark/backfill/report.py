@@ -6,6 +6,7 @@ way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from tidemark.backfill.comparisons import Comparison
@@ -56,6 +57,22 @@ class Report(NamedTuple):
         """All parts as plain data, and the state."""
         parts = {name: None if part is None else part.model_dump(mode="json") for name, part in self._asdict().items()}
         return {"state": self.state, "done": self.done, **parts}
+
+    @classmethod
+    def from_json(cls, parts: Mapping[str, object]) -> Report:
+        """What :meth:`as_json` gave."""
+
+        def part(name: str, kind: type[Object]) -> Object | None:
+            return None if parts[name] is None else kind.model_validate(parts[name])
+
+        return cls(
+            request=Request.model_validate(parts["request"]),
+            preview=part("preview", Preview),
+            comparison=part("comparison", Comparison),
+            approval=part("approval", Approval),
+            progress=part("progress", Progress),
+            outcome=part("outcome", Outcome),
+        )
 
 
 def read_report(lake: Lake, name: str) -> Report:
