@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import datetime
 from typing import Literal
 
 from pydantic import AwareDatetime, Field
@@ -125,3 +127,62 @@ class AuditReport(StoredObject):
 
 
 MAX_FINDINGS = 1000
+
+
+class AuditFailure(Part):
+    """What the last audit of a date said was wrong; without ``findings`` it could not be carried out.
+
+    ``first`` is the first finding in words, ``since`` when an audit of the date first failed, ``report`` a URL.
+    """
+
+    since: AwareDatetime
+    at: AwareDatetime
+    findings: int = Field(default=0, ge=0)
+    first: str
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    report: str = ""
+
+
+class Verdict(StoredObject):
+    """What the last audits of a topic said, by date: those that failed. The empty date stands for the table as a whole.
+
+    A date is cleared by an audit of it that passes, and by one of all dates.
+    """
+
+    cluster: str
+    topic: str
+    audited_at: AwareDatetime
+    failed: dict[str, AuditFailure] = Field(default_factory=dict)
+
+    def after(self, report: AuditReport, url: str) -> Verdict:
+        """With what ``report`` says; a finding without a date counts for the first date that was audited."""
+        by_date: dict[str, list[Finding]] = {}
+        for one in report.findings:
+            by_date.setdefault(one.dt or next(iter(report.dates), ""), []).append(one)
+        kept = {dt: one for dt, one in self.failed.items() if report.dates and dt not in report.dates}
+        failed = {dt: self._failure(dt, found, report, url) for dt, found in by_date.items()}
+        return self.model_copy(update={"failed": kept | failed, "audited_at": report.started_at})
+
+    def without(self, dates: Collection[str], reason: str, at: datetime) -> Verdict:
+        """With the word that ``dates``, or all if there are none, could not be audited."""
+        failed = {
+            dt: AuditFailure(since=self.failed[dt].since if dt in self.failed else at, at=at, first=reason)
+            for dt in (sorted(dates) or [""])
+        }
+        return self.model_copy(update={"failed": self.failed | failed, "audited_at": at})
+
+    def _failure(self, dt: str, found: list[Finding], report: AuditReport, url: str) -> AuditFailure:
+        first, known = found[0], self.failed.get(dt)
+        start, end = first.offsets[0] if first.offsets else (None, None)
+        return AuditFailure(
+            since=known.since if known else report.started_at,
+            at=report.started_at,
+            findings=len(found),
+            first=first.text(),
+            partition=first.partition,
+            start=start,
+            end=end,
+            report=url,
+        )

@@ -46,6 +46,15 @@ def _duration(value: object) -> object:
     return timedelta(**{_UNITS[match[2]]: float(match[1])})
 
 
+def _share(value: object) -> object:
+    if isinstance(value, float) and 0 <= value <= 1:
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
+    if not match or float(match[1]) > 100:
+        raise ValueError("must be a percentage, such as 0.1%")
+    return float(match[1]) / 100
+
+
 def _size(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -59,6 +68,9 @@ Duration = Annotated[
     timedelta, BeforeValidator(_duration), PlainSerializer(lambda value: f"{value / timedelta(milliseconds=1):.0f}ms")
 ]
 """A length of time, written ``500ms``, ``30s``, ``10m``, ``1h``, ``2d``."""
+
+Share = Annotated[float, BeforeValidator(_share)]
+"""A part of a whole, written ``1%`` or ``0.1%``; 0 to 1 as a number."""
 
 Size = Annotated[int, BeforeValidator(_size)]
 """A number of bytes, written ``1048576`` or ``1MiB``."""

@@ -266,6 +266,55 @@ class TableKeys:
         """The folder of the audits' reports."""
         return self._state("audits") + "/"
 
+    @property
+    def deployment(self) -> DeploymentKeys:
+        """The keys of what is known of all tables of the cluster."""
+        return DeploymentKeys(self.prefix, self.cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentKeys:
+    """The keys of what is known of all tables of a cluster together, below the lake's store."""
+
+    prefix: str
+    cluster: str
+
+    def _under(self, kind: str) -> str:
+        return "/".join(part for part in (self.prefix, "_tidemark", kind, self.cluster) if part)
+
+    @property
+    def incidents(self) -> str:
+        """What people must know of."""
+        return f"{self._under('_incidents')}.json"
+
+    @property
+    def sightings(self) -> str:
+        """What the watch remembers from one look to the next."""
+        return f"{self._under('_watch')}.json"
+
+    @property
+    def scan(self) -> str:
+        """How the triggerer's scan of the watermark indexes fares."""
+        return f"{self._under('_scan')}.json"
+
+    @property
+    def committed(self) -> str:
+        """The folder of copies of the committed ledgers, one a topic: hints, for each table's own log decides."""
+        return f"{self._under('_committed')}/"
+
+    def committed_ledger(self, topic: str) -> str:
+        """The copy of a topic's committed ledger."""
+        return f"{self.committed}{check_topic(topic)}.json"
+
+    @property
+    def verdicts(self) -> str:
+        """The folder of what the last audits said, one object a topic."""
+        return f"{self._under('_audited')}/"
+
+    def verdict(self, topic: str) -> str:
+        """What the last audits of a topic said."""
+        return f"{self.verdicts}{check_topic(topic)}.json"
+
 
 def split_store_url(url: str) -> tuple[str, str]:
     """``s3://bucket/some/prefix`` → (``s3://bucket``, ``some/prefix``); ``file:///dir`` → (``file:///dir``, ````).

@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
 
-from tidemark.config import Duration, Settings, Size, load
+from tidemark.config import Duration, Settings, Share, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl
 from tidemark.errors import FormatError
-from tidemark.layout import TableKeys, check_cluster, check_topic, split_store_url
+from tidemark.layout import DeploymentKeys, TableKeys, check_cluster, check_topic, split_store_url
 from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
 
@@ -59,6 +59,13 @@ class RetentionSettings(Settings):
     apply: StrictBool = False
 
 
+class QuarantineAlert(Settings):
+    """People are told if more than ``rate`` of the records that were parsed in the time ``over`` was refused."""
+
+    rate: Share = 0.001
+    over: Duration = Field(default=timedelta(hours=1), ge=timedelta(minutes=1))
+
+
 class TopicSettings(Settings):
     """How one topic is ingested."""
 
@@ -75,6 +82,7 @@ class TopicSettings(Settings):
     compaction: Compaction = Compaction()
     keep: tuple[Column, ...] = ALL_COLUMNS
     retention: RetentionSettings = RetentionSettings()
+    quarantine: QuarantineAlert = QuarantineAlert()
     parser: ParserSettings = BytesParser()
 
     @field_validator("time_zone")
@@ -105,12 +113,19 @@ class TopicSettings(Settings):
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
+class WatchSettings(Settings):
+    """How the watch judges. An agent writes its index every minute at least, so it is ``agent_gone`` after three."""
+
+    agent_gone: Duration = Field(default=timedelta(minutes=3), ge=timedelta(seconds=1))
+
+
 class Deployment(Settings):
     """The topics file as a whole."""
 
     raw: EndpointSettings
     lake: StoreUrl
     store: StoreOptions = StoreOptions()
+    watch: WatchSettings = WatchSettings()
     topics: tuple[TopicSettings, ...]
 
     @model_validator(mode="before")
@@ -153,6 +168,15 @@ class Deployment(Settings):
     def table_keys(self, topic: TopicSettings) -> TableKeys:
         """Where the table of ``topic`` and its ledger lie, below :attr:`lake_store`."""
         return TableKeys(split_store_url(self.lake)[1], topic.cluster, topic.topic, topic.table)
+
+    def deployment_keys(self, cluster: str) -> DeploymentKeys:
+        """Where what is known of all tables of ``cluster`` lies, below :attr:`lake_store`."""
+        return DeploymentKeys(split_store_url(self.lake)[1], cluster)
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The clusters that topics name, in order."""
+        return tuple(sorted({one.cluster for one in self.topics}))
 
     @property
     def lake_store(self) -> str:

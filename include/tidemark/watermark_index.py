@@ -8,6 +8,7 @@ newest topic id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from pydantic import AwareDatetime, Field
 
@@ -57,15 +58,27 @@ class WatermarkIndex(StoredObject):
     entries: tuple[IndexEntry, ...] = ()
 
 
+class Led(NamedTuple):
+    """The entry that counts for a partition, and the broker that says it."""
+
+    broker: int
+    entry: IndexEntry
+
+
 def merge(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, IndexEntry]:
     """The entry that counts for each partition: newest incarnation, then highest (leader epoch, next offset)."""
-    newest: dict[TopicPartition, IndexEntry] = {}
+    return {at: led.entry for at, led in leaders(indexes).items()}
+
+
+def leaders(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, Led]:
+    """As :func:`merge`, each entry with its broker."""
+    newest: dict[TopicPartition, Led] = {}
     for index in indexes:
         for entry in index.entries:
             at = TopicPartition(entry.topic, entry.partition)
             known = newest.get(at)
-            if known is None or _rank(entry) > _rank(known):
-                newest[at] = entry
+            if known is None or _rank(entry) > _rank(known.entry):
+                newest[at] = Led(index.broker, entry)
     return newest
 
 

@@ -20,9 +20,17 @@ from typing import Literal, NamedTuple
 from pydantic import AwareDatetime
 
 from tidemark.ledger import Ledger, Published
+from tidemark.planning.dates import closes_from
 from tidemark.stored import Part
 from tidemark.topics import TopicSettings
 from tidemark.watermark_index import IndexEntry
+
+
+LOOK_AGAIN_AFTER = timedelta(hours=1)
+"""A quiet topic's task wakes up this often, so that a changed topics file or a foreign commit is noticed."""
+
+_OBSERVED_WITHIN = timedelta(minutes=2)
+"""So long after a date may close, agents have said how far its partitions are: an idle one does each minute."""
 
 
 class Event(Part):
@@ -73,9 +81,10 @@ class Baseline(Part):
     size: int
     age: timedelta
     sweep: timedelta
+    look_again_at: AwareDatetime
 
     @classmethod
-    def of(cls, topic: TopicSettings, ledger: Ledger, published: Published) -> Baseline:
+    def of(cls, topic: TopicSettings, ledger: Ledger, published: Published, now: datetime) -> Baseline:
         """The baseline that ledger and outbox pointer give."""
         return cls(
             topic=topic.topic,
@@ -88,6 +97,7 @@ class Baseline(Part):
             size=topic.batch.size,
             age=topic.batch.age,
             sweep=topic.freshness,
+            look_again_at=look_again_at(topic, ledger, now),
         )
 
     def ahead(self, entries: Iterable[IndexEntry]) -> Ahead:
@@ -113,6 +123,18 @@ class Baseline(Part):
 
     def _differs(self, entry: IndexEntry, landed: Landed | None) -> bool:
         return landed is None or entry.next_offset != landed.next_offset or entry.leader_epoch > landed.leader_epoch
+
+
+def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> datetime:
+    """When to look again at a topic of which nothing is heard.
+
+    When the next date may close, for that changes no watermark; after ``freshness`` while a date that may is waited
+    for; and within an hour in any case.
+    """
+    open_dates = (dt for dt, state in ledger.dates.items() if state.state in {"open", "reopened"})
+    due = [closes_from(dt, topic) + _OBSERVED_WITHIN for dt in open_dates]
+    times = [one if one > now else now + topic.freshness for one in due]
+    return min([*times, now + LOOK_AGAIN_AFTER])
 
 
 def _bytes(entry: IndexEntry, landed: Landed) -> float:

@@ -108,7 +108,7 @@ class WatermarkSensor(BaseSensorOperator):
 
         trigger = WatermarkTrigger(
             source=Source.of(lake.deployment, lake.topic, settings.scan_seconds()).model_dump(mode="json"),
-            baseline=Baseline.of(lake.topic, ledger, read_published(lake).value).model_dump(mode="json"),
+            baseline=Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now()).model_dump(mode="json"),
         )
         self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
         return TaskDeferred(trigger=trigger, method_name="resume")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable
-from datetime import timedelta
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -18,9 +17,6 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from tidemark.stored import utc_now
 from tidemark_airflow.pending import Baseline, Event, Watch
 from tidemark_airflow.scan import IndexScanner, Scan, Source
-
-REFRESH_AFTER = timedelta(hours=1)
-"""A quiet topic's task wakes up this often, so that a changed topics file or a foreign commit is noticed."""
 
 
 class WatermarkTrigger(BaseEventTrigger):
@@ -62,7 +58,7 @@ class WatermarkTrigger(BaseEventTrigger):
                 event: Event | None = Event(status="failed", reason=scan.failure)
             else:
                 event = watch.judge(scan.topics.get(self.baseline.topic, ()), now)
-            if event is None and now - started >= REFRESH_AFTER:
+            if event is None and now >= self.baseline.look_again_at:
                 event = Event(status="refresh")
             if event is not None:
                 yield TriggerEvent(event.model_dump(mode="json"))  # type: ignore[no-untyped-call] # likewise

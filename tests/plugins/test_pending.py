@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.plugins.world import entry, state
-from tidemark.ledger import Ledger, PartitionState, Published
+from tidemark.ledger import DateState, Ledger, PartitionState, Published
 from tidemark.topics import BatchWindow, TopicSettings
 from tidemark.watermark_index import IndexEntry
-from tidemark_airflow.pending import Ahead, Baseline, Event, Watch
+from tidemark_airflow.pending import Ahead, Baseline, Event, Watch, look_again_at
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -20,7 +21,7 @@ def baseline(
 ) -> Baseline:
     topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders", batch=BatchWindow(age=age, size=size))
     ledger = Ledger.genesis("kafka-1", "orders", "orders").model_copy(update={"partitions": landed})
-    return Baseline.of(topic, ledger, Published.model_validate({"at": NOW, **published}))
+    return Baseline.of(topic, ledger, Published.model_validate({"at": NOW, **published}), NOW)
 
 
 def judge(known: Baseline, *entries: IndexEntry, now: datetime = NOW) -> Event | None:
@@ -168,6 +169,38 @@ def test_the_same_entries_are_looked_through_once(monkeypatch: pytest.MonkeyPatc
     watch.judge(second, NOW)
 
     assert seen == [first, second]
+
+
+def hours(value: float) -> timedelta:
+    return timedelta(hours=value)
+
+
+@pytest.mark.parametrize(
+    ("dates", "expected"),
+    [
+        pytest.param({}, hours(1), id="no date"),
+        pytest.param({"2026-06-01": "open"}, hours(1), id="a date that goes on"),
+        pytest.param({"2026-05-31": "final"}, hours(1), id="a closed date"),
+        pytest.param({"2026-05-31": "open"}, timedelta(minutes=15), id="a date that is waited for"),
+        pytest.param({"2026-05-31": "reopened"}, timedelta(minutes=15), id="a date that is waited for again"),
+    ],
+)
+def test_a_quiet_topic_is_looked_at_again(dates: dict[str, Any], expected: timedelta) -> None:
+    ledger = Ledger.genesis("kafka-1", "orders", "orders")
+    ledger = ledger.model_copy(update={"dates": {dt: DateState(rows=1, state=name) for dt, name in dates.items()}})
+    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders")
+
+    assert look_again_at(topic, ledger, NOW) == NOW + expected
+
+
+def test_a_quiet_topic_is_looked_at_when_its_date_may_close() -> None:
+    ledger = Ledger.genesis("kafka-1", "orders", "orders").model_copy(
+        update={"dates": {"2026-06-01": DateState(rows=1)}}
+    )
+    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders", lateness=hours(2))
+    midnight = datetime(2026, 6, 2, tzinfo=UTC)
+
+    assert look_again_at(topic, ledger, midnight + hours(1.5)) == midnight + hours(2) + 2 * MINUTE
 
 
 def test_an_event_stays_small_whatever_there_is_to_say() -> None:

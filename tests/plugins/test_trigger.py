@@ -37,7 +37,7 @@ def make(world: World, topic: str = "orders") -> WatermarkTrigger:
     ledger = Ledger.genesis(settings.cluster, settings.topic, settings.table)
     return WatermarkTrigger(
         source=Source.of(deployment, settings, 0.01).model_dump(mode="json"),
-        baseline=Baseline.of(settings, ledger, Published(at=utc_now())).model_dump(mode="json"),
+        baseline=Baseline.of(settings, ledger, Published(at=utc_now()), utc_now()).model_dump(mode="json"),
     )
 
 
@@ -97,10 +97,11 @@ def test_an_outage_shorter_than_the_freshness_objective_is_no_event(world: World
     assert run(events(make(world), failing, failing)) == []
 
 
-def test_a_quiet_topic_looks_at_its_configuration_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REFRESH_AFTER", timedelta(0))
+def test_a_quiet_topic_looks_at_its_configuration_now_and_then(world: World) -> None:
+    trigger = make(world)
+    trigger.baseline = trigger.baseline.model_copy(update={"look_again_at": utc_now()})
 
-    [event] = run(events(make(world), Scan({}), Scan({}), Scan({})))
+    [event] = run(events(trigger, Scan({}), Scan({}), Scan({})))
 
     assert event["status"] == "refresh"
 

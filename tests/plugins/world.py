@@ -122,7 +122,9 @@ class World:
         )
         self.raw.put(self.control.index(broker), index.to_bytes())
 
-    def upload(self, topic: str, end: int, *, start: int = 0, gaps: Sequence[Gap] = ()) -> None:
+    def upload(
+        self, topic: str, end: int, *, start: int = 0, gaps: Sequence[Gap] = (), observed_at: datetime = LONG_AGO
+    ) -> None:
         """Partition 0 of ``topic`` as an agent leaves it that has uploaded ``[start, end)`` as one segment."""
         keys = PartitionKeys(Endpoint(self.raw.url), CLUSTER, topic, 0)
         lives = TopicIncarnations(topic=topic).with_topic_id(TOPIC_ID, LONG_AGO)
@@ -143,7 +145,8 @@ class World:
             written_at=utc_now(),
         )
         self.raw.put(keys.watermark, render(start, watermark))
-        self.put_index(entry(topic, 0, next_offset, gaps=gaps), broker=abs(hash(topic)) % 1000)
+        broker = 100 + [one.topic for one in self.deployment.topics].index(topic)
+        self.put_index(entry(topic, 0, next_offset, gaps=gaps, observed_at=observed_at), broker=broker)
 
 
 def _manifest(topic: str, start: int, end: int, etag: str) -> SegmentManifest:
@@ -212,7 +215,7 @@ def commit(
 
 
 def run_job(argv: Sequence[str]) -> None:
-    """Carry out a plan: all offsets get a class, no row lands, and the result is written."""
+    """Carry out a plan: all offsets get a class, dates close, no row lands, and the result is written."""
     parser = argparse.ArgumentParser()
     for option in ("topics", "cluster", "topic", "plan"):
         parser.add_argument(f"--{option}", required=True)
@@ -220,8 +223,11 @@ def run_job(argv: Sequence[str]) -> None:
     deployment = load_topics(Path(options.topics))
     lake = open_lake(deployment, deployment.topic(options.topic, options.cluster))
     plan = read_plan(lake, options.plan)
-    states = [_landed(one) for one in plan.partitions]
-    ledger = commit(lake, *states, dates=(DATE,) if plan.tasks else (), attempt=plan.attempt)
+    parts = [_landed(one) for one in plan.partitions]
+    states = {dt: closing.after for dt, closing in plan.closes.items()}
+    if plan.tasks:
+        states[DATE] = DateState(rows=1, changed_at=plan.created_at)
+    ledger = commit(lake, *parts, dates=(DATE,) if plan.tasks else (), attempt=plan.attempt, states=states)
     result = RunResult(
         attempt=plan.attempt,
         status="landed",

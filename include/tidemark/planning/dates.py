@@ -64,7 +64,12 @@ def closing(
 
 def may_close(dt: str, state: DateState, topic: TopicSettings, now: datetime) -> bool:
     """Whether it is time to look at the date's partitions."""
-    return state.state not in {"final", "expired"} and now >= end_of(dt, topic.zone) + topic.lateness
+    return state.state not in {"final", "expired"} and now >= closes_from(dt, topic)
+
+
+def closes_from(dt: str, topic: TopicSettings) -> datetime:
+    """The earliest time at which the date may close."""
+    return end_of(dt, topic.zone) + topic.lateness
 
 
 def end_of(dt: str, zone: ZoneInfo) -> datetime:

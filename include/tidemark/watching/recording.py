@@ -1,0 +1,89 @@
+"""The incidents' object: read, and changed by compare-and-set, so that two who look at once make one incident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.incidents import Incidents, merge
+from tidemark.store import Store, open_store
+from tidemark.topics import Deployment
+from tidemark.watching.looking import Look, look
+from tidemark.watching.sightings import Sightings
+
+_TRIES: Final = 8
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
+
+
+class Known(NamedTuple):
+    """The incidents of a cluster and their object's ETag, None if there is none yet."""
+
+    incidents: Incidents
+    etag: str | None
+
+
+def lake_store(deployment: Deployment) -> Store:
+    """Where the incidents lie."""
+    return open_store(deployment.lake_store, deployment.store)
+
+
+def read_incidents(deployment: Deployment, cluster: str) -> Known:
+    """What is known. Raises FormatError if the object does not parse."""
+    key = deployment.deployment_keys(cluster).incidents
+    try:
+        body, etag = lake_store(deployment).get(key)
+    except NotFound:
+        return Known(Incidents(cluster=cluster, at=_NEVER), None)
+    return Known(Incidents.from_bytes(body, key), etag)
+
+
+def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Incidents], Incidents]) -> Incidents:
+    """Apply ``change``, again if somebody else was faster; it must bear repetition.
+
+    Raises:
+        PreconditionFailed: others were faster every time.
+    """
+    key, store = deployment.deployment_keys(cluster).incidents, lake_store(deployment)
+    for _ in range(_TRIES):
+        known, etag = read_incidents(deployment, cluster)
+        after = change(known)
+        if after == known:
+            return known
+        try:
+            store.put(key, after.to_bytes(), if_match=etag, if_none_match=etag is None)
+        except (PreconditionFailed, UnknownOutcome):
+            continue
+        return after
+    raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; the next look tries again")
+
+
+def watch(deployment: Deployment, cluster: str, now: datetime) -> Incidents:
+    """Look at ``cluster``, and record what has opened, changed and closed."""
+    return record(deployment, cluster, look(deployment, cluster, read_sightings(deployment, cluster), now))
+
+
+def record(deployment: Deployment, cluster: str, found: Look) -> Incidents:
+    """Record what a look found, unless somebody has looked since: then that counts."""
+    at = found.sightings.at
+
+    def change(known: Incidents) -> Incidents:
+        if known.at >= at:
+            return known
+        merged = merge(known.incidents, found.conditions, found.unknown, at)
+        return known.model_copy(update={"at": at, "incidents": merged})
+
+    after = change_incidents(deployment, cluster, change)
+    if after.at == at:
+        lake_store(deployment).put(deployment.deployment_keys(cluster).sightings, found.sightings.to_bytes())
+    return after
+
+
+def read_sightings(deployment: Deployment, cluster: str) -> Sightings:
+    """What the last look left; nothing, if it left none that can be read: it is a memory and no proof."""
+    key = deployment.deployment_keys(cluster).sightings
+    try:
+        return Sightings.from_bytes(lake_store(deployment).get(key).body, key)
+    except (NotFound, FormatError):
+        return Sightings(cluster=cluster, at=_NEVER)

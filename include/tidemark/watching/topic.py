@@ -1,0 +1,150 @@
+"""One look at one topic. Its ledger is read only where it or the watermarks changed, or something was waiting."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from tidemark.audits import Verdict
+from tidemark.errors import TidemarkError
+from tidemark.health import Mark, TopicHealth, marked, topic_health
+from tidemark.incidents import Condition, IncidentKind, Unknown
+from tidemark.ledger import Ledger
+from tidemark.table import Lake, committed_ledger
+from tidemark.watching import conditions
+from tidemark.watching.runs import samples_of
+from tidemark.watching.sightings import TopicSighting, latest
+from tidemark.watermark_index import Led
+
+_REREAD_AFTER: Final = timedelta(hours=1)
+_BY_LEDGER: Final[frozenset[IncidentKind]] = frozenset({"gap", "late", "quarantine"})
+
+
+class Around(NamedTuple):
+    """What is known of a topic beside its table.
+
+    ``led`` is by partition, None if the watermark indexes could not be read; ``gone`` are brokers whose agents are.
+    ``committed`` and ``verdict`` are the ETags of these objects, empty if they are not there. ``scanned_at`` is when
+    the triggerer last told of its scan.
+    """
+
+    led: Mapping[int, Led] | None
+    gone: Collection[int] = ()
+    committed: str = ""
+    verdict: str = ""
+    scanned_at: datetime | None = None
+
+
+class TopicLook(NamedTuple):
+    """What was found, what could not be told of, and what is left for the next look."""
+
+    conditions: tuple[Condition, ...]
+    unknown: tuple[Unknown, ...]
+    sighting: TopicSighting
+
+
+def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
+    """Look at the topic of ``lake``. What cannot be read is told of, and never raised."""
+    found: list[Condition] = []
+    unknown: list[Unknown] = []
+    sighting = before
+    steps = (_ledger, _BY_LEDGER), (_verdict, frozenset[IncidentKind]({"audit"}))
+    for step, kinds in steps:
+        try:
+            new, sighting = step(lake, around, sighting, now)
+        except TidemarkError as error:
+            found.append(conditions.unreadable(lake.topic.cluster, lake.topic.topic, str(error), now))
+            unknown.append(Unknown(kinds, lake.topic.topic))
+        else:
+            found += new
+    if around.led is not None:
+        rotated = _rotated(around.led, sighting.rotated, now)
+        found += conditions.stuck(lake.topic, around.led, rotated, around.gone, now)
+        sighting = sighting.model_copy(update={"rotated": rotated})
+    return TopicLook(tuple(found), tuple(unknown), sighting)
+
+
+def _rotated(led: Mapping[int, Led], before: tuple[Mark, ...], now: datetime) -> tuple[Mark, ...]:
+    """What is rotated at the brokers and not uploaded; what lies behind a gap is told of as such."""
+    entries = [one.entry for one in led.values() if not one.entry.gaps]
+    goals = {(one.incarnation, one.partition): one.active_base_offset or 0 for one in entries}
+    uploaded = {(one.incarnation, one.partition): one.next_offset for one in entries}
+    return tuple(marked(goals, uploaded, before, now))
+
+
+def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+    """What the ledger says, against the watermarks and by itself."""
+    found: list[Condition] = []
+    if around.led is not None:
+        old = before.read_at is None or now - before.read_at > _REREAD_AFTER + _spread(lake.topic.topic)
+        digest = _digest(around)
+        if old or digest != before.quiet:
+            read, exact = _read(lake, around, before, now, exact=old or not around.committed)
+            found = [*conditions.gaps(read.health), *conditions.late(lake.topic, read.health, now, around.scanned_at)]
+            quiet = not read.health.marks and not any(one.gaps for one in read.health.partitions)
+            new = samples_of(lake, read.ledger, before.n)
+            update = {
+                "marks": read.health.marks,
+                "samples": (*(() if new.mended else before.samples), *new.samples),
+                "n": read.ledger.n,
+                "quiet": digest if quiet else "",
+                "read_at": now if exact else before.read_at,
+            }
+            before = before.model_copy(update=update)
+    samples = latest(before.samples, now - lake.topic.quarantine.over)
+    found += conditions.quarantine(lake.topic, samples, now)
+    return found, before.model_copy(update={"samples": samples})
+
+
+class _Read(NamedTuple):
+    ledger: Ledger
+    health: TopicHealth
+
+
+def _read(lake: Lake, around: Around, before: TopicSighting, now: datetime, *, exact: bool) -> tuple[_Read, bool]:
+    """The ledger with the topic's health, and whether it is the table's own: nobody is told anything by a copy."""
+    led = around.led or {}
+    ledger = committed_ledger(lake) if exact else _copy(lake)
+    health = topic_health(
+        lake.topic,
+        ledger,
+        [one.entry for one in led.values()],
+        now,
+        marks=before.marks,
+        brokers={partition: one.broker for partition, one in led.items()},
+    )
+    if not exact and (health.is_late(lake.topic, now) or any(one.gaps for one in ledger.partitions)):
+        return _read(lake, around, before, now, exact=True)
+    return _Read(ledger, health), exact
+
+
+def _copy(lake: Lake) -> Ledger:
+    key = lake.keys.deployment.committed_ledger(lake.topic.topic)
+    return Ledger.from_bytes(lake.store.get(key).body, key)
+
+
+def _digest(around: Around) -> str:
+    """What the ledger and the watermarks are, for the question whether they have changed."""
+    lines = [
+        f"{one.incarnation} {one.partition} {one.next_offset} {one.active_base_offset} {[it.start for it in one.gaps]}"
+        for one in (led.entry for led in (around.led or {}).values())
+    ]
+    return hashlib.sha256("\n".join([around.committed, *sorted(lines)]).encode()).hexdigest()[:16]
+
+
+def _spread(topic: str) -> timedelta:
+    """Up to another hour, so that not all topics are read again in the same minute."""
+    return timedelta(minutes=zlib.crc32(topic.encode()) % 60)
+
+
+def _verdict(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+    """What the last audits said; a verdict without a failure is read once."""
+    if around.verdict in {"", before.passed}:
+        return [], before
+    key = lake.keys.deployment.verdict(lake.topic.topic)
+    verdict = Verdict.from_bytes(lake.store.get(key).body, key)
+    passed = "" if verdict.failed else around.verdict
+    return list(conditions.audits(verdict)), before.model_copy(update={"passed": passed})
