@@ -92,7 +92,7 @@ class JobOperator(SparkSubmitOperator):
         server = {"SPARK_REMOTE": SparkConnectHook(CONNECTION).get_connection_url()}
         command = [settings.spark_python(), self.application, *arguments]
         self.log.info("Spark Connect: %s", shlex.join(command))
-        children.run(Path(self.application).name, command, {**inherited, **self.env_vars, **server})
+        children.run(Path(self.application).name, command, {**inherited, **(self.env_vars or {}), **server})
 
 
 def _connection() -> Connection:
