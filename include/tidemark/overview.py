@@ -17,8 +17,8 @@ from pydantic import AwareDatetime, Field
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.health import TopicHealth
 from tidemark.layout import DeploymentKeys
-from tidemark.stored import Part, StoredObject
 from tidemark.store import Store
+from tidemark.stored import Part, StoredObject
 from tidemark.topics import TopicSettings
 
 SAMPLE_EVERY: Final = timedelta(minutes=5)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
 from tidemark.evidence import EvidenceRow
-from tidemark.ledger import DateState, PartitionState
-from tidemark.manifest import OpenTransaction
 from tidemark.gaps import Gap
 from tidemark.layout import Endpoint, PartitionKeys
+from tidemark.ledger import DateState, PartitionState
+from tidemark.manifest import OpenTransaction
 from tidemark.overview import Overview, Samples, hours, read_overview
 from tidemark.stored import utc_now
 from tidemark.watching.recording import watch
