@@ -126,6 +126,13 @@ def browser(stack: AirflowStack, tmp_path_factory: pytest.TempPathFactory) -> It
         yield opened
 
 
+SELECTED = """
+const field = document.querySelector(arguments[0]);
+if (!field || !field.checkVisibility() || field.closest("[data-state=closed]")) return false;
+field.focus();
+field.select();
+return true;
+"""
 SUBMIT = 'button[data-testid="trigger-dag-submit"]'
 
 
@@ -192,8 +199,10 @@ def test_an_approved_run_rewrites_beside_ingestion(stack: AirflowStack, browser:
     browser.find('label[id="switch:element_dry_run"]').click()
     browser.find("#element_reason").type("INC-7 <b>*bold*</b>")
     browser.find('button[id$="trigger:Limits"]').click()
-    limit = browser.find('input[name="element_approve_above_gib"], [id*="element_approve_above_gib"] input')
-    limit.type(KEYS["Home"] + "0" + "\ue017" * 3)  # the key that deletes what follows
+    limit = '[id="number-input:element_approve_above_gib"] input'
+    browser.wait(lambda: bool(browser.run(SELECTED, limit)), what="the limit to be shown")
+    browser.find(limit).type("0")
+    browser.wait(lambda: browser.run("return document.querySelector(arguments[0]).value", limit) == "0", what="a limit")
     run = submitted(stack, browser)
     wait_until(lambda: waiting(stack, run), timeout=90, what="the approval to be asked for", interval=0.5)
     n = committed_ledger(world.lake).n
