@@ -74,7 +74,13 @@ def test_parsing_needs_no_network_no_connection_and_nothing_heavy(world: World) 
         "errors": {},
         "heavy": [],
         "dags": sorted(
-            [*DAILY, "tidemark_backfill", "tidemark_ingest__kafka-1__clicks", "tidemark_ingest__kafka-1__orders"]
+            [
+                *DAILY,
+                "tidemark_backfill",
+                "tidemark_ingest__kafka-1__clicks",
+                "tidemark_ingest__kafka-1__orders",
+                "tidemark_watch",
+            ]
         ),
     }
 
@@ -90,7 +96,7 @@ def test_two_hundred_topics_on_s3_parse_in_one_go(tmp_path: Path) -> None:
 
     assert found["errors"] == {}
     assert found["dags"] == sorted(
-        [*DAILY, "tidemark_backfill", *(f"tidemark_ingest__kafka-1__{name}" for name in names)]
+        [*DAILY, "tidemark_backfill", "tidemark_watch", *(f"tidemark_ingest__kafka-1__{name}" for name in names)]
     )
     # Airflow itself checks s3:// asset URIs by the amazon provider, which imports its client.
     assert set(found["heavy"]) <= {"boto3", "botocore"}
@@ -105,6 +111,7 @@ def test_the_task_graphs(bag: DagBag) -> None:
         "tidemark_ingest__kafka-1__orders": INGEST,
         "tidemark_ingest__kafka-1__clicks": INGEST,
         "tidemark_backfill": BACKFILL,
+        "tidemark_watch": {"observe": {"deliver"}, "deliver": set()},
         **{name: {name.removeprefix("tidemark_"): set()} for name in DAILY},
     }
 
@@ -119,7 +126,10 @@ def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
             assert task.owner == ("payments" if "ingest" in dag.tags else "tidemark")
             assert (task.retries or 0) >= 2
             assert task.retry_exponential_backoff
-            assert task.on_failure_callback
+            # What incidents tell of, once each, no callback tells of as well.
+            assert bool(task.on_failure_callback) is (
+                "ingest" not in dag.tags and task.task_id not in {"audit", "deliver"}
+            )
 
 
 def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World) -> None:
@@ -135,6 +145,16 @@ def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World
         ("orders", url),
         ("orders.final", f"{url}.final"),
     ]
+
+
+def test_the_watch_looks_every_minute_and_needs_no_topics_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.topics_file.unlink()
+    dag = bag_of(world, monkeypatch).dags["tidemark_watch"]
+
+    assert dag.timetable.summary == "* * * * *"
+    assert dag.max_active_runs == 1
+    assert dag.task_dict["deliver"].is_mapped
+    assert dag.task_dict["deliver"].retries == 3
 
 
 def test_the_backfill_form(bag: DagBag) -> None:
