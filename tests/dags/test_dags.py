@@ -159,6 +159,16 @@ def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World
     ]
 
 
+def test_the_watch_looks_every_minute_and_needs_no_topics_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.topics_file.unlink()
+    dag = bag_of(world, monkeypatch).dags["tidemark_watch"]
+
+    assert dag.schedule == "* * * * *"
+    assert dag.max_active_runs == 1
+    assert dag.task_dict["deliver"].is_mapped
+    assert dag.task_dict["deliver"].retries == 3
+
+
 def test_the_backfill_form(bag: DagBag) -> None:
     dag = bag.dags["tidemark_backfill"]
     schemas = {name: dag.params.get_param(name).schema for name in dag.params}
