@@ -10,7 +10,7 @@ from tidemark_airflow.links import PREFIX
 
 
 class TidemarkPage(AirflowPlugin):
-    """What Airflow mounts. Workers, scheduler and triggerer load this class, too, and must not build the application."""
+    """What Airflow mounts. Workers, scheduler and triggerer load this class, too, and never build the application."""
 
     name = "tidemark_page"
     external_views = [  # noqa: RUF012 - Airflow's interface: a list, which it edits

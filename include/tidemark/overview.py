@@ -17,16 +17,16 @@ from pydantic import AwareDatetime, Field
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.health import TopicHealth
 from tidemark.layout import DeploymentKeys
-from tidemark.stored import Part, StoredObject
 from tidemark.store import Store
+from tidemark.stored import Part, StoredObject
 from tidemark.topics import TopicSettings
 
 SAMPLE_EVERY: Final = timedelta(minutes=5)
 KEPT: Final = timedelta(days=14)
 
 TopicState = Literal["gap", "late", "held", "behind", "complete", "unknown"]
-"""From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than ``freshness``;
-open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet."""
+"""From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than
+``freshness``; open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet."""
 
 STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
 
@@ -101,7 +101,7 @@ class Overview(StoredObject):
 
 
 class Sample(Part):
-    """One topic at one time: offsets behind, seconds that the oldest has waited (0 if none waits), rows of the table."""
+    """One topic at one time: offsets behind, seconds that the oldest has waited (0 if none waits), rows landed."""
 
     at: AwareDatetime
     lag: int = Field(ge=0)
@@ -110,7 +110,7 @@ class Sample(Part):
 
 
 class Samples(StoredObject):
-    """The samples of an hour: ``topics`` has a triple (lag, waits, rows) for each of ``at``, null where there is none."""
+    """The samples of an hour: of each topic a triple (lag, waits, rows) for each ``at``, null where there is none."""
 
     cluster: str
     at: tuple[AwareDatetime, ...] = ()

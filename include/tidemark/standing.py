@@ -85,7 +85,7 @@ class _Only(NamedTuple):
         """The choice as Arrow makes it."""
         import pyarrow.compute as pc
 
-        found = pc.scalar(True)  # noqa: FBT003 - a value of Arrow's, no switch
+        found = pc.scalar(True)
         if self.classes:
             found &= pc.field("class").isin(self.classes)
         if self.partition is not None:

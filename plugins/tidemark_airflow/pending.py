@@ -25,7 +25,6 @@ from tidemark.stored import Part
 from tidemark.topics import TopicSettings
 from tidemark.watermark_index import IndexEntry
 
-
 LOOK_AGAIN_AFTER = timedelta(hours=1)
 """A quiet topic's task wakes up this often, so that a changed topics file or a foreign commit is noticed."""
 

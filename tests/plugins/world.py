@@ -247,7 +247,7 @@ def _live(row: EvidenceRow) -> AddAction:
 
     assert row.file is not None
     stats = json.dumps({"numRecords": row.rows})
-    return AddAction(row.file, 1, {"dt": str(row.dt)}, 0, True, stats)  # noqa: FBT003 - deltalake takes it by place
+    return AddAction(row.file, 1, {"dt": str(row.dt)}, 0, True, stats)
 
 
 def run_job(argv: Sequence[str]) -> None:

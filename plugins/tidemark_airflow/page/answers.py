@@ -208,7 +208,7 @@ def topics_answer(
     offset: int = 0,
     limit: int = 100,
 ) -> TopicsAnswer:
-    """The list: those in ``state`` whose name, owner or table ``contains`` a text, ``limit`` of them from ``offset``."""
+    """Those in ``state`` whose name, owner or table ``contains`` a text: ``limit`` of them from ``offset`` on."""
     known = {
         (cluster, one.topic): one for cluster, found in overviews.items() for one in (found.topics if found else ())
     }
@@ -298,7 +298,7 @@ def _passes(one: PartitionHealth, only: PartitionFilter) -> bool:
 def chosen_partitions(
     now: TopicNow, only: PartitionFilter, offset: int, limit: int, at: Key | None
 ) -> tuple[int, int, Sequence[PartitionHealth]]:
-    """(how many pass the filter, place of the first, those of one page); of the page that has ``at``, if it is given."""
+    """(how many pass the filter, place of the first, those of one page); the page is that of ``at``, if given."""
     found = [one for one in now.health.partitions if _passes(one, only)]
     if at is not None:
         place = next((n for n, one in enumerate(found) if (one.incarnation, one.partition) == at), 0)

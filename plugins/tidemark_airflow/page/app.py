@@ -27,6 +27,9 @@ from tidemark_airflow.page.reading import reader
 
 _STATIC: Final = Path(__file__).with_name("static")
 
+_NOT_SIGNED_IN: Final = {status.HTTP_401_UNAUTHORIZED, status.HTTP_403_FORBIDDEN}
+"""What Airflow answers without a token, and with one that is none of its own."""
+
 HEADERS: Final = {
     # Only files of this origin, no inline script or style, and only Airflow itself may frame the page.
     "Content-Security-Policy": (
@@ -65,7 +68,7 @@ async def to_login(request: Request, error: Exception) -> Response:
     """Send who opens the page and is not signed in to Airflow's login, and back; anything else is refused as ever."""
     assert isinstance(error, HTTPException)
     root: str = request.scope["root_path"]
-    if error.status_code == status.HTTP_401_UNAUTHORIZED and request.scope["path"] == f"{root}/":
+    if error.status_code in _NOT_SIGNED_IN and request.scope["path"] == f"{root}/":
         query = f"?{request.url.query}" if request.url.query else ""
         login = urlencode({"next": f"{root}/{query}"})
         return RedirectResponse(f"{root.removesuffix(PREFIX)}/api/v2/auth/login?{login}", status.HTTP_303_SEE_OTHER)

@@ -77,7 +77,7 @@ function stale({cluster, observed_at: at}) {
 }
 
 function table(topics) {
-  const head = ["State", "Topic", "Behind", "Gaps", "Held", "Complete to", "Rows", "Last commit", "Owner"];
+  const head = ["State", "Topic", "Behind", "Gaps", "Held", "Final to", "Rows", "Last commit", "Owner"];
   const numeric = new Set(["Behind", "Gaps", "Held", "Rows"]);
   return el(
     "div",
