@@ -23,6 +23,7 @@ WATERMARK_NAME = "offset.wm"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
 
 Writer = Literal["tidemark", "pinterest"]
@@ -68,6 +69,17 @@ def check_topic(name: str) -> str:
     """
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
         raise ValueError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'")
+    return name
+
+
+def check_report(name: str) -> str:
+    """``name`` if it may stand in a key as a report's name.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not _REPORT.fullmatch(name):
+        raise ValueError(f"{name!r} is no report's name: 16 of 0-9 a-f")
     return name
 
 
@@ -257,6 +269,16 @@ class TableKeys:
     def result(self, attempt: int) -> str:
         """What a run did, for the scheduler that started it."""
         return self._state("results", f"{attempt}.json")
+
+    def progress(self, attempt: int) -> str:
+        """How far a run has come, while it is under way."""
+        return self._state("progress", f"{attempt}.json")
+
+    def report(self, name: str, part: str, attempt: int | None = None) -> str:
+        """A part of a backfill's report, such as ``preview``; of an attempt, what came after its plan."""
+        return self._state(
+            "reports", check_report(name), f"{part}.json" if attempt is None else f"{part}-{attempt}.json"
+        )
 
     def retention(self, subject: str) -> str:
         """The folder of retention's reports on ``subject``: ``table`` or ``raw``."""

@@ -31,6 +31,7 @@ from tidemark.table import Lake, committed_ledger, open_lake
 from tidemark.topics import Deployment, load_topics
 from tidemark.watermark import Watermark, render
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
+from tidemark_airflow.pending import Row, row_of
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
@@ -74,6 +75,11 @@ def entry(
         observed_at=observed_at,
         gaps=tuple(gaps),
     )
+
+
+def row(*of: Any, **more: Any) -> Row:
+    """What a watcher keeps of an :func:`entry`."""
+    return row_of(entry(*of, **more))
 
 
 def state(

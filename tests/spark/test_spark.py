@@ -296,7 +296,7 @@ def test_compaction_runs_on_spark(tmp_path: Path) -> None:
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     session = importlib.import_module("tidemark_spark.session")
-    monkeypatch.setattr(session, "context", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "spark", lambda *_: pytest.fail("Spark was started"))
     from tidemark_spark import convert
 
     world.raw.publish()

@@ -126,6 +126,7 @@ class PartitionRow(BaseModel):
     log_end: int | None
     high_watermark: int | None
     lag: int
+    broker: int | None
     observed_at: AwareDatetime | None
     held_by: list[OpenTransaction]
     gaps: list[GapNow]
@@ -330,6 +331,7 @@ def partition_row(now: TopicNow, one: PartitionHealth, words: Sequence[Acknowled
                 "watermark",
                 "log_end",
                 "high_watermark",
+                "broker",
                 "observed_at",
             }
         ),

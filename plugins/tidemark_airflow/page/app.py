@@ -21,7 +21,7 @@ from tidemark.acknowledging import NotAGap
 from tidemark.errors import ConfigError, PreconditionFailed, TidemarkError
 from tidemark_airflow.ingest import dag_id
 from tidemark_airflow.links import PREFIX
-from tidemark_airflow.page import api
+from tidemark_airflow.page import api, reports
 from tidemark_airflow.page.access import may
 from tidemark_airflow.page.reading import reader
 
@@ -47,6 +47,7 @@ def page_app() -> FastAPI:
     signed_in = [Depends(requires_authenticated())]
     app = FastAPI(title="Tidemark", version="1", openapi_url=None, docs_url=None, redoc_url=None)
     app.include_router(api.router)
+    app.include_router(reports.router)
     app.get("/", include_in_schema=False, dependencies=signed_in)(index)
     app.get("/static/{name}", include_in_schema=False, dependencies=signed_in)(static)
     app.exception_handler(HTTPException)(to_login)
@@ -65,12 +66,14 @@ def index(request: Request, user: GetUserDep, of_dag: Annotated[str, Query(alias
 
 
 async def to_login(request: Request, error: Exception) -> Response:
-    """Send who opens the page and is not signed in to Airflow's login, and back; anything else is refused as ever."""
+    """Send who opens a page and is not signed in to Airflow's login, and back; anything else is refused as ever."""
     assert isinstance(error, HTTPException)
     root: str = request.scope["root_path"]
-    if error.status_code in _NOT_SIGNED_IN and request.scope["path"] == f"{root}/":
+    path: str = request.scope["path"]
+    is_page = path == f"{root}/" or path.startswith(f"{root}/reports/")
+    if error.status_code in _NOT_SIGNED_IN and is_page:
         query = f"?{request.url.query}" if request.url.query else ""
-        login = urlencode({"next": f"{root}/{query}"})
+        login = urlencode({"next": f"{path}{query}"})
         return RedirectResponse(f"{root.removesuffix(PREFIX)}/api/v2/auth/login?{login}", status.HTTP_303_SEE_OTHER)
     return await http_exception_handler(request, error)
 

@@ -27,7 +27,7 @@ from tidemark.topics import Deployment, TopicSettings
 from tidemark.watching.recording import read_incidents
 from tidemark.watermark_index import IndexEntry
 from tidemark_airflow import settings
-from tidemark_airflow.scan import IndexScanner, Source
+from tidemark_airflow.page.indexes import Indexes
 
 SECONDS: Final = 5.0
 """As old may an answer be; agents write every ten seconds."""
@@ -92,9 +92,8 @@ class Reader:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._deployments = Kept(self._load, seconds=float("inf"), most=1)
-        # By the source as JSON, for it cannot be a key itself.
-        self._scanners = Kept(lambda source: IndexScanner(Source.model_validate_json(source)), seconds=float("inf"))
-        self._scans = Kept(lambda source: self._scanners.get(source).scan(), seconds=settings.scan_seconds())
+        self._indexes = Kept(lambda cluster: Indexes(self.deployment(), cluster), seconds=float("inf"))
+        self._looks = Kept(lambda cluster: self._indexes.get(cluster).look(), seconds=settings.scan_seconds())
         self._overviews = Kept(self._read_overview)
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
@@ -165,17 +164,18 @@ class Reader:
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:
         lake = self.lake(*key)
         ledger = committed_ledger(lake)
-        source = Source.of(lake.deployment, lake.topic, settings.scan_seconds())
-        scan = self._scans.get(source.model_dump_json())
-        found: Sequence[IndexEntry] = scan.topics.get(lake.topic.topic, ())
+        failure = self._looks.get(lake.topic.cluster)
+        led = self._indexes.get(lake.topic.cluster).leaders_of(lake.topic.topic)
+        entries = [one.entry for one in led.values()]
+        brokers = {partition: one.broker for partition, one in led.items()}
         at = utc_now()
         return TopicNow(
             at,
             lake,
             ledger,
-            {(one.incarnation, one.partition): one for one in found},
-            topic_health(lake.topic, ledger, found, at),
-            scan.failure if scan.failing_since else "",
+            {(one.incarnation, one.partition): one for one in entries},
+            topic_health(lake.topic, ledger, entries, at, brokers=brokers),
+            failure,
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:

@@ -132,8 +132,9 @@ function partitions(at, now) {
         el(
           "p",
           {class: "numbers"},
-          [["landed to", row.landed], ["watermark", row.watermark], ["log end", row.log_end], ["behind", row.lag]].map(([name, value]) =>
+          [["landed to", row.landed], ["watermark", row.watermark], ["log end", row.log_end], ["behind", row.lag, row.broker]].map(([name, value]) =>
             el("span", {}, `${name} `, el("b", {}, number(value)))),
+          row.broker === null ? null : el("span", {}, "broker ", el("b", {}, String(row.broker))),
         ),
         row.held_by.map((one) =>
           el("p", {class: "finding held"}, `Held by the open transaction of producer ${one.producer_id} from offset ${number(one.first_offset)} on.`)),
