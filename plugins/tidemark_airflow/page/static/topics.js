@@ -20,7 +20,7 @@ export async function showTopics(view) {
   async function load() {
     const answer = await api.topics({...wanted, limit: LIMIT});
     const query = new URLSearchParams(Object.entries(wanted).filter(([name, value]) => value && name !== "offset"));
-    history.replaceState(null, "", `?${query}`);
+    history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
     put(chips, drawChips(answer));
     put(notes, answer.clusters.map(stale), incidents(answer.incidents));
     put(list, drawList(answer));
