@@ -258,7 +258,7 @@ def test_a_view_of_many_is_bounded(server: PageServer, ann: httpx.Client) -> Non
     world, deployment = server.world, server.world.deployment
     keys, store = deployment.deployment_keys(CLUSTER), world.lake().store
     topics = tuple(TopicSummary(topic=f"quiet-{n:04}", state="complete", ledger_n=1, rows=10**9) for n in range(994))
-    record(store, keys, Overview(cluster=CLUSTER, at=utc_now(), topics=topics))
+    record(store, keys, Overview(cluster=CLUSTER, at=utc_now(), topics=topics), utc_now())
     commit(world.lake("quiet-0000"), *(state(number, 10**9 + number) for number in range(MANY_PARTITIONS)))
     rows = (entry("quiet-0000", n, 10**9 + n + 5, log_end=10**9 + n + 9) for n in range(MANY_PARTITIONS))
     world.put_index(*rows, broker=7)

@@ -99,17 +99,18 @@ def test_a_summary_counts() -> None:
 
 def test_the_overview_is_the_newest(store: Store) -> None:
     assert read_overview(store, KEYS) is None
-    record(store, KEYS, overview(NOW, summary(3)))
-    record(store, KEYS, overview(NOW + timedelta(minutes=1), summary(4)))
+    record(store, KEYS, overview(NOW, summary(3)), None)
+    record(store, KEYS, overview(NOW + timedelta(minutes=1), summary(4)), NOW)
     found = read_overview(store, KEYS)
     assert found is not None
     assert [one.lag for one in found.topics] == [4]
 
 
 def test_a_sample_is_taken_every_five_minutes(store: Store) -> None:
+    sampled_at: datetime | None = None
     for minute in range(12):
         at = NOW + timedelta(minutes=minute)
-        record(store, KEYS, overview(at, summary(minute, behind_since=NOW)))
+        sampled_at = record(store, KEYS, overview(at, summary(minute, behind_since=NOW)), sampled_at)
     found = read_samples(store, KEYS, NOW)
     assert found is not None
     assert [(one.at, one.lag, one.waits, one.rows) for one in found.of("orders")] == [
@@ -134,7 +135,7 @@ def test_old_samples_are_forgotten_with_the_next_hour(store: Store) -> None:
     old, kept = NOW - KEPT - timedelta(hours=1), NOW - KEPT + timedelta(hours=1)
     for at in (old, kept):
         store.put(KEYS.samples(at), Samples(cluster="prod").to_bytes())
-    record(store, KEYS, overview(NOW, summary()))
+    record(store, KEYS, overview(NOW, summary()), None)
     assert [one.key for one in store.list(KEYS.all_samples)] == [KEYS.samples(kept), KEYS.samples(NOW)]
 
 

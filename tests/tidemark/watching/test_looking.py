@@ -154,9 +154,8 @@ def test_refused_records_are_counted_by_the_evidence_of_new_runs(world: World) -
     def run(landed_rows: int, refused: int, kind: str = "ingest") -> None:
         attempt = next(attempts)
         rows = [
-            EvidenceRow(0, 0, 0, count, name, count, file=f"{attempt}-{name}")
-            for name, count in (("landed", landed_rows), ("quarantined", refused))
-            if count
+            EvidenceRow(0, 0, 0, landed_rows, "landed", landed_rows, file=f"{attempt}-landed"),
+            EvidenceRow(0, 0, 0, refused, "quarantined", refused, file=f"{attempt}-refused"),
         ]
         body = to_parquet(rows, configuration="c", code="c", attempt=attempt)
         lake.store.put(evidence_key(lake, attempt), body)
@@ -248,8 +247,8 @@ def test_an_idle_topic_costs_no_request_and_an_active_one_a_single_read(
     look_once = keys(world)
     requests = Requests(monkeypatch)
     assert (look_once, keys(world, 1)) == ([], [])
-    # The index, the scan's status, sightings and incidents; indexes, copies and verdicts listed; two objects written.
-    assert requests.counts == {"get": 4, "list": 3, "put": 2}
+    # The index, the scan's status, sightings and incidents; indexes, copies and verdicts listed; three objects written.
+    assert requests.counts == {"get": 4, "list": 3, "put": 3}
     landed(world, "clicks", 200)
     world.put_index(entry("orders", 0, 100), entry("clicks", 0, 200))
     requests.clear()
