@@ -30,7 +30,6 @@ BACKFILL = {
 DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_retention", "retention")]
 # Of a topic there is its own beside these.
 ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_watch"]
-# Whose failures the watch tells of, each once and until it is mended; of the others a callback does.
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 

@@ -130,9 +130,21 @@ def test_the_backfill_form_is_filled_in(stack: AirflowStack, browser: Browser) -
     browser.find("button", text="Backfill this date").click()
     assert browser.find("#field-from_date").attribute("value") == "2026-03-24"
     assert browser.find("#field-dry_run").attribute("checked") == "true"
-    assert f"{CLUSTER}/orders" in str(browser.run("return document.querySelector('dialog form').textContent"))
     assert violations(browser) == []
     browser.press("Escape")
+
+    browser.open(page(stack, f"{ORDERS}&backfill=1&from_date=2026-03-24&to_date=2026-03-25&mode=replay"))
+    browser.find("dialog button", text="Start the run").click()
+    run = browser.find("dialog .good a").text
+    conf = stack.client.run("tidemark_backfill", run)["conf"]
+    assert {name: conf[name] for name in ("topics", "from_date", "to_date", "mode", "dry_run")} == {
+        "topics": [f"{CLUSTER}/orders"],
+        "from_date": "2026-03-24",
+        "to_date": "2026-03-25",
+        "mode": "replay",
+        "dry_run": True,
+    }
+    assert browser.console() == []
 
 
 def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: AirflowStack, browser: Browser) -> None:

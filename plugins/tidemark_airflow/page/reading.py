@@ -27,6 +27,7 @@ from tidemark.topics import Deployment, TopicSettings
 from tidemark.watching.recording import read_incidents
 from tidemark.watermark_index import IndexEntry
 from tidemark_airflow import settings
+from tidemark_airflow.page.evidence import KeptEvidence
 from tidemark_airflow.page.indexes import Indexes
 
 SECONDS: Final = 5.0
@@ -98,6 +99,7 @@ class Reader:
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
         self._samples = Kept(self._read_samples, seconds=60.0, most=24 * 8)
+        self._evidence = KeptEvidence()
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
 
     def deployment(self) -> Deployment:
@@ -139,6 +141,11 @@ class Reader:
         ledger = now.ledger
         return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
 
+    def standing(self, lake: Lake) -> Standing:
+        """The evidence that holds now. Raises StoreError, FormatError."""
+        self._evidence.fetch(lake, committed_ledger(lake).landed)
+        return Standing.of(lake, self._evidence.read)
+
     def lake(self, cluster: str, topic: str) -> Lake:
         """The table of a topic."""
         deployment = self.deployment()
@@ -179,11 +186,7 @@ class Reader:
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for one in Standing.of(self.lake(key[0], key[1])).set_aside():
-            if one.offset_class == "quarantined":
-                counts[one.dt] = counts.get(one.dt, 0) + one.rows
-        return counts
+        return self.standing(self.lake(key[0], key[1])).rows_by_date("quarantined")
 
 
 @cache
