@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from tests.plugins.page_server import ANN, NOBODY, VIC, PageServer
 from tests.plugins.page_world import FILE, GAP, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, state
+from tests.support.paths import ROOT
 from tidemark.layout import ControlKeys
 from tidemark.overview import Overview, TopicSummary, record
 from tidemark.stored import utc_now
@@ -68,6 +69,15 @@ def asks_who(dependant: Dependant) -> bool:
 
 def test_every_route_asks_who_it_is() -> None:
     assert not [one.path for one in page_app().routes if isinstance(one, APIRoute) and not asks_who(one.dependant)]
+
+
+def test_every_route_of_the_api_is_documented() -> None:
+    text = (ROOT / "docs" / "page.md").read_text()
+    paths = [one.path.removeprefix("/api") for one in page_app().routes if isinstance(one, APIRoute)]
+    tails = [
+        path.replace("/topics/{cluster}/{topic}/", "…/") for path in paths if not path.startswith(("/static", "/r"))
+    ]
+    assert not [tail for tail in tails if f" {tail}`" not in text and tail != "/"]
 
 
 @pytest.mark.parametrize(("method", "path"), routes())
