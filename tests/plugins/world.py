@@ -29,6 +29,7 @@ from tidemark.table import Lake, committed_ledger, open_lake
 from tidemark.topics import Deployment, load_topics
 from tidemark.watermark import Watermark, render
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
+from tidemark_airflow.pending import Row, row_of
 
 CLUSTER = "kafka-1"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -67,6 +68,11 @@ def entry(
         observed_at=observed_at,
         gaps=tuple(gaps),
     )
+
+
+def row(*of: Any, **more: Any) -> Row:
+    """What a watcher keeps of an :func:`entry`."""
+    return row_of(entry(*of, **more))
 
 
 def state(partition: int, next_offset: int, *, epoch: int = 0, gaps: Iterable[Gap] = ()) -> PartitionState:
