@@ -53,11 +53,15 @@ class WatermarkTrigger(BaseEventTrigger):
         watch = Watch(self.baseline)
         started = utc_now()
         async for scan in shared_stream:
+            rows = scan.topics.get(self.baseline.topic, ())
+            if not watch.has_seen(rows):
+                # One topic's rows take no time, those of a thousand topics in turn would: all wake up at once.
+                await asyncio.to_thread(watch.see, rows)
             now = utc_now()
             if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.sweep:
                 event: Event | None = Event(status="failed", reason=scan.failure)
             else:
-                event = watch.judge(scan.topics.get(self.baseline.topic, ()), now)
+                event = watch.judge(rows, now)
             if event is None and now >= self.baseline.look_again_at:
                 event = Event(status="refresh")
             if event is not None:
