@@ -17,7 +17,7 @@ from tidemark.layout import ControlKeys, DeploymentKeys
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.stored import utc_now
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
-from tidemark_airflow.pending import Baseline, Landed
+from tidemark_airflow.pending import Baseline
 from tidemark_airflow.scan import Source
 
 CLUSTER: Final = "kafka-1"
@@ -129,7 +129,7 @@ def _put(store: Store, keys: ControlKeys, broker: int, led: list[tuple[int, int]
 
 def _baseline(topic: int) -> dict[str, Any]:
     """All of the topic's partitions are landed as far as they are uploaded."""
-    landed = {f"0-{partition}": Landed(1000, 3) for partition in range(PARTITIONS)}
+    landed = {f"0-{partition}": (1000, 3) for partition in range(PARTITIONS)}
     waiting = timedelta(minutes=5)
     return Baseline(
         topic=f"topic-{topic}",

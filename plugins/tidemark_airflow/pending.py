@@ -104,10 +104,13 @@ _NOTHING = Landed(0, -1)
 
 
 class Baseline(Part):
-    """What is known of a topic when the waiting starts. ``landed`` is keyed by ``<incarnation>-<partition>``."""
+    """What is known of a topic when the waiting starts.
+
+    ``landed`` has a :class:`Landed` for each ``<incarnation>-<partition>``, as a plain tuple: see :data:`Row`.
+    """
 
     topic: str
-    landed: dict[str, Landed]
+    landed: dict[str, tuple[int, int]]
     settled: str = ""
     settled_at: AwareDatetime | None = None
     size: int
@@ -121,8 +124,7 @@ class Baseline(Part):
         return cls(
             topic=topic.topic,
             landed={
-                f"{one.incarnation}-{one.partition}": Landed(one.next_offset, one.leader_epoch)
-                for one in ledger.partitions
+                f"{one.incarnation}-{one.partition}": (one.next_offset, one.leader_epoch) for one in ledger.partitions
             },
             settled=published.settled,
             settled_at=published.settled_at,
@@ -151,7 +153,8 @@ class Baseline(Part):
         )
 
     def _landed(self, mark: Mark) -> Landed | None:
-        return self.landed.get(f"{mark.incarnation}-{mark.partition}")
+        found = self.landed.get(f"{mark.incarnation}-{mark.partition}")
+        return None if found is None else Landed(*found)
 
     def _differs(self, mark: Mark, landed: Landed | None) -> bool:
         return landed is None or mark.next_offset != landed.next_offset or mark.leader_epoch > landed.leader_epoch
