@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final
 
+from bench import parsing, stack
 from bench.data import HOME
 from bench.measure import Row
 from tests.support.paths import ROOT, env_python
@@ -33,7 +34,7 @@ QUIET: Final = 3
 
 def measure(s3: S3Server) -> list[Row]:
     """All of it."""
-    return scans(s3)
+    return [*scans(s3), *parsing.measure(), *stack.measure()]
 
 
 def scans(s3: S3Server) -> list[Row]:
