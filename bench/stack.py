@@ -148,8 +148,8 @@ def _tree(process: ManagedProcess) -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
-def _memory(process: ManagedProcess) -> int:
-    return sum(_of(one, lambda alive: int(alive.memory_full_info().pss)) for one in _tree(process))
+def _memory(process: ManagedProcess) -> float:
+    return sum(_of(one, lambda alive: float(alive.memory_full_info().pss)) for one in _tree(process))
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -162,7 +162,7 @@ def _of(process: psutil.Process, what: Callable[[psutil.Process], float]) -> flo
     try:
         return what(process)
     except psutil.NoSuchProcess:
-        return 0
+        return 0.0
 
 
 def _used(stack: AirflowStack, server: ConnectServer) -> Used:
