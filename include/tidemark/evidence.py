@@ -59,7 +59,8 @@ OffsetClass = Literal[
 EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
 """... or that earlier rows hold no more, and which offsets of a branch were cut off."""
 
-PARSED: Final = ("landed", "quarantined", "filtered")
+Kept = Literal["landed", "quarantined", "filtered"]
+PARSED: Final[tuple[Kept, ...]] = ("landed", "quarantined", "filtered")
 """The classes of records; another parser may give a record another one of these."""
 
 MAX_RUNS: Final = 256

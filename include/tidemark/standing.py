@@ -9,7 +9,7 @@ with the files that were superseded and with one attempt's evidence, and with wh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemark.errors import ContinuityError, NotFound
 from tidemark.evidence import PARSED, OffsetClass, read_evidence
@@ -17,6 +17,9 @@ from tidemark.hashsum import combine
 from tidemark.intervals import Intervals
 from tidemark.ledger import Ledger
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
@@ -71,6 +74,29 @@ class Row(NamedTuple):
     file: str | None
 
 
+class _Only(NamedTuple):
+    """Which rows to read, chosen before they become Python's: by class, by partition and by offsets."""
+
+    classes: tuple[str, ...] = ()
+    partition: tuple[int, int] | None = None
+    offsets: tuple[int, int] | None = None
+
+    def expression(self) -> pc.Expression:
+        """The choice as Arrow makes it."""
+        import pyarrow.compute as pc
+
+        found = pc.scalar(True)
+        if self.classes:
+            found &= pc.field("class").isin(self.classes)
+        if self.partition is not None:
+            incarnation, partition = self.partition
+            found &= (pc.field("incarnation") == incarnation) & (pc.field("partition") == partition)
+        if self.offsets is not None:
+            start, end = self.offsets
+            found &= (pc.field("first") < end) & (pc.field("next") > start)
+        return found
+
+
 class Standing:
     """The evidence of one committed ledger."""
 
@@ -84,7 +110,7 @@ class Standing:
         self.missing: list[int] = []
         self._order: dict[int, int] = {}
         for attempt in ledger.landed:
-            for row in self._rows(attempt, ("superseded", "truncated")):
+            for row in self._rows(attempt, _Only(classes=("superseded", "truncated"))):
                 key = row["incarnation"], row["partition"]
                 if row["class"] == "truncated":
                     self.truncated[key] = self.truncated.get(key, 0) + row["rows"]
@@ -109,6 +135,13 @@ class Standing:
         """The rows that hold with all their columns, as they are in the evidence objects."""
         for attempt in self.ledger.landed:
             for row in self._rows(attempt, columns=None):
+                if self._holds(row, self._order[row["attempt"]]):
+                    yield row
+
+    def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[dict[str, Any]]:
+        """The rows that hold of a partition's offsets ``[start, end)``, with all their columns, as they landed."""
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, _Only(partition=key, offsets=(start, end)), columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
                     yield row
 
@@ -190,11 +223,8 @@ class Standing:
         return not any(later > number and row["first"] >= first for later, first in left)
 
     def _rows(
-        self, attempt: int, classes: tuple[str, ...] = (), columns: list[str] | None = _COLUMNS
+        self, attempt: int, only: _Only | None = None, columns: list[str] | None = _COLUMNS
     ) -> Iterator[dict[str, Any]]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         try:
             table = read_evidence(self._lake, attempt)
         except NotFound:
@@ -203,8 +233,8 @@ class Standing:
             return
         for one in table["attempt"].unique().to_pylist():
             self._order.setdefault(int(one or 0), len(self._order))
-        if classes:
-            table = table.filter(pc.is_in(table["class"], pa.array(classes)))
+        if only is not None:
+            table = table.filter(only.expression())
         for batch in (table.select(columns) if columns else table).to_batches(max_chunksize=8192):
             yield from batch.to_pylist()
 

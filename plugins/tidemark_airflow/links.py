@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from airflow.configuration import conf
 
@@ -25,6 +25,11 @@ def continuity_url(
     if dt is not None:
         query["dt"] = dt
     return f"{base_url()}{PREFIX}/?{urlencode(query, safe='/')}"
+
+
+def report_url(cluster: str, topic: str, name: str) -> str:
+    """The report of a backfill on a topic, see :func:`tidemark.backfill.request.report_name`."""
+    return f"{base_url()}{PREFIX}/reports/{quote(cluster, safe='')}/{quote(topic, safe='')}/{name}"
 
 
 def backfill_url(cluster: str, topic: str, from_date: str = "", to_date: str = "", mode: str = "") -> str:

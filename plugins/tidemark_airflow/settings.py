@@ -108,3 +108,13 @@ def object_page() -> str:
 def scan_seconds() -> float:
     """The time between two scans of the watermark indexes."""
     return float(os.environ.get("TIDEMARK_SCAN_SECONDS") or 10)
+
+
+def approve_above_gib() -> int:
+    """How many GiB a backfill may rewrite without an approval; a form may ask for one earlier, never later."""
+    return int(os.environ.get("TIDEMARK_APPROVE_ABOVE_GIB") or 100)
+
+
+def approvers() -> list[str]:
+    """The ids of the users who alone may approve a backfill; empty leaves it to Airflow's roles."""
+    return [one for name in os.environ.get("TIDEMARK_APPROVERS", "").split(",") if (one := name.strip())]

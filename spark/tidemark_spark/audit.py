@@ -10,11 +10,13 @@ from pathlib import Path
 
 from tidemark.audits import AuditReport
 from tidemark.errors import ConfigError, TidemarkError
+from tidemark.stored import utc_now
 from tidemark.table import Lake
 from tidemark_spark.auditing import audit, write_report
 from tidemark_spark.job import Job
 from tidemark_spark.tables import lakes_of
 from tidemark_spark.tally import AuditTask, Examine, Tally
+from tidemark_spark.verdicts import change_verdict
 from tidemark_spark.where import Where, add_options
 
 
@@ -61,7 +63,13 @@ def _dates(options: argparse.Namespace) -> list[str]:
 
 
 def _audited(lake: Lake, examine: Examine, dates: Sequence[str], as_json: bool) -> bool:
-    report: AuditReport = audit(lake, examine, dates)
+    started = utc_now()
+    try:
+        report: AuditReport = audit(lake, examine, dates)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        change_verdict(lake, lambda known: known.without(dates, reason[:1000], started))
+        raise
     key = write_report(lake, report)
     shown = report.to_bytes().decode() if as_json else f"{report.text()}\nreport: {lake.deployment.lake_store}/{key}"
     sys.stdout.write(f"{shown}\n")

@@ -32,6 +32,7 @@ from tidemark_spark.audit_sides import (
     holding,
 )
 from tidemark_spark.tally import AuditTask, Examine, Tally, Trouble
+from tidemark_spark.verdicts import change_verdict
 
 
 def audit(lake: Lake, examine: Examine, dates: Collection[str] = ()) -> AuditReport:
@@ -63,9 +64,10 @@ def audit(lake: Lake, examine: Examine, dates: Collection[str] = ()) -> AuditRep
 
 
 def write_report(lake: Lake, report: AuditReport) -> str:
-    """Write ``report`` and return its key."""
+    """Write ``report``, put what it says into the topic's verdict, and return its key."""
     key = f"{lake.keys.audits}{stamp(report.started_at)}-{report.ledger_n}.json"
     put_once(lake.store, key, report.to_bytes())
+    change_verdict(lake, lambda known: known.after(report, f"{lake.deployment.lake_store}/{key}"))
     return key
 
 

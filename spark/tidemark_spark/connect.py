@@ -11,7 +11,7 @@ import pickle
 import signal
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -21,6 +21,7 @@ from tidemark_spark.session import Common, Given, Made, in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.connect.shell.progress import StageInfo
 
 _OUTCOME = pa.schema([pa.field("task", pa.int64()), pa.field("made", pa.binary())])
 
@@ -30,6 +31,8 @@ class Connected:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+        self._finished = 0
+        session.registerProgressHandler(self._note)
 
     @classmethod
     @cache
@@ -52,6 +55,13 @@ class Connected:
         numbers = self._session.range(0, len(tasks), numPartitions=len(tasks))
         made = numbers.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
         return [_unpack(cast("bytes", one)) for one in made.column("made").to_pylist()]
+
+    def finished(self) -> int:
+        """How many tasks are done of those that are under way, as the server last said."""
+        return self._finished
+
+    def _note(self, *, stages: Iterable[StageInfo] | None, **_: object) -> None:
+        self._finished = sum(stage.num_completed_tasks for stage in stages or ())
 
 
 def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,6 +18,7 @@ from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
 from tidemark.standing import SetAside, Standing, Told
 from tidemark.store import put_once
+from tidemark.stored import StoredObject
 from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_table
 from tidemark_spark.compacting import evidence_of_merged
 from tidemark_spark.delta import check_columns
@@ -45,16 +46,19 @@ def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         # Unless another process carried out the same attempt meanwhile.
         result = _landed_before(lake, plan, committed_ledger(lake)) or _result(plan, "stale", plan.ledger_n)
     if result.status != "empty":
-        mend(lake, committed_ledger(lake), {*result.dates, *plan.dates} - {""})
-    _report(lake, result)
+        ledger = committed_ledger(lake)
+        mend(lake, ledger, {*result.dates, *plan.dates} - {""})
+        # For those who watch many tables: a hint where there is news, which a later run puts right if this one dies.
+        _put(lake, lake.keys.deployment.committed_ledger(plan.topic), ledger)
+    _put(lake, lake.keys.result(result.attempt), result)
     return result
 
 
-def _report(lake: Lake, result: RunResult) -> None:
-    """Write the result, which replaces an earlier one of the attempt; to write it again does no harm."""
+def _put(lake: Lake, key: str, what: StoredObject) -> None:
+    """Write what may replace an earlier one; to write it again does no harm."""
     for left in reversed(range(_REPORT_TRIES)):
         try:
-            lake.store.put(lake.keys.result(result.attempt), result.to_bytes())
+            lake.store.put(key, what.to_bytes())
         except UnknownOutcome:
             if not left:
                 raise

@@ -35,6 +35,9 @@ class Spark(Protocol):
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
         """``work`` of each task, in any order; a task that fails is tried again as the deployment has it."""
 
+    def finished(self) -> int:
+        """How many tasks are done of those that are under way; asked from another thread."""
+
 
 class Classic:
     """A driver in this process."""
@@ -66,6 +69,12 @@ class Classic:
             return partitioned.map(lambda task: in_worker(work, shared.value, task)).collect()
         finally:
             shared.destroy()
+
+    def finished(self) -> int:
+        """How many tasks are done of those that are under way."""
+        tracker = self.context.statusTracker()
+        stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
 def spark(name: str, where: Where) -> Spark:

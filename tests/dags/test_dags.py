@@ -14,11 +14,23 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from tests.plugins.world import World
 from tests.support.paths import ROOT
+from tidemark.backfill.request import DEFAULTS, FIELDS
 from tidemark_airflow.ingest import dag_id
 
 INGEST = {"wait_and_plan": {"convert_and_publish"}, "convert_and_publish": set[str]()}
-BACKFILL = {"validate": {"plan", "convert"}, "plan": {"convert"}, "convert": set[str]()}
+BACKFILL = {
+    "validate": {"preview"},
+    "preview": {"compare", "approve"},
+    "compare": {"approve"},
+    "approve": {"convert", "result"},
+    "convert": {"result"},
+    "result": set[str](),
+}
 DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_retention", "retention")]
+# Of a topic there is its own beside these.
+ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_watch"]
+# Whose failures the watch tells of, each once and until it is mended; of the others a callback does.
+WATCHED = ("tidemark_ingest__", "tidemark_audit", "tidemark_watch")
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 
@@ -79,9 +91,7 @@ def parse_alone(world: World, folder: Path = ROOT / "dags") -> dict[str, Any]:
 def test_parsing_needs_no_network_no_connection_and_nothing_heavy_or_deprecated(world: World) -> None:
     found = parse_alone(world)
 
-    assert found["dags"] == sorted(
-        [*DAILY, "tidemark_backfill", "tidemark_ingest__kafka-1__clicks", "tidemark_ingest__kafka-1__orders"]
-    )
+    assert found["dags"] == sorted([*ALWAYS, "tidemark_ingest__kafka-1__clicks", "tidemark_ingest__kafka-1__orders"])
     assert (found["errors"], found["heavy"], found["deprecated"]) == ({}, [], [])
 
 
@@ -101,9 +111,7 @@ def test_a_thousand_topics_on_s3_parse_in_one_go(tmp_path: Path) -> None:
     sys.stdout.write(f"1,000 topics parsed in {found['seconds']:.1f} s\n")
 
     assert (found["errors"], found["deprecated"]) == ({}, [])
-    assert found["dags"] == sorted(
-        [*DAILY, "tidemark_backfill", *(f"tidemark_ingest__kafka-1__{name}" for name in names)]
-    )
+    assert found["dags"] == sorted([*ALWAYS, *(f"tidemark_ingest__kafka-1__{name}" for name in names)])
     # Airflow itself checks s3:// asset URIs by the amazon provider, which imports its client.
     assert set(found["heavy"]) <= {"boto3", "botocore"}
 
@@ -117,6 +125,7 @@ def test_the_task_graphs(bag: DagBag) -> None:
         "tidemark_ingest__kafka-1__orders": INGEST,
         "tidemark_ingest__kafka-1__clicks": INGEST,
         "tidemark_backfill": BACKFILL,
+        "tidemark_watch": {"observe": {"deliver"}, "deliver": set()},
         **{name: {name.removeprefix("tidemark_"): set()} for name in DAILY},
     }
 
@@ -131,7 +140,8 @@ def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
             assert task.owner == ("payments" if "ingest" in dag.tags else "tidemark")
             assert (task.retries or 0) >= 2
             assert task.retry_exponential_backoff
-            assert task.on_failure_callback
+            if not dag.dag_id.startswith(WATCHED):
+                assert task.on_failure_callback
 
 
 def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World) -> None:
@@ -154,10 +164,12 @@ def test_the_backfill_form(bag: DagBag) -> None:
     schemas = {name: dag.params.get_param(name).schema for name in dag.params}
 
     assert type(dag.timetable).__name__ == "NullTimetable"
-    assert schemas["topic"]["enum"] == ["kafka-1/clicks", "kafka-1/orders"]
+    assert set(schemas) == set(FIELDS)
+    assert schemas["topics"]["examples"] == ["kafka-1/clicks", "kafka-1/orders"]
+    assert schemas["topics"]["items"] == {"type": "string", "enum": ["kafka-1/clicks", "kafka-1/orders"]}
     assert schemas["from_date"]["format"] == schemas["to_date"]["format"] == "date"
-    assert schemas["dry_run"]["type"] == "boolean"
-    assert dag.params["dry_run"] is True
+    assert {name: dag.params[name] for name in DEFAULTS} == DEFAULTS
+    assert all(schema.get("title") for schema in schemas.values())
 
 
 def test_upkeep_is_of_the_day_before_one_task_a_topic(bag: DagBag) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.plugins.world import CLUSTER, DATE, GATE, World, entry
 from tests.support.airflow import AirflowStack
-from tests.support.airflow_client import AirflowApiError, Json
+from tests.support.airflow_client import Json
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tidemark.scan_status import ScanStatus
@@ -25,7 +25,6 @@ from tidemark_airflow.outbox import read_published
 DAILY = "daily_orders"
 ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
 CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
-BACKFILL = "tidemark_backfill"
 SECRET = "store-secret-of-this-test"
 
 
@@ -208,27 +207,6 @@ def test_what_holds_a_partition_back_starts_no_run(stack: AirflowStack, world: W
     wait_until(lambda: bool(read_published(lake).value.settled), timeout=60, what="the plan to be empty", interval=0.5)
     wait_until(lambda: is_waiting(stack, ORDERS, before - 1), timeout=60, what="orders to wait again", interval=0.5)
     assert len(runs(stack, ORDERS)) == before
-
-
-def test_a_backfill_is_a_dry_run_unless_told_otherwise(stack: AirflowStack) -> None:
-    form = {"topic": f"{CLUSTER}/orders", "from_date": DATE, "to_date": DATE}
-    stack.client.patch(f"/dags/{BACKFILL}", {"is_paused": False})
-    run = stack.client.post(f"/dags/{BACKFILL}/dagRuns", {"logical_date": None, "conf": form})["dag_run_id"]
-    path = f"/dags/{BACKFILL}/dagRuns/{run}"
-    wait_until(lambda: stack.client.get(path)["state"] == "success", timeout=60, what="the dry run", interval=0.5)
-
-    assert states(stack, BACKFILL, run) == {
-        "validate": "success",
-        "plan": "success",
-        "convert": "skipped",
-    }
-
-
-def test_the_backfill_form_refuses_what_its_schema_forbids(stack: AirflowStack) -> None:
-    stack.client.wait_for_dag(BACKFILL)
-    form = {"topic": f"{CLUSTER}/orders", "from_date": "2026-01-01", "to_date": "yesterday"}
-    with pytest.raises(AirflowApiError, match="yesterday"):
-        stack.client.post(f"/dags/{BACKFILL}/dagRuns", {"logical_date": None, "conf": form})
 
 
 def test_the_stores_secret_is_in_no_log(stack: AirflowStack) -> None:

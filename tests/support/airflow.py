@@ -102,8 +102,12 @@ class AirflowStack:
         return self
 
     def stop(self) -> None:
-        """Stop the api-server last: tasks that are ended report to it, and would try for a minute if it were gone."""
-        api_server, *others = self.processes
+        """Stop the api-server last: tasks that are ended report to it, and would try for a minute if it were gone.
+
+        The triggerer would give waiting triggers ten seconds, which have nothing to lose: it is killed.
+        """
+        api_server, *others, triggerer = self.processes
+        triggerer.kill()
         stop_all(others, timeout=60)
         stop_all([api_server], timeout=60)
 

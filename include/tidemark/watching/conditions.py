@@ -24,6 +24,9 @@ MOST_OF_A_TOPIC: Final = 1000
 PATIENCE: Final = timedelta(minutes=2)
 """What may be a hiccup of a store must last for so long."""
 
+ON_ITS_WAY: Final = timedelta(minutes=5)
+"""What was uploaded so recently may well be landed by the next run, however late it was uploaded."""
+
 _GAPS: Final = {
     "deleted_before_upload": "retention on the broker removed the segments before the agent had uploaded them",
     "unclean_election": "a replica became leader that did not have all of the log (unclean leader election)",
@@ -89,16 +92,22 @@ def stuck(
 
 
 def late(
-    topic: TopicSettings, health: TopicHealth, now: datetime, scanned_at: datetime | None = None
+    topic: TopicSettings,
+    health: TopicHealth,
+    uploaded: Iterable[Mark],
+    now: datetime,
+    scanned_at: datetime | None = None,
 ) -> Iterator[Condition]:
     """That the table is behind what could be landed, unless a gap or the agent is why; never of an idle topic.
 
-    ``scanned_at`` is when the triggerer last told of its scan.
+    ``uploaded`` are the marks of what is uploaded and not landed: what has only just come is on its way. ``scanned_at``
+    is when the triggerer last told of its scan.
     """
+    landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.freshness)}
     waiting = [
         one
         for one in health.partitions
-        if one.waits_since is not None and (one.watermark or 0) > (one.landed or 0) and not _is_at_gap(one)
+        if one.waits_since is not None and (one.incarnation, one.partition) in landing and not _is_at_gap(one)
     ]
     oldest = min(waiting, key=lambda one: one.waits_since or now, default=None)
     if oldest is None or oldest.waits_since is None or now - oldest.waits_since <= topic.freshness:

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import AwareDatetime, Field
 
 from tidemark.health import Mark
+from tidemark.overview import TopicSummary
 from tidemark.stored import Part, StoredObject
 
 MOST_SAMPLES: Final = 120
@@ -27,20 +28,24 @@ class Sample(Part):
 
 
 class TopicSighting(Part):
-    """One topic. ``marks`` are what waits to be landed, ``rotated`` what waits to be uploaded.
+    """One topic.
 
+    ``marks`` are what could be landed and is not, ``uploaded`` what of it is uploaded, ``rotated`` what waits to be.
     ``samples`` are of the runs up to ledger ``n``, as old as the quarantine's rate looks back. ``quiet`` identifies the
     ledger and the watermarks with which nothing was wrong or waiting: as long as they are the same, there is no need to
     read the ledger. ``read_at`` is when it was read last. ``passed`` is the ETag of a verdict without a failure.
+    ``summary`` is how the topic was when its ledger was read.
     """
 
     marks: tuple[Mark, ...] = ()
+    uploaded: tuple[Mark, ...] = ()
     rotated: tuple[Mark, ...] = ()
     samples: tuple[Sample, ...] = ()
     n: int | None = None
     quiet: str = ""
     read_at: AwareDatetime | None = None
     passed: str = ""
+    summary: TopicSummary | None = None
 
 
 def latest(samples: Iterable[Sample], since: datetime) -> tuple[Sample, ...]:

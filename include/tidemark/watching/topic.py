@@ -13,6 +13,7 @@ from tidemark.errors import TidemarkError
 from tidemark.health import Mark, TopicHealth, marked, topic_health
 from tidemark.incidents import Condition, IncidentKind, Unknown
 from tidemark.ledger import Ledger
+from tidemark.overview import TopicSummary
 from tidemark.table import Lake, committed_ledger
 from tidemark.watching import conditions
 from tidemark.watching.runs import samples_of
@@ -75,6 +76,13 @@ def _rotated(led: Mapping[int, Led], before: tuple[Mark, ...], now: datetime) ->
     return tuple(marked(goals, uploaded, before, now))
 
 
+def _uploaded(led: Mapping[int, Led], ledger: Ledger, before: tuple[Mark, ...], now: datetime) -> tuple[Mark, ...]:
+    """What is uploaded and not landed."""
+    goals = {(one.entry.incarnation, one.entry.partition): one.entry.next_offset for one in led.values()}
+    landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
+    return tuple(marked(goals, landed, before, now))
+
+
 def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
     """What the ledger says, against the watermarks and by itself."""
     found: list[Condition] = []
@@ -83,17 +91,24 @@ def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) ->
         digest = _digest(around)
         if old or digest != before.quiet:
             read, exact = _read(lake, around, before, now, exact=old or not around.committed)
-            found = [*conditions.gaps(read.health), *conditions.late(lake.topic, read.health, now, around.scanned_at)]
+            uploaded = _uploaded(around.led, read.ledger, before.uploaded, now)
+            found = [*conditions.gaps(read.health)]
+            found += conditions.late(lake.topic, read.health, uploaded, now, around.scanned_at)
             quiet = not read.health.marks and not any(one.gaps for one in read.health.partitions)
             new = samples_of(lake, read.ledger, before.n)
             update = {
                 "marks": read.health.marks,
+                "uploaded": uploaded,
                 "samples": (*(() if new.mended else before.samples), *new.samples),
                 "n": read.ledger.n,
                 "quiet": digest if quiet else "",
                 "read_at": now if exact else before.read_at,
+                "summary": TopicSummary.of(read.health, lake.topic, now),
             }
             before = before.model_copy(update=update)
+        elif before.summary is not None:
+            ends = (one.entry.log_end_offset for one in around.led.values())
+            before = before.model_copy(update={"summary": before.summary.with_log_ends(ends)})
     samples = latest(before.samples, now - lake.topic.quarantine.over)
     found += conditions.quarantine(lake.topic, samples, now)
     return found, before.model_copy(update={"samples": samples})

@@ -1,0 +1,7 @@
+"""The Airflow DAG that looks after the deployment and tells people."""
+
+from __future__ import annotations
+
+from tidemark_airflow.watch import watch_dag
+
+dag = watch_dag()

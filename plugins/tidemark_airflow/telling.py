@@ -1,0 +1,64 @@
+"""A message as notifiers tell it: for people with links into Airflow, for programs as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from airflow.configuration import conf
+
+from tidemark_airflow.alerts import News
+
+if TYPE_CHECKING:
+    from tidemark.incidents import Incident
+    from tidemark.watching.messages import Message
+
+_MOST_LISTED: Final = 100
+_SHOWN: Final = {
+    *("key", "kind", "cluster", "topic", "partition", "start", "end", "offsets", "since", "closed_at"),
+    *("title", "text", "likely", "mend"),
+}
+
+
+def news_of(message: Message) -> News:
+    """What notifiers get."""
+    from tidemark.watching.messages import subject, text
+
+    link = link_of(message)
+    words = text(message, [link] if link else [])
+    first = message.incidents[0]
+    body: dict[str, Any] = {
+        "source": "tidemark",
+        "id": _id(message),
+        "key": message.key,
+        "status": message.status,
+        "kind": first.kind,
+        "cluster": first.cluster,
+        "open": message.open,
+        "subject": subject(message),
+        "text": words,
+        "link": link,
+        "incidents": [_dumped(one) for one in message.incidents[:_MOST_LISTED]],
+        "more": max(0, len(message.incidents) - _MOST_LISTED),
+    }
+    return News(subject(message), words, message.key, message.status, body)
+
+
+def link_of(message: Message) -> str:
+    """The continuity page: of the topic, if the message is about one."""
+    base = str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    topics = {(one.cluster, one.topic) for one in message.incidents}
+    [cluster, topic] = next(iter(topics)) if len(topics) == 1 else (None, None)
+    query = f"?topic={quote(f'{cluster}/{topic}', safe='')}" if topic else ""
+    return f"{base}/tidemark/{query}" if base else ""
+
+
+def _dumped(one: Incident) -> dict[str, Any]:
+    return {**one.model_dump(mode="json", include=_SHOWN), "open": one.open}
+
+
+def _id(message: Message) -> str:
+    """The same for the same news, so that a receiver can tell a repetition."""
+    lines = [f"{one.key} {one.opened_at} {one.revision}" for one in message.incidents]
+    return hashlib.sha256("\n".join([message.key, *lines]).encode()).hexdigest()[:16]

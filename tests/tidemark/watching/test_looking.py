@@ -1,0 +1,284 @@
+"""A look at a deployment in a directory: what it finds, what it reads for that, and what it must not hide."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
+from tidemark.audits import AuditReport, Finding, Verdict
+from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.incidents import Incident
+from tidemark.ledger import Ledger
+from tidemark.scan_status import ScanStatus
+from tidemark.store.local import LocalStore
+from tidemark.stored import utc_now
+from tidemark.table import Lake
+from tidemark.watching.looking import Look, look
+from tidemark.watching.recording import read_incidents, read_sightings, record, watch
+
+NOW = utc_now()
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "world", "orders", "clicks")
+
+
+def looked(world: World, minute: int = 0) -> list[Incident]:
+    """The open incidents after a look."""
+    found = watch(world.deployment, CLUSTER, NOW + minute * MINUTE)
+    return [one for one in found.incidents if one.open]
+
+
+def keys(world: World, minute: int = 0) -> list[str]:
+    return [one.key for one in looked(world, minute)]
+
+
+def copy(lake: Lake, ledger: Ledger) -> None:
+    """What the driver leaves after a commit."""
+    lake.store.put(lake.keys.deployment.committed_ledger(lake.topic.topic), ledger.to_bytes())
+
+
+def landed(world: World, topic: str = "orders", end: int = 100, **of: Any) -> Ledger:
+    lake = world.lake(topic)
+    ledger = commit(lake, state(0, end, **of))
+    copy(lake, ledger)
+    return ledger
+
+
+class Requests:
+    """Counts what a look asks of the store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        self.gets: list[str] = []
+        get, listed, put = LocalStore.get, LocalStore.list, LocalStore.put
+
+        def counted_get(store: LocalStore, key: str, **of: Any) -> Any:
+            self.counts["get"] += 1
+            self.gets.append(key)
+            return get(store, key, **of)
+
+        def counted_list(store: LocalStore, prefix: str, **of: Any) -> Iterator[Any]:
+            self.counts["list"] += 1
+            return listed(store, prefix, **of)
+
+        def counted_put(store: LocalStore, *arguments: Any, **of: Any) -> str:
+            self.counts["put"] += 1
+            return put(store, *arguments, **of)
+
+        monkeypatch.setattr(LocalStore, "get", counted_get)
+        monkeypatch.setattr(LocalStore, "list", counted_list)
+        monkeypatch.setattr(LocalStore, "put", counted_put)
+
+    def clear(self) -> None:
+        self.counts.clear()
+        self.gets.clear()
+
+
+def test_an_idle_deployment_raises_nothing_however_long(world: World) -> None:
+    landed(world)
+    world.put_index(entry("orders", 0, 100))
+    for minute in (0, 1, 2, 60, 61, 600):
+        world.put_index(entry("orders", 0, 100))
+        found = look(world.deployment, CLUSTER, read_sightings(world.deployment, CLUSTER), utc_now() + minute * MINUTE)
+        assert [one for one in found.conditions if one.kind != "agent_gone"] == []
+
+
+def test_a_gap_of_the_agent_opens_and_closes_by_itself(world: World) -> None:
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    assert keys(world) == ["gap/kafka-1/orders/0-0/100"]
+    world.put_index(entry("orders", 0, 200))
+    assert keys(world, 1) == []
+
+
+def test_a_gap_that_only_the_ledger_knows_stays_until_a_run_passes_it(world: World) -> None:
+    landed(world, gaps=[gap(100, 150)])
+    world.put_index(entry("orders", 0, 200))
+    assert keys(world) == keys(world, 1) == ["gap/kafka-1/orders/0-0/100"]
+    landed(world, end=200)
+    assert keys(world, 2) == []
+
+
+def test_a_topic_is_late_by_the_tables_own_log_and_never_by_a_copy(world: World) -> None:
+    old = landed(world, end=50)
+    world.put_index(entry("orders", 0, 100))
+    assert keys(world) == []
+    landed(world, end=100)
+    copy(world.lake(), old)  # a driver that was killed after its commit leaves the last one's
+    assert keys(world, 20) == ["agent_gone/kafka-1/1"]
+    world.put_index(entry("orders", 0, 300))
+    look_again = [one for minute in (21, 40) for one in keys(world, minute)]
+    assert "late/kafka-1/orders" in look_again
+
+
+def test_a_rotated_segment_that_is_not_uploaded_is_stuck(world: World) -> None:
+    landed(world)
+    held = entry("orders", 0, 100).model_copy(update={"active_base_offset": 200, "log_end_offset": 300})
+
+    def at(minute: int, one: Any) -> list[str]:
+        world.put_index(one)
+        found = look(world.deployment, CLUSTER, read_sightings(world.deployment, CLUSTER), datetime_of(minute))
+        record(world.deployment, CLUSTER, found)
+        return [item.key for item in found.conditions if item.kind != "agent_gone"]
+
+    def datetime_of(minute: int) -> datetime:
+        return utc_now() + minute * MINUTE
+
+    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "2h"}})
+    assert at(0, held) == []
+    assert at(16, held) == ["stuck/kafka-1/orders/0-0"]
+    assert at(17, entry("orders", 0, 200).model_copy(update={"active_base_offset": 200})) == []
+
+
+def _topics(world: World) -> dict[str, Any]:
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load(world.topics_file.read_text())
+    return found
+
+
+def test_refused_records_are_counted_by_the_evidence_of_new_runs(world: World) -> None:
+    world.put_index(entry("orders", 0, 100))
+    lake = world.lake()
+    attempts = iter(range(1, 10))
+
+    def run(landed_rows: int, refused: int, kind: str = "ingest") -> None:
+        attempt = next(attempts)
+        rows = [
+            EvidenceRow(0, 0, 0, count, name, count, file=f"{attempt}-{name}")
+            for name, count in (("landed", landed_rows), ("quarantined", refused))
+            if count
+        ]
+        body = to_parquet(rows, configuration="c", code="c", attempt=attempt)
+        lake.store.put(evidence_key(lake, attempt), body)
+        ledger = commit(lake, state(0, 100), attempt=attempt, kind=kind)
+        copy(lake, ledger)
+
+    run(1000, 0)
+    assert keys(world) == []
+    run(1000, 0)
+    run(990, 10)
+    [found] = looked(world, 1)
+    assert (found.key, found.offsets) == ("quarantine/kafka-1/orders", 10)
+    run(10, 0, kind="replay")
+    assert keys(world, 2) == []
+
+
+def test_a_failed_audit_by_its_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys_of = world.lake().keys.deployment
+    verdict = Verdict(cluster=CLUSTER, topic="orders", audited_at=NOW)
+    report = AuditReport(
+        cluster=CLUSTER,
+        topic="orders",
+        table="orders",
+        ledger_n=1,
+        started_at=NOW,
+        seconds=1,
+        bytes_read=1,
+        dates=(DATE,),
+    )
+    failed = report.model_copy(update={"findings": (Finding(kind="stray_rows", dt=DATE, detail="two"),)})
+    world.lake().store.put(keys_of.verdict("orders"), verdict.after(failed, "url").to_bytes())
+    assert keys(world) == [f"audit/kafka-1/orders/{DATE}"]
+    world.lake().store.put(keys_of.verdict("orders"), verdict.after(report, "url").to_bytes())
+    assert keys(world, 1) == []
+    requests = Requests(monkeypatch)
+    assert keys(world, 2) == []
+    assert keys_of.verdict("orders") not in requests.gets
+
+
+def test_a_silent_agent_is_gone_until_it_writes_again(world: World) -> None:
+    world.put_index(entry("orders", 0, 100), broker=4)
+    landed(world)
+    assert keys(world, 2) == []
+    assert keys(world, 4) == ["agent_gone/kafka-1/4"]
+    world.put_index(entry("orders", 0, 100, epoch=1), broker=5)
+    assert keys(world, 5) == ["agent_gone/kafka-1/5"]  # who leads it now, and is as silent
+    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "1h"}})
+    assert keys(world, 6) == []
+
+
+def test_a_scan_that_fails_for_a_while(world: World) -> None:
+    key, store = world.lake().keys.deployment.scan, world.lake().store
+    failing = ScanStatus(cluster=CLUSTER, at=NOW, failing_since=NOW, error="AccessDenied", failures=3)
+    store.put(key, failing.to_bytes())
+    assert keys(world) == []
+    [found] = looked(world, 2)
+    assert (found.kind, "AccessDenied" in found.text) == ("scan", True)
+    store.put(key, failing.model_copy(update={"failing_since": None}).to_bytes())
+    assert keys(world, 3) == []
+
+
+def test_what_cannot_be_read_is_told_of_and_hides_nothing_else(world: World) -> None:
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]), entry("clicks", 0, 7, gaps=[gap(7, 9)]))
+    assert len(keys(world)) == 2
+    lake = world.lake("orders")
+    ledger = landed(world, gaps=[gap(100, 150)])
+    lake.store.put(lake.keys.ledger(ledger.n, ledger.attempt), b"{}")
+    lake.store.put(lake.keys.deployment.committed_ledger("orders"), b"{}")
+    assert keys(world, 1) == ["gap/kafka-1/clicks/0-0/7", "gap/kafka-1/orders/0-0/100"]
+    found = looked(world, 3)
+    assert [one.key for one in found if one.kind == "unreadable"] == ["unreadable/kafka-1/orders"]
+    assert {"gap/kafka-1/clicks/0-0/7", "gap/kafka-1/orders/0-0/100"} < {one.key for one in found}
+
+
+def test_an_index_that_does_not_parse_closes_nothing(world: World) -> None:
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    assert keys(world) == ["gap/kafka-1/orders/0-0/100"]
+    world.raw.put(world.control.index(1), b"not an index")
+    assert keys(world, 1) == ["gap/kafka-1/orders/0-0/100"]
+    assert [one.kind for one in looked(world, 4)] == ["gap", "unreadable"]
+
+
+def test_an_idle_topic_costs_no_request_and_an_active_one_a_single_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("orders", "clicks"):
+        landed(world, topic)
+    world.put_index(entry("orders", 0, 100), entry("clicks", 0, 100))
+    look_once = keys(world)
+    requests = Requests(monkeypatch)
+    assert (look_once, keys(world, 1)) == ([], [])
+    # The index, the scan's status, sightings and incidents; indexes, copies and verdicts listed; two objects written.
+    assert requests.counts == {"get": 4, "list": 3, "put": 2}
+    landed(world, "clicks", 200)
+    world.put_index(entry("orders", 0, 100), entry("clicks", 0, 200))
+    requests.clear()
+    assert keys(world, 2) == []
+    assert [key for key in requests.gets if "_committed" in key] == ["_tidemark/_committed/kafka-1/clicks.json"]
+
+
+def test_two_who_look_at_once_make_one_incident(world: World) -> None:
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    found = [look(world.deployment, CLUSTER, read_sightings(world.deployment, CLUSTER), utc_now()) for _ in range(8)]
+    barrier = threading.Barrier(len(found))
+
+    def write(one: Look) -> None:
+        barrier.wait()
+        record(world.deployment, CLUSTER, one)
+
+    threads = [threading.Thread(target=write, args=(one,)) for one in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [incident] = read_incidents(world.deployment, CLUSTER).incidents.incidents
+    assert incident.revision == 1
+
+
+def test_an_older_look_changes_nothing(world: World) -> None:
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    early = look(world.deployment, CLUSTER, read_sightings(world.deployment, CLUSTER), NOW)
+    world.put_index(entry("orders", 0, 100))
+    assert keys(world, 1) == []
+    record(world.deployment, CLUSTER, early)
+    assert read_incidents(world.deployment, CLUSTER).incidents.incidents == ()
