@@ -109,7 +109,7 @@ test: env lint jars browser ## Environments, lint, types and all tests but the l
 	@echo "== tests"
 	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	@echo "== tests with Airflow"
-	@$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags
+	@$(AIRFLOW) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) tests/plugins tests/dags
 
 test-full: export TIDEMARK_FULL = 1
 test-full: test ## All tests, the long ones too

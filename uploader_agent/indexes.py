@@ -146,6 +146,7 @@ class Indexes:
             next_offset=partition.next_offset,
             uploaded_end=partition.uploaded_end,
             provisional=partition.provisional,
+            bytes_per_offset=partition.bytes_per_offset,
             log_end_offset=offsets.log_end_offset or offsets.high_watermark,
             high_watermark=offsets.high_watermark,
             active_base_offset=span.base_offset,

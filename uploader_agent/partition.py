@@ -238,6 +238,12 @@ class LedPartition:
         with self._lock:
             return self._remote.provisional
 
+    @property
+    def bytes_per_offset(self) -> float | None:
+        """How many bytes an offset takes in the newest stored segment; None if that is not known."""
+        with self._lock:
+            return self._remote.bytes_per_offset
+
     def learn(self) -> None:
         """Find out what the store has, unless that is known."""
         if self._place is None:

@@ -71,11 +71,13 @@ class RemoteState:
     """The ``.log`` objects that are not those of their manifests: an agent died while it replaced them."""
     below: Intervals = field(default_factory=Intervals)
     """What the watermark vouches for, on this leader's lineage."""
+    bytes_per_offset: float | None = None
+    """Of the newest segment that was seen in the store."""
 
     @classmethod
     def settled(cls, entry: IndexEntry, broker: int) -> RemoteState:
         """What this broker's watermark index vouches for: everything up to its uploaded end, under its leadership."""
-        state = cls(broker, below=Intervals([(0, entry.uploaded_end)]))
+        state = cls(broker, below=Intervals([(0, entry.uploaded_end)]), bytes_per_offset=entry.bytes_per_offset)
         if entry.provisional is not None:
             base, end = entry.provisional, entry.uploaded_end
             state.segments[base] = StoredSegment(base, end, end, "provisional", broker, (), None, Lineage())
@@ -133,6 +135,8 @@ class RemoteState:
     def add(self, found: StoredManifest, lineage: Lineage) -> None:
         """A manifest is in the store."""
         segment = StoredSegment.of(found.manifest, lineage)
+        if segment.base_offset >= max(self.segments, default=0):
+            self.bytes_per_offset = _bytes_per_offset(found.manifest) or self.bytes_per_offset
         self.segments[segment.base_offset] = segment
         self.read[segment.base_offset] = found.etag
         if segment.log_etag is not None:
@@ -147,6 +151,14 @@ class RemoteState:
             if self.segments[base].next_offset <= stored.base_offset and self.segments[base].state == "whole":
                 del self.segments[base]
                 self.logs.discard(base)
+
+
+def _bytes_per_offset(manifest: SegmentManifest) -> float | None:
+    """How large its offsets are, to the thousandth; None where it has no readable byte."""
+    log = manifest.objects.get(file_name(manifest.base_offset, "log"))
+    if log is None or not log.size or manifest.next_offset == manifest.base_offset:
+        return None
+    return round(log.size / (manifest.next_offset - manifest.base_offset), 3)
 
 
 def load(

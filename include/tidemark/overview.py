@@ -17,8 +17,8 @@ from pydantic import AwareDatetime, Field
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.health import TopicHealth
 from tidemark.layout import DeploymentKeys
-from tidemark.stored import Part, StoredObject
 from tidemark.store import Store
+from tidemark.stored import Part, StoredObject
 from tidemark.topics import TopicSettings
 
 SAMPLE_EVERY: Final = timedelta(minutes=5)
@@ -32,7 +32,9 @@ STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
 
 
 class TopicSummary(Part):
-    """One topic. ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
+    """One topic.
+
+    ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
     offsets; ``held`` are partitions.
 
     ``final_to`` is the newest date that is closed, ``incomplete`` how many dates closed without all that was known.

@@ -13,6 +13,7 @@ task may be killed and run again.
 * :mod:`tidemark_airflow.backoff`     how long it waits after failed runs
 * :mod:`tidemark_airflow.spark`       spark-submit, never by accident on YARN
 * :mod:`tidemark_airflow.publishing`  asset events of what has landed and what has closed
+* :mod:`tidemark_airflow.extra_links`  the buttons on a task's page
 * :mod:`tidemark_airflow.outbox`      what of the ledger has been published
 * :mod:`tidemark_airflow.alerts`      how a person is told
 * :mod:`tidemark_airflow.tasks`       what the tasks of all DAGs share

@@ -25,6 +25,9 @@ _AT_A_TIME: Final = 2
 _RETRIES: Final = 2
 """Fewer than other tasks have: what an audit finds it finds again."""
 
+_TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": None}}
+"""A failed audit is an incident, which is told of once."""
+
 _START: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -135,7 +138,7 @@ def daily_dags(deployment: Deployment) -> Iterator[DAG]:
             start_date=_START,
             catchup=False,
             max_active_runs=1,
-            default_args={**tasks.DEFAULT_ARGS, "owner": "tidemark"},
+            default_args={**tasks.DEFAULT_ARGS, "owner": "tidemark", **_TELLS.get(upkeep.name, {})},
             tags=["tidemark", "upkeep"],
             description=upkeep.does,
             doc_md=f"{upkeep.does}\n\n{__doc__}",

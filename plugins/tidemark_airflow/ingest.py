@@ -37,7 +37,8 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         catchup=False,
         # Airflow would pause the DAG for good: the first task waits longer after each failed run instead.
         max_consecutive_failed_dag_runs=0,
-        default_args={**tasks.DEFAULT_ARGS, "owner": topic.owner},
+        # One incident tells of a topic that is late, however many runs fail meanwhile.
+        default_args={**tasks.DEFAULT_ARGS, "owner": topic.owner, "on_failure_callback": None},
         tags=["tidemark", "ingest", f"cluster:{topic.cluster}"[:100]],
         dag_display_name=f"ingest {topic.cluster}/{topic.topic}"[:250],
         description=f"{topic.cluster}/{topic.topic} to table {topic.table}",

@@ -11,7 +11,7 @@ PREFIX = "/tidemark"
 
 
 def base_url() -> str:
-    """Airflow's own address as people reach it (``[api] base_url``), without a slash at the end; empty if it is not set."""
+    """Airflow's address as people reach it (``[api] base_url``), without a slash at the end; empty if it is not set."""
     return conf.get("api", "base_url", fallback="").rstrip("/")
 
 

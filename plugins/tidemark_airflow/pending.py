@@ -47,14 +47,47 @@ class Event(Part):
     reason: str = ""
 
 
+class Mark(NamedTuple):
+    """What a watcher needs of a watermark index's entry; see there."""
+
+    topic: str
+    partition: int
+    incarnation: int
+    leader_epoch: int
+    next_offset: int
+    bytes_per_offset: float | None
+    observed_at: datetime
+
+
+Row = tuple[str, int, int, int, int, float | None, datetime]
+"""A :class:`Mark` as a plain tuple, of which many can be kept.
+
+Python's garbage collector leaves plain tuples of plain values alone. Half a million named ones it would look through
+over and over, and stop the triggerer's event loop for half a second each time.
+"""
+
+
+def row_of(entry: IndexEntry) -> Row:
+    """What is kept of ``entry``."""
+    return (
+        entry.topic,
+        entry.partition,
+        entry.incarnation,
+        entry.leader_epoch,
+        entry.next_offset,
+        entry.bytes_per_offset,
+        entry.observed_at,
+    )
+
+
 class Ahead(NamedTuple):
-    """Of a topic's index entries, those that are not where the ledger is.
+    """Of a topic's marks, those that are not where the ledger is.
 
     ``digest`` is their identity, ``bytes`` an estimate of what can be read of them, and ``moved`` says whether an
     offset differs, and not the leader alone.
     """
 
-    entries: tuple[IndexEntry, ...]
+    marks: tuple[Mark, ...]
     digest: str
     bytes: int
     moved: bool
@@ -99,29 +132,29 @@ class Baseline(Part):
             look_again_at=look_again_at(topic, ledger, now),
         )
 
-    def ahead(self, entries: Iterable[IndexEntry]) -> Ahead:
-        """Which entries differ from the ledger; also one that is behind it, as after an unclean election.
+    def ahead(self, rows: Iterable[Row]) -> Ahead:
+        """Which marks differ from the ledger; also one that is behind it, as after an unclean election.
 
         One that ends at the same offset under a later leader differs as well: a new branch may have come exactly as
         far as the old one had.
         """
         found = sorted(
-            ((one, landed) for one in entries if self._differs(one, landed := self._landed(one))),
+            ((one, landed) for one in map(Mark._make, rows) if self._differs(one, landed := self._landed(one))),
             key=lambda pair: pair[0].partition,
         )
         lines = [f"{one.incarnation}-{one.partition} {one.leader_epoch} {one.next_offset}" for one, _ in found]
         return Ahead(
-            entries=tuple(one for one, _ in found),
+            marks=tuple(one for one, _ in found),
             digest=hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else "",
             bytes=round(sum(_bytes(one, landed or _NOTHING) for one, landed in found)),
             moved=any(landed is None or one.next_offset != landed.next_offset for one, landed in found),
         )
 
-    def _landed(self, entry: IndexEntry) -> Landed | None:
-        return self.landed.get(f"{entry.incarnation}-{entry.partition}")
+    def _landed(self, mark: Mark) -> Landed | None:
+        return self.landed.get(f"{mark.incarnation}-{mark.partition}")
 
-    def _differs(self, entry: IndexEntry, landed: Landed | None) -> bool:
-        return landed is None or entry.next_offset != landed.next_offset or entry.leader_epoch > landed.leader_epoch
+    def _differs(self, mark: Mark, landed: Landed | None) -> bool:
+        return landed is None or mark.next_offset != landed.next_offset or mark.leader_epoch > landed.leader_epoch
 
 
 def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> datetime:
@@ -136,39 +169,39 @@ def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> dateti
     return min([*times, now + LOOK_AGAIN_AFTER])
 
 
-def _bytes(entry: IndexEntry, landed: Landed) -> float:
-    """What is uploaded of ``entry`` and not landed; 0 where its agent does not say how large its offsets are."""
-    return max(0, entry.next_offset - landed.next_offset) * (entry.bytes_per_offset or 0.0)
+def _bytes(mark: Mark, landed: Landed) -> float:
+    """What is uploaded of the partition and not landed; 0 where its agent does not say how large its offsets are."""
+    return max(0, mark.next_offset - landed.next_offset) * (mark.bytes_per_offset or 0.0)
 
 
 class Watch:
-    """Judges one topic's entries, time after time."""
+    """Judges one topic's marks, time after time."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
         self._since: datetime | None = None
-        self._judged: tuple[Sequence[IndexEntry], Ahead] | None = None
+        self._judged: tuple[Sequence[Row], Ahead] | None = None
 
-    def judge(self, entries: Sequence[IndexEntry], now: datetime) -> Event | None:
+    def judge(self, rows: Sequence[Row], now: datetime) -> Event | None:
         """The event that ends the waiting, or None.
 
         The batch window's age is counted from when something ahead was first seen here, or observed by the broker if
-        that was earlier: a restart of the triggerer does not start the window anew. The same sequence of entries is
+        that was earlier: a restart of the triggerer does not start the window anew. The same sequence of rows is
         looked through only once.
         """
-        if self._judged is None or self._judged[0] is not entries:
-            self._judged = entries, self._baseline.ahead(entries)
+        if self._judged is None or self._judged[0] is not rows:
+            self._judged = rows, self._baseline.ahead(rows)
         ahead = self._judged[1]
         if not self._is_due(ahead, now):
             return None
-        return Event(status="advanced", settles=ahead.digest, partitions=len(ahead.entries), bytes=ahead.bytes)
+        return Event(status="advanced", settles=ahead.digest, partitions=len(ahead.marks), bytes=ahead.bytes)
 
     def _is_due(self, ahead: Ahead, now: datetime) -> bool:
-        if not ahead.entries or self._is_settled(ahead, now):
+        if not ahead.marks or self._is_settled(ahead, now):
             self._since = None
             return False
         if self._since is None:
-            self._since = min(now, *(one.observed_at for one in ahead.entries))
+            self._since = min(now, *(one.observed_at for one in ahead.marks))
         return ahead.bytes >= self._baseline.size or now - self._since >= self._baseline.age
 
     def _is_settled(self, ahead: Ahead, now: datetime) -> bool:

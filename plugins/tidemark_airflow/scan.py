@@ -1,61 +1,87 @@
 """The brokers' watermark indexes of one cluster: listed often, read only where they changed.
 
 Runs in a thread of the triggerer, once for all topics. A store that does not answer is remembered and tried again;
-what was read before stays valid meanwhile, since a watermark only ever says what is there already.
+what was read before stays valid meanwhile, since a watermark only ever says what is there already. How it fares is
+written where people see it, as :class:`tidemark.scan_status.ScanStatus`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.layout import ControlKeys
+from tidemark.scan_status import ScanStatus
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.stored import Part, utc_now
-from tidemark.topics import Deployment, TopicSettings
-from tidemark.watermark_index import IndexEntry, WatermarkIndex, merge
+from tidemark.topics import Deployment
+from tidemark.watermark_index import WatermarkIndex
+from tidemark_airflow.pending import Row, row_of
 
 _READERS = 8
+_AT_ONCE = 64
 _LONGEST_PAUSE = 60.0
+_REPORT_EVERY = timedelta(minutes=1)
 
 log = logging.getLogger(__name__)
 
 
 class Source(Part):
-    """Where a topic's indexes lie, as (store, folder), and how often to look; equal sources share one scan."""
+    """Where a cluster's indexes lie, how often to look, and where to write how it went; equal ones share one scan.
 
-    places: tuple[tuple[str, str], ...]
+    Those in the deployment's default bucket name all partitions, wherever their segments lie.
+    """
+
+    cluster: str
+    store: str
+    folder: str
+    lake: str
+    status: str
     options: StoreOptions
     seconds: float
 
     @classmethod
-    def of(cls, deployment: Deployment, topic: TopicSettings, seconds: float) -> Source:
-        """The indexes of the topic's cluster: in the default bucket, and in the topic's own if it has one."""
-        resolver = resolver_of(deployment.raw)
-        endpoints = resolver.default(), resolver.resolve(topic.cluster, topic.topic, 0)
-        places = {(one.store, ControlKeys(one.prefix, topic.cluster).indexes) for one in endpoints}
-        return cls(places=tuple(sorted(places)), options=deployment.store, seconds=seconds)
-
-
-class At(NamedTuple):
-    """One index object."""
-
-    store: str
-    key: str
+    def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:
+        """That of ``cluster``."""
+        default = resolver_of(deployment.raw).default()
+        return cls(
+            cluster=cluster,
+            store=default.store,
+            folder=ControlKeys(default.prefix, cluster).indexes,
+            lake=deployment.lake_store,
+            status=deployment.deployment_keys(cluster).scan,
+            options=deployment.store,
+            seconds=seconds,
+        )
 
 
 class Scan(NamedTuple):
-    """The entries that count, by topic; since when and why the store has not been readable, if so."""
+    """The rows that count, by topic; since when and why the store has not been readable, if so.
 
-    topics: Mapping[str, Sequence[IndexEntry]]
+    A topic's sequence is the same object as in the scan before unless an index that names it has changed.
+    """
+
+    topics: Mapping[str, Sequence[Row]]
     failing_since: datetime | None = None
     failure: str = ""
+
+
+class _Index(NamedTuple):
+    """What is kept of a broker's index; no row of one that never parsed."""
+
+    etag: str
+    rows: Sequence[Row] = ()
+
+    @property
+    def topics(self) -> set[str]:
+        """All that it names."""
+        return {row[0] for row in self.rows}
 
 
 class IndexScanner:
@@ -64,10 +90,13 @@ class IndexScanner:
     def __init__(self, source: Source, open_one: Callable[[str, StoreOptions], Store] = open_store) -> None:
         """Opens the stores, which imports their client: not on an event loop."""
         self._source = source
-        self._stores = {url: open_one(url, source.options) for url, _ in source.places}
-        self._known: dict[At, tuple[str, WatermarkIndex | None]] = {}
+        self._store = open_one(source.store, source.options)
+        self._lake = open_one(source.lake, source.options)
+        self._known: dict[str, _Index] = {}
         self._last = Scan({})
         self._failures = 0
+        self._read = 0
+        self._reported: ScanStatus | None = None
 
     @property
     def pause(self) -> float:
@@ -77,46 +106,85 @@ class IndexScanner:
 
     def scan(self) -> Scan:
         """The indexes as they are now; a store that fails is logged and told of in the scan, never raised."""
+        began = time.monotonic()
+        self._read = 0
         try:
             changed = self._read_changes()
         except (TidemarkError, OSError) as error:
             self._failures += 1
-            log.warning("%s: not read, %d times in a row", self._source.places, self._failures, exc_info=True)
+            log.warning("%s: not read, %d times in a row", self._source.folder, self._failures, exc_info=True)
             self._last = Scan(self._last.topics, self._last.failing_since or utc_now(), str(error))
-            return self._last
-        self._failures = 0
-        if changed or self._last.failing_since:
-            self._last = Scan(self._by_topic())
+        else:
+            self._failures = 0
+            if changed or self._last.failing_since:
+                self._last = Scan({**self._last.topics, **self._merged(changed)})
+        self._report(time.monotonic() - began)
         return self._last
 
-    def _read_changes(self) -> bool:
-        listed = {
-            At(url, info.key): info.etag
-            for url, folder in self._source.places
-            for info in self._stores[url].list(folder)
-            if info.key.endswith(".json")
-        }
-        stale = [at for at, etag in listed.items() if self._known.get(at, ("", None))[0] != etag]
-        gone = self._known.keys() - listed.keys()
-        for at in gone:
-            del self._known[at]
+    def _read_changes(self) -> set[str]:
+        """The topics of the indexes that were read, or are gone."""
+        source = self._source
+        listed = {info.key: info.etag for info in self._store.list(source.folder) if info.key.endswith(".json")}
+        stale = [key for key, etag in listed.items() if key not in self._known or self._known[key].etag != etag]
+        changed: set[str] = set()
+        for key in self._known.keys() - listed.keys():
+            changed.update(self._known.pop(key).topics)
+        # Fetching takes time, parsing takes the interpreter: one thread parses, so that the event loop gets its turn.
         with ThreadPoolExecutor(_READERS) as readers:
-            for at, index in zip(stale, readers.map(self._read, stale), strict=True):
-                self._known[at] = listed[at], index
-        return bool(stale or gone)
+            for start in range(0, len(stale), _AT_ONCE):
+                keys = stale[start : start + _AT_ONCE]
+                for key, body in zip(keys, readers.map(self._fetch, keys), strict=True):
+                    before = self._known.get(key, _Index(""))
+                    after = _Index(listed[key], before.rows if body is None else self._parse(key, body, before))
+                    self._known[key] = after
+                    changed |= before.topics | after.topics
+        self._read = len(stale)
+        return changed
 
-    def _read(self, at: At) -> WatermarkIndex | None:
-        """The index. One that does not parse is logged once, and the broker's last good one still counts."""
+    def _fetch(self, key: str) -> bytes | None:
+        """The object; None if it has gone since it was listed, as the next listing will say."""
         try:
-            return WatermarkIndex.from_bytes(self._stores[at.store].get(at.key).body, at.key)
+            return self._store.get(key).body
         except NotFound:
             return None
+
+    def _parse(self, key: str, body: bytes, before: _Index) -> Sequence[Row]:
+        """The index's rows. One that does not parse is logged once, and the broker's last good one still counts."""
+        try:
+            return tuple(row_of(entry) for entry in WatermarkIndex.from_bytes(body, key).entries)
         except FormatError:
             log.exception("a watermark index does not parse; what its broker said before still counts")
-            return self._known.get(at, ("", None))[1]
+            return before.rows
 
-    def _by_topic(self) -> Mapping[str, Sequence[IndexEntry]]:
-        topics: dict[str, list[IndexEntry]] = defaultdict(list)
-        for entry in merge(index for _, index in self._known.values() if index is not None).values():
-            topics[entry.topic].append(entry)
-        return dict(topics)
+    def _merged(self, topics: set[str]) -> Mapping[str, Sequence[Row]]:
+        """Of each partition of ``topics`` the newest incarnation's row, and of these that of the newest leader."""
+        newest: dict[str, dict[int, Row]] = {topic: {} for topic in topics}
+        for row in (row for index in self._known.values() for row in index.rows if row[0] in topics):
+            of_topic = newest[row[0]]
+            known = of_topic.get(row[1])
+            if known is None or row[2:5] > known[2:5]:
+                of_topic[row[1]] = row
+        return {topic: tuple(rows.values()) for topic, rows in newest.items()}
+
+    def _report(self, seconds: float) -> None:
+        """Write how it went: when that has changed, and once a minute."""
+        status = ScanStatus(
+            cluster=self._source.cluster,
+            at=utc_now(),
+            seconds=round(seconds, 3),
+            listed=len(self._known),
+            read=self._read,
+            failing_since=self._last.failing_since,
+            error=self._last.failure,
+            failures=self._failures,
+        )
+        before = self._reported
+        same = before is not None and before.failing_since == status.failing_since
+        if before is not None and same and status.at - before.at < _REPORT_EVERY:
+            return
+        try:
+            self._lake.put(self._source.status, status.to_bytes())
+        except (TidemarkError, OSError):
+            # Whoever reads it sees how old it is; the scan itself does not depend on it.
+            log.warning("%s: not written", self._source.status, exc_info=True)
+        self._reported = status

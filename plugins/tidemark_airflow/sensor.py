@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from tidemark.stored import utc_now
 from tidemark_airflow import backoff, publishing, settings
+from tidemark_airflow.extra_links import ContinuityLink, PlanLink, TableLink
 from tidemark_airflow.pending import Baseline, Event
 from tidemark_airflow.scan import Source
 from tidemark_airflow.tasks import Planned, write_planned
@@ -35,11 +36,13 @@ class WatermarkSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("cluster", "topic")
+    operator_extra_links = (ContinuityLink(), TableLink(), PlanLink())
 
     def __init__(self, *, cluster: str, topic: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cluster = cluster
         self.topic = topic
+        self.planned: Planned | None = None
 
     def execute(self, context: Context) -> Planned:
         """Wait first if runs before this one have failed, see :mod:`tidemark_airflow.backoff`; then :meth:`look`."""
@@ -95,7 +98,7 @@ class WatermarkSensor(BaseSensorOperator):
         from tidemark.planning import plan_ingest
 
         made = plan_ingest(lake, attempt=new_attempt())
-        planned = write_planned(lake, made)
+        planned = self.planned = write_planned(lake, made)
         self.log.info(
             "after ledger %d: %d partitions, %d tasks, %d bytes, to close: %s",
             *(made.ledger_n, len(made.partitions), planned["tasks"], planned["bytes"]),
@@ -107,7 +110,7 @@ class WatermarkSensor(BaseSensorOperator):
         from tidemark_airflow.outbox import read_published
 
         trigger = WatermarkTrigger(
-            source=Source.of(lake.deployment, lake.topic, settings.scan_seconds()).model_dump(mode="json"),
+            source=Source.of(lake.deployment, self.cluster, settings.scan_seconds()).model_dump(mode="json"),
             baseline=Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now()).model_dump(mode="json"),
         )
         self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)

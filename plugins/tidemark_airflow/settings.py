@@ -7,6 +7,9 @@
 ``TIDEMARK_SPARK_PYTHON``       Python of Spark's own environment, for Spark Connect; default: beside spark-submit
 ``PYSPARK_PYTHON``              Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
 ``TIDEMARK_RETENTION_PROFILE``  the AWS profile of the role that may delete raw segments; default: that of all jobs
+``TIDEMARK_SPARK_PAGE``         address of Spark's own pages, for a link on tasks; default: none
+``TIDEMARK_OBJECT_PAGE``        address of a page about an object, with ``{bucket}`` and ``{key}``, for links on
+                                tasks; default: AWS's console, and none for another S3 server
 ``TIDEMARK_SCAN_SECONDS``       seconds between two scans of the watermark indexes; default 10, as agents write them
 ==============================  =======================================================================================
 
@@ -90,6 +93,16 @@ def retention_environment() -> dict[str, str]:
     """What retention of raw needs in its environment, to act in a role of its own."""
     profile = os.environ.get("TIDEMARK_RETENTION_PROFILE")
     return {"AWS_PROFILE": profile} if profile else {}
+
+
+def spark_page() -> str:
+    """Address of Spark's own pages; empty if the deployment names none."""
+    return os.environ.get("TIDEMARK_SPARK_PAGE") or ""
+
+
+def object_page() -> str:
+    """Address of a page about an object, with ``{bucket}`` and ``{key}``; empty if the deployment names none."""
+    return os.environ.get("TIDEMARK_OBJECT_PAGE") or ""
 
 
 def scan_seconds() -> float:

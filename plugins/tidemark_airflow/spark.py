@@ -22,6 +22,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
 
 from tidemark_airflow import children, settings
+from tidemark_airflow.extra_links import ContinuityLink, PlanLink, SparkLink, TableLink
 from tidemark_airflow.publishing import publish
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class JobOperator(SparkSubmitOperator):
         server = {"SPARK_REMOTE": SparkConnectHook(CONNECTION).get_connection_url()}
         command = [settings.spark_python(), self.application, *arguments]
         self.log.info("Spark Connect: %s", shlex.join(command))
-        children.run(Path(self.application).name, command, {**inherited, **self.env_vars, **server})
+        children.run(Path(self.application).name, command, {**inherited, **(self.env_vars or {}), **server})
 
 
 def _connection() -> Connection:
@@ -118,6 +119,7 @@ class ConvertOperator(JobOperator):
     """
 
     template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
+    operator_extra_links = (ContinuityLink(), TableLink(), PlanLink(), SparkLink())
 
     def __init__(self, *, planned: Any, **kwargs: Any) -> None:
         super().__init__(job="convert.py", **kwargs)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from airflow.configuration import conf
 
-from tidemark_airflow.notifiers import News
+from tidemark_airflow.alerts import News
 
 if TYPE_CHECKING:
     from tidemark.incidents import Incident

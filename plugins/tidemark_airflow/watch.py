@@ -21,16 +21,19 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark.errors import ConfigError
 from tidemark.incidents import IncidentKind, Unknown
 from tidemark.topics import Deployment
-from tidemark_airflow import imports, notifiers, settings, tasks
+from tidemark_airflow import alerts, imports, settings, tasks
 from tidemark_airflow.telling import news_of
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from tidemark.incidents import Incidents
     from tidemark.watching.looking import Look
     from tidemark.watching.sightings import Sightings
 
 WATCH_DAG: Final = "tidemark_watch"
 _PLACE: Final = "tidemark_watch_place"
+_BLIND: Final = "tidemark_watch_blind"
 _START: Final = datetime(2024, 1, 1, tzinfo=UTC)
 _MOST_NOTES: Final = 200
 """As many messages of one run; what is left is due at the next."""
@@ -61,15 +64,18 @@ def watch_dag() -> DAG:
             "owner": "tidemark",
             "retries": 2,
             "execution_timeout": timedelta(minutes=10),
+            # What could not be sent is due again at the next look.
+            "on_failure_callback": None,
         },
         tags=["tidemark", "watch"],
         description="Looks for what is wrong every minute, and tells people once.",
         doc_md=__doc__,
     ) as dag:
-        observed = tasks.task_of_promises(task_id="observe")(observe)()
+        observed = tasks.task_of_promises(task_id="observe", on_failure_callback=on_blind)(observe)()
         send = tasks.task_of_promises(
             task_id="deliver",
             retries=3,
+            retry_delay=timedelta(seconds=5),
             execution_timeout=timedelta(minutes=1),
             max_active_tis_per_dagrun=_AT_A_TIME,
             map_index_template="{{ label }}",
@@ -99,7 +105,7 @@ def observe() -> list[Note]:
     from tidemark.watching.messages import due
     from tidemark.watching.recording import read_sightings, record
 
-    now, names, place = utc_now(), sorted(notifiers.configured()), find_place()
+    now, names, place = utc_now(), sorted(alerts.configured()), find_place()
     notes: list[Note] = []
     for cluster in place.clusters:
         before = read_sightings(place.deployment, cluster)
@@ -115,7 +121,23 @@ def observe() -> list[Note]:
             for name in names
             for one in due(incidents, name, now)
         ]
+    _sees_again()
     return notes[:_MOST_NOTES]
+
+
+def on_blind(context: Context) -> None:
+    """The look failed for good: the lake's store does not answer, so there is no record of whom was told. Told once."""
+    if Variable.get(_BLIND, default=None) is None:
+        error = context.get("exception")
+        alerts.tell_all(context, "Tidemark: opened: nobody looks after the deployment", f"{error}", _BLIND)
+        Variable.set(_BLIND, str(datetime.now(UTC)), description="Since when Tidemark's watch fails")
+
+
+def _sees_again() -> None:
+    if Variable.get(_BLIND, default=None) is not None:
+        context = get_current_context()
+        alerts.tell_all(context, "Tidemark: closed: the deployment is looked after again", "", _BLIND, "closed")
+        Variable.delete(_BLIND)
 
 
 def deliver(note: Note) -> None:
@@ -134,7 +156,7 @@ def deliver(note: Note) -> None:
     message = next((one for one in due(known.incidents, name, utc_now()) if one.key == note["key"]), None)
     if message is None:
         raise AirflowSkipException(f"{note['key']}: nothing is left to tell")
-    notifiers.send(context, name, news_of(message))
+    alerts.send(context, name, news_of(message))
     at = utc_now()
 
     def told(known: Incidents) -> Incidents:

@@ -6,15 +6,15 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
-from tidemark import overview
 from tidemark.evidence import EvidenceRow
-from tidemark.health import TopicHealth, topic_health
+from tidemark.gaps import Gap
+from tidemark.layout import Endpoint, PartitionKeys
 from tidemark.ledger import DateState, PartitionState
 from tidemark.manifest import OpenTransaction
-from tidemark.overview import Overview, Samples
+from tidemark.overview import Overview, Samples, hours, read_overview
 from tidemark.stored import utc_now
-from tidemark.table import committed_ledger
-from tidemark.watermark_index import IndexEntry, WatermarkIndex, merge
+from tidemark.watching.recording import watch
+from tidemark.watermark import Watermark, parse, render
 
 TOPICS = ("orders", "clicks", "payments", "shipments", "sessions", "invoices")
 GAP = gap(120, 160)
@@ -39,6 +39,7 @@ class PageWorld(World):
     def _orders(self) -> None:
         lake = self.lake("orders")
         self.upload("orders", 120)
+        self.mark("orders", gaps=[GAP])
         rows = EvidenceRow(
             0,
             0,
@@ -66,26 +67,33 @@ class PageWorld(World):
             broker=1,
         )
 
+    def mark(self, topic: str, *, gaps: list[Gap]) -> None:
+        """Partition 0 of ``topic`` as its agent marks it once these offsets are missing."""
+        key = PartitionKeys(Endpoint(self.raw.url), CLUSTER, topic, 0).watermark
+        base, found = parse(self.raw.get(key).body, key)
+        assert isinstance(found, Watermark)
+        self.raw.put(key, render(base, found.model_copy(update={"gaps": tuple(gaps)})))
+
     def _clicks(self) -> None:
         commit(self.lake("clicks"), state(0, 10_000), states=_dates(60))
         self.put_index(entry("clicks", 0, 184_000, log_end=190_000, observed_at=self.now), broker=2001)
 
     def observe(self) -> None:
-        """The overview, and samples of a day, as whoever observes the cluster leaves them."""
+        """Two looks of the watch, half an hour apart, and samples of a day before them."""
         deployment = self.deployment
+        watch(deployment, CLUSTER, self.now - timedelta(minutes=27))
         keys, store = deployment.deployment_keys(CLUSTER), self.lake().store
-        found = [self._health(topic) for topic in TOPICS]
-        settings = [deployment.topic(one.topic) for one in found]
-        newest = overview.summaries(zip(settings, found, strict=True), CLUSTER, self.now)
-        for hour in overview.hours(self.now, 24):
+        newest = read_overview(store, keys)
+        assert newest is not None
+        for hour in hours(self.now, 24):
             store.put(keys.samples(hour), self._samples(newest, hour).to_bytes())
-        overview.record(store, keys, newest)
+        watch(deployment, CLUSTER, self.now)
 
     def _samples(self, newest: Overview, hour: datetime) -> Samples:
         found = Samples(cluster=CLUSTER)
         for minute in range(0, 60, 5):
             at = hour + timedelta(minutes=minute)
-            if at > self.now - timedelta(minutes=6):
+            if at > self.now - timedelta(minutes=6):  # the look's own sample is the last
                 break
             wave = (at.hour * 12 + minute // 5) % 97
             topics = [
@@ -96,17 +104,6 @@ class PageWorld(World):
             ]
             found = found.with_sample(Overview(cluster=CLUSTER, at=at, topics=tuple(topics)))
         return found
-
-    def _health(self, topic: str) -> TopicHealth:
-        lake = self.lake(topic)
-        found = topic_health(lake.topic, committed_ledger(lake), self._entries(topic), self.now)
-        since = self.now - timedelta(minutes=27 if topic == "clicks" else 3)
-        return found.model_copy(update={"behind_since": since if found.behind_since else None})
-
-    def _entries(self, topic: str) -> list[IndexEntry]:
-        found = [one.key for one in self.raw.list(self.control.indexes)]
-        entries = merge(WatermarkIndex.from_bytes(self.raw.get(key).body, key) for key in found)
-        return [one for at, one in entries.items() if at.topic == topic]
 
 
 def _dates(count: int) -> dict[str, DateState]:

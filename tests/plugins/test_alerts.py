@@ -1,38 +1,53 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pytest
-from airflow.sdk import BaseNotifier, Context
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException
 
+from tests.support.ports import HOST
+from tests.support.receivers import HookServer, SmtpServer
+from tests.tidemark.test_incidents import NOW, condition
+from tidemark.errors import ConfigError
+from tidemark.incidents import merge
+from tidemark.watching.messages import due
 from tidemark_airflow import alerts
+from tidemark_airflow.telling import news_of
 
-
-class Pager(BaseNotifier):
-    """A notifier like the providers'."""
-
-    template_fields = ("message",)
-    sent: ClassVar[list[str]] = []
-
-    def __init__(self, message: str) -> None:
-        super().__init__()
-        self.message = message
-
-    def notify(self, context: Context) -> None:
-        assert context
-        if "unreachable" in self.message:
-            raise ConnectionError("no pager answers")
-        self.sent.append(self.message)
+SECRET = "T0P-S3CRET"
+MAIL = {
+    "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+    "from_email": "tidemark@example.com",
+    "to": "oncall@example.com",
+    "subject": "{{ tidemark.subject }}",
+    "html_content": "{{ tidemark.html }}",
+}
+HOOK = {"notifier": "tidemark_airflow.webhook.WebhookNotifier", "http_conn_id": "tidemark_hook"}
 
 
 @pytest.fixture
-def pager(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setenv("TIDEMARK_NOTIFIER", f"{__name__}.Pager")
-    monkeypatch.setenv("TIDEMARK_NOTIFIER_ARGS", json.dumps({"message": "{{ subject }}: {{ text }}"}))
-    Pager.sent.clear()
-    return Pager.sent
+def smtp(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmtpServer]:
+    with SmtpServer() as server:
+        extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 1}
+        connection = {"conn_type": "smtp", "host": HOST, "port": server.port, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+        yield server
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookServer]:
+    with HookServer() as server:
+        connection = {"conn_type": "http", "host": server.url, "login": "tidemark", "password": SECRET}
+        monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_HOOK", json.dumps(connection))
+        yield server
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **named: object) -> None:
+    monkeypatch.setenv("TIDEMARK_NOTIFIERS", json.dumps(named))
 
 
 def context(error: Exception | None = None) -> Context:
@@ -41,38 +56,92 @@ def context(error: Exception | None = None) -> Context:
     return cast("Context", found)
 
 
-def test_without_a_notifier_the_log_says_it(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TIDEMARK_NOTIFIER", raising=False)
-
-    alerts.deliver(context(), "orders: 1 gaps", "orders-0: offsets 1 to 2")
-
-    [record] = [one for one in caplog.records if one.name == alerts.__name__]
-    assert record.levelname == "ERROR"
-    assert "orders-0: offsets 1 to 2" in record.getMessage()
+def news(title: str = "offsets are missing") -> alerts.News:
+    [message] = due(merge((), [condition(title=title)], (), NOW), "mail", NOW)
+    return news_of(message)
 
 
-def test_the_deployments_notifier_gets_subject_and_text(pager: list[str]) -> None:
-    alerts.deliver(context(), "orders: 1 gaps", "orders-0: offsets 1 to 2")
+def test_a_mail_by_the_smtp_notifier(smtp: SmtpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, mail=MAIL)
 
-    assert pager == ["orders: 1 gaps: orders-0: offsets 1 to 2"]
+    alerts.send(context(), "mail", news("a <b>bold</b> topic"))
+
+    [mail] = smtp.mails
+    assert (mail["To"], mail["Subject"]) == ("oncall@example.com", "Tidemark: opened: a <b>bold</b> topic")
+    assert "a &lt;b&gt;bold&lt;/b&gt; topic" in smtp.texts[0]
+    assert "tidemark acknowledge-gap" in smtp.texts[0]
 
 
-@pytest.mark.usefixtures("pager")
-def test_a_notifier_that_fails_is_an_error() -> None:
-    with pytest.raises(ConnectionError):
-        alerts.deliver(context(), "unreachable", "text")
+def test_a_web_hook_gets_the_whole_message_as_json(hook: HookServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, hook=HOOK)
+
+    alerts.send(context(), "hook", news())
+    alerts.send(context(), "hook", news())
+
+    [body, again] = hook.bodies
+    assert body == again, "a repetition has the same id"
+    assert (body["source"], body["key"], body["status"], body["open"]) == (
+        "tidemark",
+        "gap/east/orders/0-0/100",
+        "opened",
+        1,
+    )
+    [one] = body["incidents"]
+    assert (one["kind"], one["topic"], one["open"], one["mend"]) == ("gap", "orders", True, "tidemark acknowledge-gap")
+    assert hook.requests[0]["Authorization"].startswith("Basic ")
 
 
-def test_a_failed_task_is_told_of_with_its_error_and_log(pager: list[str]) -> None:
+@pytest.mark.parametrize("trouble", ["refused", "gone"])
+def test_a_notifier_that_fails_is_an_error_which_names_no_secret(
+    hook: HookServer, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    use(monkeypatch, hook=HOOK)
+    hook.refusing = trouble == "refused"
+    if trouble == "gone":
+        monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_HOOK", f'{{"conn_type": "http", "host": "http://{HOST}:1/{SECRET}"}}')
+
+    with pytest.raises(AirflowException) as raised:
+        alerts.send(context(), "hook", news())
+    assert SECRET not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_without_a_notifier_the_tasks_log_says_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEMARK_NOTIFIERS", raising=False)
+    [name] = alerts.configured()
+
+    alerts.send(context(), name, news())
+
+    assert "Tidemark: opened: offsets are missing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        pytest.param("{", "is no JSON", id="json"),
+        pytest.param("[]", "must be a JSON object", id="list"),
+        pytest.param('{"mail": {}}', "mail: must have the class path", id="class"),
+        pytest.param(
+            '{"mail": {"notifier": "a.B", "smtp_password": "x"}}', "mail.smtp_password: is a secret", id="secret"
+        ),
+    ],
+)
+def test_wrong_notifiers_are_named(monkeypatch: pytest.MonkeyPatch, value: str, problem: str) -> None:
+    monkeypatch.setenv("TIDEMARK_NOTIFIERS", value)
+    with pytest.raises(ConfigError, match="TIDEMARK_NOTIFIERS") as raised:
+        alerts.configured()
+    assert problem in str(raised.value)
+
+
+def test_a_failed_task_is_told_of_by_all_that_can(
+    smtp: SmtpServer, hook: HookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, hook=HOOK, mail=MAIL)
+    hook.refusing = True
+
     alerts.on_failure(context(ValueError("no such topic")))
 
-    [message] = pager
-    assert message.startswith("dag: task plan failed: run run 1")
-    assert "ValueError: no such topic" in message
-    assert "http://127.0.0.1/log" in message
-
-
-def test_gaps_are_not_told_of_twice(pager: list[str]) -> None:
-    alerts.on_failure(context(alerts.OpenGaps("orders-0")))
-
-    assert pager == []
+    assert smtp.subjects == ["Tidemark: dag: task plan failed"]
+    assert "ValueError: no such topic" in smtp.texts[0]

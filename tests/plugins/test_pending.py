@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.world import entry, state
+from tests.plugins.world import row, state
 from tidemark.ledger import DateState, Ledger, PartitionState, Published
 from tidemark.topics import BatchWindow, TopicSettings
-from tidemark.watermark_index import IndexEntry
-from tidemark_airflow.pending import Ahead, Baseline, Event, Watch, look_again_at
+from tidemark_airflow.pending import Ahead, Baseline, Event, Row, Watch, look_again_at
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -24,27 +23,27 @@ def baseline(
     return Baseline.of(topic, ledger, Published.model_validate({"at": NOW, **published}), NOW)
 
 
-def judge(known: Baseline, *entries: IndexEntry, now: datetime = NOW) -> Event | None:
+def judge(known: Baseline, *entries: Row, now: datetime = NOW) -> Event | None:
     return Watch(known).judge(entries, now)
 
 
 @pytest.mark.parametrize(
     ("landed", "entries", "fires"),
     [
-        pytest.param([state(0, 10)], [entry(next_offset=10)], False, id="landed already"),
-        pytest.param([state(0, 10)], [entry(next_offset=11)], True, id="advanced"),
-        pytest.param([state(0, 10), state(1, 5)], [entry(next_offset=10), entry(partition=1, next_offset=6)], True,
+        pytest.param([state(0, 10)], [row(next_offset=10)], False, id="landed already"),
+        pytest.param([state(0, 10)], [row(next_offset=11)], True, id="advanced"),
+        pytest.param([state(0, 10), state(1, 5)], [row(next_offset=10), row(partition=1, next_offset=6)], True,
                      id="one of two advanced"),
-        pytest.param([], [entry(next_offset=1)], True, id="unknown partition"),
+        pytest.param([], [row(next_offset=1)], True, id="unknown partition"),
         pytest.param([state(0, 10)], [], False, id="no broker says anything"),
-        pytest.param([state(0, 10)], [entry(next_offset=8, epoch=1)], True, id="cut off by an unclean election"),
-        pytest.param([state(0, 10)], [entry(next_offset=10, incarnation=1)], True, id="topic made again"),
-        pytest.param([state(0, 10)], [entry(next_offset=10, epoch=1)], True, id="a new branch as long as the old one"),
-        pytest.param([state(0, 10, epoch=2)], [entry(next_offset=10, epoch=1)], False, id="a former leader's word"),
+        pytest.param([state(0, 10)], [row(next_offset=8, epoch=1)], True, id="cut off by an unclean election"),
+        pytest.param([state(0, 10)], [row(next_offset=10, incarnation=1)], True, id="topic made again"),
+        pytest.param([state(0, 10)], [row(next_offset=10, epoch=1)], True, id="a new branch as long as the old one"),
+        pytest.param([state(0, 10, epoch=2)], [row(next_offset=10, epoch=1)], False, id="a former leader's word"),
     ],
 )  # fmt: skip
 def test_fires_exactly_when_watermark_and_ledger_differ(
-    landed: Sequence[PartitionState], entries: Sequence[IndexEntry], fires: bool
+    landed: Sequence[PartitionState], entries: Sequence[Row], fires: bool
 ) -> None:
     event = judge(baseline(*landed), *entries)
 
@@ -54,29 +53,29 @@ def test_fires_exactly_when_watermark_and_ledger_differ(
 
 
 def test_what_planning_found_nothing_in_does_not_fire_again_until_it_moves() -> None:
-    held = entry(next_offset=20)
+    held = row(next_offset=20)
     first = judge(baseline(state(0, 10)), held)
     assert first is not None
 
     settled = baseline(state(0, 10), settled=first.settles, settled_at=NOW)
 
     assert judge(settled, held) is None
-    assert judge(settled, entry(next_offset=21)) is not None
-    assert judge(settled, held, entry(partition=1, next_offset=1)) is not None
+    assert judge(settled, row(next_offset=21)) is not None
+    assert judge(settled, held, row(partition=1, next_offset=1)) is not None
 
 
 def test_a_held_partition_does_not_fire_when_another_one_has_landed() -> None:
-    held = entry(next_offset=20)
-    first = judge(baseline(state(0, 10), state(1, 5)), held, entry(partition=1, next_offset=5))
+    held = row(next_offset=20)
+    first = judge(baseline(state(0, 10), state(1, 5)), held, row(partition=1, next_offset=5))
     assert first is not None
 
     later = baseline(state(0, 10), state(1, 9), settled=first.settles, settled_at=NOW)
 
-    assert judge(later, held, entry(partition=1, next_offset=9)) is None
+    assert judge(later, held, row(partition=1, next_offset=9)) is None
 
 
 def test_what_is_settled_is_looked_at_again_after_the_freshness_objective() -> None:
-    held = entry(next_offset=20)
+    held = row(next_offset=20)
     first = judge(baseline(state(0, 10)), held)
     assert first is not None
 
@@ -89,35 +88,35 @@ def test_what_is_settled_is_looked_at_again_after_the_freshness_objective() -> N
 def test_the_batch_window_counts_from_the_first_sight() -> None:
     watch = Watch(baseline(state(0, 10), age=MINUTE))
 
-    assert watch.judge([entry(next_offset=11, observed_at=NOW)], NOW) is None
+    assert watch.judge([row(next_offset=11, observed_at=NOW)], NOW) is None
     later = NOW + MINUTE / 2
-    assert watch.judge([entry(next_offset=12, observed_at=later)], later) is None
-    assert watch.judge([entry(next_offset=13, observed_at=NOW + MINUTE)], NOW + MINUTE) is not None
+    assert watch.judge([row(next_offset=12, observed_at=later)], later) is None
+    assert watch.judge([row(next_offset=13, observed_at=NOW + MINUTE)], NOW + MINUTE) is not None
 
 
 def test_a_new_triggerer_does_not_start_the_batch_window_anew() -> None:
     watch = Watch(baseline(state(0, 10), age=MINUTE))
 
-    assert watch.judge([entry(next_offset=11, observed_at=NOW - MINUTE)], NOW) is not None
+    assert watch.judge([row(next_offset=11, observed_at=NOW - MINUTE)], NOW) is not None
 
 
 def test_the_batch_window_ends_when_nothing_is_ahead_any_more() -> None:
     watch = Watch(baseline(state(0, 10), age=MINUTE))
 
-    assert watch.judge([entry(next_offset=11, observed_at=NOW)], NOW) is None
-    assert watch.judge([entry(next_offset=10)], NOW + MINUTE) is None
-    assert watch.judge([entry(next_offset=11, observed_at=NOW + 2 * MINUTE)], NOW + 2 * MINUTE) is None
+    assert watch.judge([row(next_offset=11, observed_at=NOW)], NOW) is None
+    assert watch.judge([row(next_offset=10)], NOW + MINUTE) is None
+    assert watch.judge([row(next_offset=11, observed_at=NOW + 2 * MINUTE)], NOW + 2 * MINUTE) is None
 
 
 def test_a_new_leader_who_cut_nothing_off_is_planned_for_once() -> None:
-    led_anew = entry(next_offset=10, epoch=1)
+    led_anew = row(next_offset=10, epoch=1)
     first = judge(baseline(state(0, 10)), led_anew)
     assert first is not None
 
     settled = baseline(state(0, 10), settled=first.settles, settled_at=NOW)
 
     assert judge(settled, led_anew, now=NOW + 1000 * settled.sweep) is None
-    assert judge(settled, entry(next_offset=11, epoch=1)) is not None
+    assert judge(settled, row(next_offset=11, epoch=1)) is not None
 
 
 @pytest.mark.parametrize(
@@ -135,9 +134,7 @@ def test_the_batch_window_ends_when_there_are_bytes_enough(
     known = baseline(state(0, landed), age=MINUTE, size=1000)
     epoch = int(next_offset < landed)
 
-    event = judge(
-        known, entry(next_offset=next_offset, epoch=epoch, bytes_per_offset=bytes_per_offset, observed_at=NOW)
-    )
+    event = judge(known, row(next_offset=next_offset, epoch=epoch, bytes_per_offset=bytes_per_offset, observed_at=NOW))
 
     assert (event is not None) == fires
     if event:
@@ -146,7 +143,7 @@ def test_the_batch_window_ends_when_there_are_bytes_enough(
 
 def test_the_bytes_of_all_partitions_count_together() -> None:
     known = baseline(state(0, 10), age=MINUTE, size=1000)
-    entries = [entry(partition=n, next_offset=60, bytes_per_offset=10, observed_at=NOW) for n in (0, 1)]
+    entries = [row(partition=n, next_offset=60, bytes_per_offset=10, observed_at=NOW) for n in (0, 1)]
 
     assert judge(known, entries[0]) is None
     assert judge(known, *entries) is not None
@@ -157,12 +154,12 @@ def test_the_same_entries_are_looked_through_once(monkeypatch: pytest.MonkeyPatc
     seen: list[object] = []
     looks_through = Baseline.ahead
 
-    def ahead(self: Baseline, entries: Sequence[IndexEntry]) -> Ahead:
+    def ahead(self: Baseline, entries: Sequence[Row]) -> Ahead:
         seen.append(entries)
         return looks_through(self, entries)
 
     monkeypatch.setattr(Baseline, "ahead", ahead)
-    watch, first, second = Watch(known), [entry(next_offset=11, observed_at=NOW)], [entry(next_offset=12)]
+    watch, first, second = Watch(known), [row(next_offset=11, observed_at=NOW)], [row(next_offset=12)]
 
     assert [watch.judge(first, NOW), watch.judge(first, NOW)] == [None, None]
     assert watch.judge(first, NOW + MINUTE) is not None
@@ -204,7 +201,7 @@ def test_a_quiet_topic_is_looked_at_when_its_date_may_close() -> None:
 
 
 def test_an_event_stays_small_whatever_there_is_to_say() -> None:
-    event = judge(baseline(), *(entry(partition=n, next_offset=5) for n in range(5000)))
+    event = judge(baseline(), *(row(partition=n, next_offset=5) for n in range(5000)))
 
     assert event is not None
     assert len(event.model_dump_json()) < 200

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.plugins.world import CLUSTER, World, entry
+from tests.plugins.world import CLUSTER, World, entry, row
 from tidemark.errors import AccessDenied, UnknownOutcome
-from tidemark.store import Store, StoreOptions
+from tidemark.scan_status import ScanStatus
+from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.base import Fetched, ObjectInfo
+from tidemark_airflow.pending import Mark
 from tidemark_airflow.scan import IndexScanner, Scan, Source
 
 
@@ -42,14 +44,16 @@ def store(world: World) -> Counting:
 def scanner(world: World, store: Counting) -> IndexScanner:
     deployment = world.deployment
 
-    def open_one(_url: str, _options: StoreOptions) -> Store:
+    def open_one(url: str, options: StoreOptions) -> Store:
+        if url != store.url:
+            return open_store(url, options)
         return store  # type: ignore[return-value] # as much of a store as a scan uses
 
-    return IndexScanner(Source.of(deployment, deployment.topics[0], 1), open_one)
+    return IndexScanner(Source.of(deployment, CLUSTER, 1), open_one)
 
 
 def offsets(scan: Scan, topic: str = "orders") -> dict[int, int]:
-    return {one.partition: one.next_offset for one in scan.topics.get(topic, ())}
+    return {mark.partition: mark.next_offset for mark in map(Mark._make, scan.topics.get(topic, ()))}
 
 
 def test_only_changed_indexes_are_read(world: World, store: Counting, scanner: IndexScanner) -> None:
@@ -77,7 +81,7 @@ def test_an_index_that_is_removed_no_longer_counts(world: World, scanner: IndexS
     scanner.scan()
     world.raw.delete(world.control.index(1))
 
-    assert scanner.scan().topics == {}
+    assert offsets(scanner.scan()) == {}
 
 
 def test_an_index_that_does_not_parse_leaves_the_last_good_one(
@@ -117,20 +121,64 @@ def test_a_store_that_fails_is_told_of_and_tried_again_more_slowly(
 
     store.failure = None
     world.put_index(entry(next_offset=2))
-    assert scanner.scan() == Scan({"orders": [entry(next_offset=2)]})
+    assert scanner.scan() == Scan({"orders": (row(next_offset=2),)})
     assert scanner.pause == 1
 
 
-def test_a_topic_with_a_bucket_of_its_own_is_looked_for_there_too(world: World) -> None:
+def test_a_topic_is_the_same_object_until_an_index_that_names_it_changes(world: World, scanner: IndexScanner) -> None:
+    world.put_index(entry(next_offset=1), entry("clicks", next_offset=1), broker=1)
+    world.put_index(entry(partition=1, next_offset=1), broker=2)
+    first = scanner.scan().topics
+    world.put_index(entry(partition=1, next_offset=2), broker=2)
+    second = scanner.scan().topics
+
+    assert second["clicks"] is first["clicks"]
+    assert second["orders"] is not first["orders"]
+
+
+def status(world: World) -> ScanStatus:
+    deployment = world.deployment
+    key = deployment.deployment_keys(CLUSTER).scan
+    return ScanStatus.from_bytes(open_store(deployment.lake_store).get(key).body, key)
+
+
+def test_how_it_fares_is_written_at_once_when_it_changes(world: World, store: Counting, scanner: IndexScanner) -> None:
+    world.put_index(entry(next_offset=1))
+    scanner.scan()
+    first = status(world)
+    assert (first.listed, first.read, first.failing_since) == (1, 1, None)
+
+    scanner.scan()
+    assert status(world) == first  # once a minute is enough while nothing changes
+    store.failure = UnknownOutcome("k", "no answer")
+    scan = scanner.scan()
+    failing = status(world)
+    assert (failing.failing_since, failing.failures) == (scan.failing_since, 1)
+    assert "no answer" in failing.error
+
+    store.failure = None
+    scanner.scan()
+    assert status(world).failing_since is None
+    assert status(world).error == ""
+
+
+def test_it_goes_on_where_its_status_cannot_be_written(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    scanner = IndexScanner(Source.of(world.deployment, CLUSTER, 1))
+    (world.root / "lake" / "_tidemark").write_text("no folder")
+    world.put_index(entry(next_offset=1))
+
+    assert offsets(scanner.scan()) == {0: 1}
+    assert "not written" in caplog.text
+
+
+def test_all_topics_of_a_cluster_have_one_source(world: World) -> None:
     world.write_topics(
         cluster=CLUSTER,
         raw={"url": "s3://raw/prefix", "topics": {"big": {"url": "s3://big"}}},
-        lake="s3://lake",
+        lake="s3://lake/tables",
         topics=[{"topic": "big"}, {"topic": "orders"}],
     )
-    deployment = world.deployment
-    default = ("s3://raw", f"prefix/_watermarks/{CLUSTER}/")
-    own = ("s3://big", f"_watermarks/{CLUSTER}/")
+    source = Source.of(world.deployment, CLUSTER, 1)
 
-    assert Source.of(deployment, deployment.topic("orders"), 1).places == (default,)
-    assert Source.of(deployment, deployment.topic("big"), 1).places == (own, default)
+    assert (source.store, source.folder) == ("s3://raw", f"prefix/_watermarks/{CLUSTER}/")
+    assert (source.lake, source.status) == ("s3://lake", f"tables/_tidemark/_scan/{CLUSTER}.json")

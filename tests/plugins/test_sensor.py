@@ -115,8 +115,8 @@ def test_it_waits_on_after_a_refresh_with_the_topics_file_as_it_is_now(world: Wo
 
     after = deferred(sensor, {"status": "refresh"})
 
-    assert before.source.places[0][0] == world.raw.url
-    assert after.source.places[0][0] == f"file://{moved}"
+    assert before.source.store == world.raw.url
+    assert after.source.store == f"file://{moved}"
 
 
 def test_it_fails_when_the_store_could_not_be_read(sensor: WatermarkSensor) -> None:

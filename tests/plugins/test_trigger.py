@@ -10,7 +10,7 @@ import pytest
 from airflow.triggers.base import TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 
-from tests.plugins.world import World, entry
+from tests.plugins.world import World, entry, row
 from tidemark.ledger import Ledger, Published
 from tidemark.stored import utc_now
 from tidemark_airflow import trigger as module
@@ -36,7 +36,7 @@ def make(world: World, topic: str = "orders") -> WatermarkTrigger:
     settings = deployment.topic(topic)
     ledger = Ledger.genesis(settings.cluster, settings.topic, settings.table)
     return WatermarkTrigger(
-        source=Source.of(deployment, settings, 0.01).model_dump(mode="json"),
+        source=Source.of(deployment, settings.cluster, 0.01).model_dump(mode="json"),
         baseline=Baseline.of(settings, ledger, Published(at=utc_now()), utc_now()).model_dump(mode="json"),
     )
 
@@ -64,8 +64,8 @@ def test_it_is_made_again_from_what_it_serializes(world: World) -> None:
 
 
 def test_it_fires_once_for_its_own_topic(world: World) -> None:
-    other = Scan({"clicks": [entry("clicks", next_offset=7)]})
-    own = Scan({"clicks": [entry("clicks", next_offset=7)], "orders": [entry(next_offset=3)]})
+    other = Scan({"clicks": [row("clicks", next_offset=7)]})
+    own = Scan({"clicks": [row("clicks", next_offset=7)], "orders": [row(next_offset=3)]})
 
     assert run(events(make(world), other, other)) == []
     [event] = run(events(make(world), other, own, own))

@@ -20,7 +20,8 @@ from tests.spark.test_runs import rebuild, spread
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, with_records
-from tidemark.audits import AuditReport, Finding
+from tidemark.audits import AuditReport, Finding, Verdict
+from tidemark.errors import StoreError
 from tidemark.evidence import evidence_key
 from tidemark.planning import plan_replay, write_plan
 from tidemark.table import LiveFile, live_files, open_table
@@ -411,9 +412,28 @@ def test_the_command_writes_a_report_and_says_what_differs(landed: World, capsys
     written = [AuditReport.from_bytes(landed.lake.store.get(one.key).body, one.key) for one in _reports(landed)]
     assert [one.passed for one in written] == [True, False]
     assert written[1] == report
+    assert list(_verdict(landed).failed) == [DAYS[0]]
+    assert command.main([*arguments, "--dt", DAYS[2]], here) == 0
+    assert list(_verdict(landed).failed) == [DAYS[0]], "another date's audit says nothing of it"
     assert command.main([*arguments, "--dt", "yesterday"], here) == 2
     assert command.main([*arguments, "--from", DAYS[1], "--to", DAYS[0]], here) == 2
     assert command.main(["--topics", str(landed.topics_file), "--topic", "nothing"], here) == 2
+
+
+def test_an_audit_that_cannot_be_carried_out_is_one_that_failed(landed: World) -> None:
+    def unreachable(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
+        raise StoreError("raw", "does not answer")
+
+    arguments = ["--topics", str(landed.topics_file), "--topic", "orders", "--dt", DAYS[0]]
+    assert command.main(arguments, unreachable) == 1
+    assert "raw: does not answer" in _verdict(landed).failed[DAYS[0]].first
+    assert command.main(arguments, here) == 0
+    assert _verdict(landed).failed == {}
+
+
+def _verdict(world: World) -> Verdict:
+    key = world.lake.keys.deployment.verdict("orders")
+    return Verdict.from_bytes(world.lake.store.get(key).body, key)
 
 
 def _reports(world: World) -> list[Any]:

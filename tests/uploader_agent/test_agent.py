@@ -79,6 +79,8 @@ def test_index_tells_all_at_a_glance(world: World) -> None:
     [entry] = WatermarkIndex.from_bytes(world.store.get(key).body, key).entries
     assert (entry.topic, entry.partition, entry.topic_id, entry.incarnation) == ("orders", 0, ID, 0)
     assert (entry.next_offset, entry.uploaded_end, entry.high_watermark, entry.log_end_offset) == (200, 200, 225, 225)
+    newest = world.store.head(world.keys().segment(100, "log"))
+    assert entry.bytes_per_offset == round(newest.size / 100, 3)
     header_times = (1_770_000_000_000, 1_770_000_000_009)
     assert (entry.active_first_timestamp, entry.active_max_timestamp) == header_times
 

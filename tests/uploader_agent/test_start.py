@@ -69,6 +69,7 @@ def test_a_settled_partition_goes_on_when_there_is_something_to_do(world: World,
     with running(world, InotifyDoorbell(), **QUIET) as agent:
         wait_until(lambda: agent.health.ready, timeout=20, what="ready")
         assert agent.leadership.partitions[T].settled
+        assert agent.leadership.partitions[T].bytes_per_offset, "as the former index says"
         world.metadata.default_high = 200
         partition.segment(100, records(100, 200))
         partition.roll(200)

@@ -15,6 +15,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from tidemark.derivation import Derivation, Derived, SegmentInfo
 from tidemark.gaps import Acknowledgement, Gap
 from tidemark.health import Key, PartitionHealth
+from tidemark.incidents import Incident
 from tidemark.ledger import DateState
 from tidemark.manifest import OpenTransaction
 from tidemark.overview import STATES, Overview, Sample, TopicState, TopicSummary
@@ -54,14 +55,29 @@ class TopicRow(BaseModel):
     incomplete: int
 
 
+class IncidentNow(BaseModel):
+    """An open incident as the watch DAG told of it: what, since when, why it may be, and what mends it."""
+
+    kind: str
+    title: str
+    text: str
+    likely: str
+    mend: str
+    since: AwareDatetime
+
+
 class TopicsAnswer(BaseModel):
-    """A part of the topics that one may see, from the worst state to the best. ``counts`` are of all that match."""
+    """A part of the topics that one may see, from the worst state to the best. ``counts`` are of all that match.
+
+    ``incidents`` are those that are about no single topic.
+    """
 
     clusters: list[ClusterNow]
     counts: dict[str, int]
     total: int
     offset: int
     topics: list[TopicRow]
+    incidents: list[IncidentNow]
 
 
 class TopicAnswer(BaseModel):
@@ -86,6 +102,7 @@ class TopicAnswer(BaseModel):
     dates: dict[str, int]
     failure: str
     may_acknowledge: bool
+    incidents: list[IncidentNow]
 
 
 class GapNow(BaseModel):
@@ -109,7 +126,6 @@ class PartitionRow(BaseModel):
     log_end: int | None
     high_watermark: int | None
     lag: int
-    broker: int | None
     observed_at: AwareDatetime | None
     held_by: list[OpenTransaction]
     gaps: list[GapNow]
@@ -185,6 +201,7 @@ class WordAnswer(BaseModel):
 def topics_answer(
     topics: Iterable[TopicSettings],
     overviews: Mapping[str, Overview | None],
+    incidents: Iterable[Incident],
     *,
     state: str = "",
     contains: str = "",
@@ -212,7 +229,16 @@ def topics_answer(
         total=len(chosen),
         offset=offset,
         topics=chosen[offset : offset + limit],
+        incidents=_open(one for one in incidents if one.topic is None),
     )
+
+
+def _open(incidents: Iterable[Incident]) -> list[IncidentNow]:
+    return [
+        IncidentNow(**one.model_dump(include=set(IncidentNow.model_fields)))
+        for one in incidents
+        if one.closed_at is None
+    ]
 
 
 def _topic_row(topic: TopicSettings, summary: TopicSummary | None) -> TopicRow:
@@ -222,11 +248,13 @@ def _topic_row(topic: TopicSettings, summary: TopicSummary | None) -> TopicRow:
         owner=topic.owner,
         dag_id=dag_id(topic),
         freshness=topic.freshness.total_seconds(),
-        **known.model_dump(exclude={"ledger_n"}),
+        **known.model_dump(exclude={"ledger_n", "landed"}),
     )
 
 
-def topic_answer(now: TopicNow, overview: Overview | None, *, may_acknowledge: bool) -> TopicAnswer:
+def topic_answer(
+    now: TopicNow, overview: Overview | None, incidents: Iterable[Incident], *, may_acknowledge: bool
+) -> TopicAnswer:
     """The topic's head. Since when it waits, only whoever observes it again and again can tell."""
     topic, health = now.lake.topic, now.health
     observed = next((one for one in overview.topics if one.topic == topic.topic), None) if overview else None
@@ -255,6 +283,7 @@ def topic_answer(now: TopicNow, overview: Overview | None, *, may_acknowledge: b
         dates=dict(Counter(one.state for one in health.dates.values())),
         failure=now.failure,
         may_acknowledge=may_acknowledge,
+        incidents=_open(one for one in incidents if one.topic == topic.topic),
     )
 
 
@@ -301,7 +330,6 @@ def partition_row(now: TopicNow, one: PartitionHealth, words: Sequence[Acknowled
                 "watermark",
                 "log_end",
                 "high_watermark",
-                "broker",
                 "observed_at",
             }
         ),

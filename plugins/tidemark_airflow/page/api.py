@@ -38,14 +38,20 @@ def topics(
     """The topics that one may see, from the worst state to the best."""
     found = may(user, "GET", settings.in_order(reader().deployment()))
     overviews = {cluster: reader().overview(cluster) for cluster in dict.fromkeys(one.cluster for one in found)}
-    return answers.topics_answer(found, overviews, state=state or "", contains=contains, offset=offset, limit=limit)
+    incidents = [one for cluster in overviews for one in reader().incidents(cluster)]
+    return answers.topics_answer(
+        found, overviews, incidents, state=state or "", contains=contains, offset=offset, limit=limit
+    )
 
 
 @router.get("/topics/{cluster}/{topic}")
 def topic_now(topic: Seen, user: GetUserDep) -> answers.TopicAnswer:
     """One topic as it is now."""
     return answers.topic_answer(
-        reader().topic(topic), reader().overview(topic.cluster), may_acknowledge=bool(may(user, "PUT", [topic]))
+        reader().topic(topic),
+        reader().overview(topic.cluster),
+        reader().incidents(topic.cluster),
+        may_acknowledge=bool(may(user, "PUT", [topic])),
     )
 
 

@@ -15,6 +15,7 @@ from tidemark.acknowledging import words_of
 from tidemark.endpoints import resolver_of
 from tidemark.gaps import Acknowledgement
 from tidemark.health import TopicHealth, topic_health
+from tidemark.incidents import Incident
 from tidemark.layout import DeploymentKeys
 from tidemark.ledger import Ledger
 from tidemark.overview import Overview, Sample, Samples
@@ -23,6 +24,7 @@ from tidemark.store import Store, open_store
 from tidemark.stored import utc_now
 from tidemark.table import Lake, committed_ledger, open_lake
 from tidemark.topics import Deployment, TopicSettings
+from tidemark.watching.recording import read_incidents
 from tidemark.watermark_index import IndexEntry
 from tidemark_airflow import settings
 from tidemark_airflow.scan import IndexScanner, Source
@@ -94,6 +96,7 @@ class Reader:
         self._scanners = Kept(lambda source: IndexScanner(Source.model_validate_json(source)), seconds=float("inf"))
         self._scans = Kept(lambda source: self._scanners.get(source).scan(), seconds=settings.scan_seconds())
         self._overviews = Kept(self._read_overview)
+        self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
         self._samples = Kept(self._read_samples, seconds=60.0, most=24 * 8)
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
@@ -106,6 +109,10 @@ class Reader:
     def overview(self, cluster: str) -> Overview | None:
         """How the topics of a cluster were when they were last observed."""
         return self._overviews.get(cluster)
+
+    def incidents(self, cluster: str) -> tuple[Incident, ...]:
+        """What people must know of, in the cluster and in its topics."""
+        return self._incidents.get(cluster)
 
     def topic(self, topic: TopicSettings) -> TopicNow:
         """The topic now."""
@@ -147,6 +154,9 @@ class Reader:
 
     def _read_overview(self, cluster: str) -> Overview | None:
         return overview.read_overview(*self._shared(cluster))
+
+    def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
+        return read_incidents(self.deployment(), cluster).incidents.incidents
 
     def _read_samples(self, key: tuple[str, datetime]) -> Samples | None:
         cluster, hour = key

@@ -134,7 +134,6 @@ function partitions(at, now) {
           {class: "numbers"},
           [["landed to", row.landed], ["watermark", row.watermark], ["log end", row.log_end], ["behind", row.lag]].map(([name, value]) =>
             el("span", {}, `${name} `, el("b", {}, number(value)))),
-          row.broker === null ? null : el("span", {}, "broker ", el("b", {}, String(row.broker))),
         ),
         row.held_by.map((one) =>
           el("p", {class: "finding held"}, `Held by the open transaction of producer ${one.producer_id} from offset ${number(one.first_offset)} on.`)),

@@ -1,0 +1,213 @@
+"""The watch on Airflow's own processes, with a real SMTP server and a real web hook at the other end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.plugins.test_alerts import HOOK, MAIL, SECRET
+from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, gap, state
+from tests.support.airflow import AirflowStack
+from tests.support.paths import ROOT
+from tests.support.ports import HOST
+from tests.support.receivers import HookServer, SmtpServer
+from tests.support.waiting import wait_until
+from tidemark.audits import AuditReport, Finding, Verdict
+from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.stored import utc_now
+from tidemark.watching.recording import read_incidents
+from tidemark.watermark_index import IndexEntry, WatermarkIndex
+
+WATCH = "tidemark_watch"
+BROKEN = "from tidemark_airflow import what_is_not_there\n"
+ALL = {
+    "gap/kafka-1/orders/0-0/100",
+    "stuck/kafka-1/orders/0-1",
+    "late/kafka-1/orders",
+    "quarantine/kafka-1/orders",
+    f"audit/kafka-1/orders/{DATE}",
+    "agent_gone/kafka-1/9",
+    "import_error/kafka-1/broken.py",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"), "orders", "idle", freshness="1s")
+
+
+@pytest.fixture(scope="module")
+def smtp() -> Iterator[SmtpServer]:
+    with SmtpServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def hook() -> Iterator[HookServer]:
+    with HookServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dags")
+    shutil.copy(ROOT / "dags" / "watch.py", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stack(
+    world: World, smtp: SmtpServer, hook: HookServer, dags: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AirflowStack]:
+    mail = {
+        "conn_type": "smtp",
+        "host": HOST,
+        "port": smtp.port,
+        "extra": {"disable_ssl": True, "disable_tls": True, "retry_limit": 1},
+    }
+    web = {"conn_type": "http", "host": hook.url, "login": "tidemark", "password": SECRET}
+    env = {
+        "TIDEMARK_TOPICS": str(world.topics_file),
+        "TIDEMARK_NOTIFIERS": json.dumps({"hook": HOOK, "mail": MAIL}),
+        "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(mail),
+        "AIRFLOW_CONN_TIDEMARK_HOOK": json.dumps(web),
+    }
+    with AirflowStack(tmp_path_factory.mktemp("airflow"), dags=dags, plugins=ROOT / "plugins", env=env) as airflow:
+        airflow.client.wait_for_dag(WATCH)
+        airflow.client.unpause(WATCH)
+        yield airflow
+
+
+def look(stack: AirflowStack) -> str:
+    """Have the watch look once more, from now on; its run."""
+    run = stack.client.trigger(WATCH)
+    assert stack.client.wait_for_run(WATCH, run) == "success", stack.client.task_instances(WATCH, run)
+    return run
+
+
+def provoke(world: World, dags: Path) -> None:
+    """One of each, all of the topic ``orders``; ``idle`` has landed all that it has."""
+    lake = world.lake("orders")
+    rows = [
+        EvidenceRow(0, 0, 0, count, name, count, file=name) for name, count in (("landed", 90), ("quarantined", 10))
+    ]
+    lake.store.put(evidence_key(lake, 7), to_parquet(rows, configuration="c", code="c", attempt=7))
+    commit(lake, state(0, 100), state(1, 100), attempt=7)
+    commit(world.lake("idle"), state(0, 50))
+    rotated = entry("orders", 1, 100).model_copy(update={"active_base_offset": 200})
+    put(world, entry("orders", 0, 100, gaps=[gap(100, 150)]), rotated, entry("orders", 2, 70), entry("idle", 0, 50))
+    put(world, entry("orders", 3, 0), broker=9, silent=True)
+    audit(world, failed=True)
+    (dags / "broken.py").write_text(BROKEN)
+
+
+def mend(world: World, dags: Path) -> None:
+    """All of it."""
+    commit(world.lake("orders"), state(0, 200), state(1, 200), state(2, 70), kind="replay")
+    put(world, entry("orders", 0, 200), entry("orders", 1, 200), entry("orders", 2, 70), entry("idle", 0, 50))
+    put(world, entry("orders", 3, 0), broker=9)
+    audit(world, failed=False)
+    (dags / "broken.py").unlink()
+
+
+def put(world: World, *entries: IndexEntry, broker: int = 1, silent: bool = False) -> None:
+    written_at = LONG_AGO if silent else utc_now() + timedelta(hours=1)
+    index = WatermarkIndex(cluster=CLUSTER, broker=broker, agent_version="test", written_at=written_at, entries=entries)
+    world.raw.put(world.control.index(broker), index.to_bytes())
+
+
+def audit(world: World, *, failed: bool) -> None:
+    report = AuditReport(
+        cluster=CLUSTER,
+        topic="orders",
+        table="orders",
+        ledger_n=1,
+        started_at=utc_now(),
+        seconds=1,
+        bytes_read=1,
+        dates=(DATE,),
+        findings=(Finding(kind="stray_rows", dt=DATE, detail="two"),) if failed else (),
+    )
+    lake = world.lake("orders")
+    verdict = Verdict(cluster=CLUSTER, topic="orders", audited_at=utc_now()).after(report, "report")
+    lake.store.put(lake.keys.deployment.verdict("orders"), verdict.to_bytes())
+
+
+def test_each_incident_reaches_people_once_and_closes_by_itself(
+    stack: AirflowStack, world: World, smtp: SmtpServer, hook: HookServer, dags: Path
+) -> None:
+    run = look(stack)
+    assert (hook.told, smtp.subjects) == ([], []), "an idle deployment raises nothing"
+    assert {one["task_id"]: one["state"] for one in stack.client.task_instances(WATCH, run)} == {
+        "observe": "success",
+        "deliver": "skipped",
+    }
+
+    provoke(world, dags)
+    look(stack)
+    wait_until(lambda: look(stack) and len(hook.bodies) >= len(ALL), timeout=60, what="all to be told of")
+    look(stack)
+    assert Counter(hook.told) == {(key, "opened"): 1 for key in ALL}
+    assert Counter(smtp.subjects) == {str(body["subject"]): 1 for body in hook.bodies}
+    known = read_incidents(world.deployment, CLUSTER).incidents.incidents
+    assert {one.key for one in known if one.open} == ALL
+    assert {name for one in known for name in one.delivered} == {"hook", "mail"}
+    lost = next(one for one in hook.bodies if one["kind"] == "gap")
+    assert lost["link"] == f"{stack.url}/tidemark/?topic=kafka-1%2Forders"
+    assert (lost["incidents"][0]["offsets"], lost["incidents"][0]["start"]) == (50, 100)
+    assert "tidemark acknowledge-gap orders 0 100 150" in next(one for one in smtp.texts if "acknowledge-gap" in one)
+
+    mend(world, dags)
+    look(stack)
+    assert Counter(hook.told) == {(key, status): 1 for key in ALL for status in ("opened", "closed")}
+    assert len(smtp.subjects) == 2 * len(ALL)
+
+
+def test_a_message_that_was_not_taken_is_sent_by_the_next_try_and_the_other_notifier_only_once(
+    stack: AirflowStack, world: World, smtp: SmtpServer, hook: HookServer
+) -> None:
+    before = len(hook.bodies), len(smtp.mails)
+    smtp.refusing = True
+    put(world, entry("orders", 0, 200, gaps=[gap(200, 300)]))
+    run = stack.client.trigger(WATCH)
+    mailing = {"task_id": "deliver", "state": "up_for_retry"}
+
+    def tried() -> bool:
+        found = stack.client.task_instances(WATCH, run)
+        return any(mailing.items() <= one.items() for one in found)
+
+    wait_until(tried, timeout=60, what="the mail to be refused", interval=0.5)
+    smtp.refusing = False
+    assert stack.client.wait_for_run(WATCH, run) == "success"
+    assert (len(hook.bodies), len(smtp.mails)) == (before[0] + 1, before[1] + 1)
+    labels = {one["rendered_map_index"] for one in stack.client.task_instances(WATCH, run)}
+    assert "mail: opened gap/kafka-1/orders/0-0/200" in labels
+
+
+def test_a_topics_file_that_does_not_load_is_told_of_and_closes_nothing(
+    stack: AirflowStack, world: World, hook: HookServer
+) -> None:
+    """Such as the gap of the test before."""
+    right, before = world.topics_file.read_text(), len(hook.bodies)
+    world.topics_file.write_text(f"{right}\nfreshnes: 1m\n")
+    look(stack)
+    world.topics_file.write_text(right)
+    look(stack)
+
+    key = "import_error/kafka-1/topics.yaml"
+    assert hook.told[before:] == [(key, "opened"), (key, "closed")]
+    assert "freshnes: is no known key" in hook.bodies[before]["text"]
+
+
+def test_no_secret_is_in_a_log_or_an_xcom(stack: AirflowStack) -> None:
+    logs = [path.read_text(errors="replace") for path in (stack.home / "logs").rglob("*.log")]
+    assert logs
+    assert not [one for one in logs if SECRET in one]
+    database = (stack.home / "airflow.db").read_bytes()
+    assert SECRET.encode() not in database
