@@ -21,7 +21,7 @@ from tidemark_spark.session import Common, Given, Made, in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
-    from pyspark.sql.connect.shell.progress import StageInfo
+    from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
 _OUTCOME = pa.schema([pa.field("task", pa.int64()), pa.field("made", pa.binary())])
 
@@ -32,7 +32,8 @@ class Connected:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._finished = 0
-        session.registerProgressHandler(self._note)
+        # Spark's type wants a class of its own; what it calls is any function with these names.
+        session.registerProgressHandler(cast("ProgressHandler", self._note))
 
     @classmethod
     @cache

@@ -241,7 +241,8 @@ def test_a_viewer_may_neither_start_nor_approve(stack: AirflowStack) -> None:
 
 
 def test_the_schema_refuses_what_is_no_topic_or_date(stack: AirflowStack) -> None:
-    for change in ({"topics": ["east/nope"]}, {"topics": []}, {"from_date": "yesterday"}, {"max_gib": 0}):
+    topics: list[dict[str, Any]] = [{"topics": ["east/nope"]}, {"topics": []}]
+    for change in [*topics, {"from_date": "yesterday"}, {"max_gib": 0}]:
         with pytest.raises(AirflowApiError) as error:
             started(stack, **change)
         assert error.value.status == 400
@@ -279,12 +280,12 @@ def test_a_native_backfill_audits_date_by_date(stack: AirflowStack, world: World
     stack.client.post("/backfills", body | {"dag_run_conf": {"topic": "east/orders"}})
     lake = world.lake
 
-    def audited() -> list[tuple[str, ...]]:
+    def audited() -> set[tuple[str, ...]]:
         found = (
             AuditReport.from_bytes(lake.store.get(one.key).body, one.key) for one in lake.store.list(lake.keys.audits)
         )
-        return sorted(one.dates for one in found if one.passed)
+        return {one.dates for one in found if one.passed}
 
-    wait_until(lambda: audited() == [(DATES[0],), (DATES[1],)], timeout=120, what="both dates' audits", interval=0.5)
+    wait_until(lambda: audited() >= {(DATES[0],), (DATES[1],)}, timeout=120, what="both dates' audits", interval=0.5)
     runs = stack.client.runs(AUDIT)
     assert {one["run_type"] for one in runs if one["data_interval_start"] < "2026-03"} == {"backfill"}
