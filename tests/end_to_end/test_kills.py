@@ -226,9 +226,7 @@ def is_at_rest(airflow: AirflowStack, topic: str) -> bool:
 
 def check_events(airflow: AirflowStack, lake: Lake) -> None:
     """Each commit that changed a date is told of by an event that is at least as new, and the pointer has passed it."""
-    events = airflow.client.get(
-        "/assets/events", source_dag_id=f"tidemark_ingest__test__{lake.topic.topic}", limit=1000
-    )
+    events = airflow.client.get("/assets/events", source_dag_id=dag_of(lake.topic.topic), order_by="-timestamp")
     told: dict[str, int] = {}
     for event in events["asset_events"]:
         dt, n = str(event["partition_key"]), int(event["extra"]["ledger"])
