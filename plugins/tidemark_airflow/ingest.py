@@ -14,6 +14,7 @@ from tidemark_airflow.sensor import WatermarkSensor
 from tidemark_airflow.spark import ConvertOperator
 
 _LONGEST_DAG_ID = 250
+_BEFORE_OTHERS = 10
 # Any time in the past: without one, Airflow never starts a run.
 _START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -37,8 +38,14 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         catchup=False,
         # Airflow would pause the DAG for good: the first task waits longer after each failed run instead.
         max_consecutive_failed_dag_runs=0,
-        # One incident tells of a topic that is late, however many runs fail meanwhile.
-        default_args={**tasks.DEFAULT_ARGS, "owner": topic.owner, "on_failure_callback": None},
+        default_args={
+            **tasks.DEFAULT_ARGS,
+            "owner": topic.owner,
+            # One incident tells of a topic that is late, however many runs fail meanwhile.
+            "on_failure_callback": None,
+            # Where there are few workers, what lands goes before upkeep.
+            "priority_weight": _BEFORE_OTHERS,
+        },
         tags=["tidemark", "ingest", f"cluster:{topic.cluster}"[:100]],
         dag_display_name=f"ingest {topic.cluster}/{topic.topic}"[:250],
         description=f"{topic.cluster}/{topic.topic} to table {topic.table}",

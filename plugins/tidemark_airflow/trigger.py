@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Hashable
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,14 @@ def spare_collector() -> None:
     They stay anyway, and to look through them while a first scan is read stopped the event loop for 0.2 s each time.
     """
     gc.freeze()
+
+
+HOLD = timedelta(seconds=3)
+"""An event waits until its trigger is this old.
+
+Airflow's scheduler must have noted that the task is deferred before the task is resumed, or it takes the former
+process's end for a failure of the next one (apache/airflow#72716), which costs a try and its delay.
+"""
 
 
 class WatermarkTrigger(BaseEventTrigger):
@@ -77,6 +86,7 @@ class WatermarkTrigger(BaseEventTrigger):
             if event is None and now >= self.baseline.look_again_at:
                 event = Event(status="refresh")
             if event is not None:
+                await asyncio.sleep((HOLD - (utc_now() - started)).total_seconds())
                 yield TriggerEvent(event.model_dump(mode="json"))  # type: ignore[no-untyped-call] # likewise
                 return
 

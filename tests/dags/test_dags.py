@@ -152,6 +152,7 @@ def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World
     assert dag.max_consecutive_failed_dag_runs == 0
     assert dag.start_date is not None
     assert dag.task_dict["wait_and_plan"].execution_timeout is None
+    assert {task.priority_weight for task in dag.tasks} == {10}
     url = f"file://{world.root}/lake/orders"
     assert [(asset.name, asset.uri) for asset in dag.task_dict["convert_and_publish"].outlets] == [
         ("orders", url),

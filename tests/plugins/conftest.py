@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.plugins.world import World
-from tidemark_airflow import publishing
+from tidemark_airflow import publishing, trigger
 from tidemark_airflow.outbox import Commit
+
+
+@pytest.fixture(autouse=True)
+def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers fire at once: no scheduler is there to be given time."""
+    monkeypatch.setattr(trigger, "HOLD", timedelta(0))
 
 
 @pytest.fixture
