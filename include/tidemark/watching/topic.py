@@ -63,6 +63,8 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
     if around.led is not None:
         rotated = _rotated(around.led, sighting.rotated, now)
         found += conditions.stuck(lake.topic, around.led, rotated, around.gone, now)
+        if any(one.broker in around.gone for one in around.led.values()):
+            unknown.append(Unknown(frozenset({"stuck"}), lake.topic.topic))
         sighting = sighting.model_copy(update={"rotated": rotated})
     return TopicLook(tuple(found), tuple(unknown), sighting)
 

@@ -139,6 +139,15 @@ def test_a_rotated_segment_that_is_not_uploaded_is_stuck(world: World) -> None:
     assert at(17, entry("orders", 0, 200).model_copy(update={"active_base_offset": 200})) == []
 
 
+def test_what_a_silent_agent_has_stuck_stays_open(world: World) -> None:
+    landed(world)
+    held = entry("orders", 0, 100).model_copy(update={"active_base_offset": 200, "log_end_offset": 300})
+    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "20m"}})
+    world.put_index(held)
+    assert [keys(world, minute) for minute in (0, 16)] == [[], ["stuck/kafka-1/orders/0-0"]]
+    assert keys(world, 21) == ["agent_gone/kafka-1/1", "stuck/kafka-1/orders/0-0"]
+
+
 def _topics(world: World) -> dict[str, Any]:
     import yaml
 
