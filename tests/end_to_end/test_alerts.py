@@ -84,7 +84,7 @@ class Provoked:
 
     def agent(self, *, restricted: bool) -> ManagedProcess:
         env = self.small.s3.env(self._restricted if restricted else ADMIN) | {"PATH": "/usr/bin:/bin"}
-        command = [env_bin("agent", "tidemark-agent"), "run", "--config", self.small.agent_file]
+        command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "run", "--config", self.small.agent_file]
         return ManagedProcess("agent", command, log=self.folder / f"agent-{restricted}.log", env=env)
 
     def restrict(self) -> None:

@@ -47,7 +47,13 @@ class TopicLook(NamedTuple):
 
 
 def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
-    """Look at the topic of ``lake``. What cannot be read is told of, and never raised."""
+    """Look at the topic of ``lake``. What cannot be read is told of, and never raised: it must not hide other topics.
+
+    The libraries that read logs and evidence have errors of their own for what is damaged: DeltaError, and Arrow's
+    kinds of ValueError.
+    """
+    from deltalake.exceptions import DeltaError
+
     found: list[Condition] = []
     unknown: list[Unknown] = []
     sighting = before
@@ -55,8 +61,9 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
     for step, kinds in steps:
         try:
             new, sighting = step(lake, around, sighting, now)
-        except TidemarkError as error:
-            found.append(conditions.unreadable(lake.topic.cluster, lake.topic.topic, str(error), now))
+        except (TidemarkError, DeltaError, OSError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            found.append(conditions.unreadable(lake.topic.cluster, lake.topic.topic, reason, now))
             unknown.append(Unknown(kinds, lake.topic.topic))
         else:
             found += new

@@ -239,6 +239,21 @@ def test_what_cannot_be_read_is_told_of_and_hides_nothing_else(world: World) -> 
     assert {"gap/kafka-1/clicks/0-0/7", "gap/kafka-1/orders/0-0/100"} < {one.key for one in found}
 
 
+@pytest.mark.parametrize("damaged", ["log", "evidence", "verdict"])
+def test_a_damaged_object_of_one_topic_is_told_of(world: World, damaged: str) -> None:
+    lake = world.lake()
+    ledger = landed(world)
+    key = {
+        "log": f"{lake.keys.root}/_delta_log/00000000000000000001.json",
+        "evidence": evidence_key(lake, ledger.attempt),
+        "verdict": lake.keys.deployment.verdict("orders"),
+    }[damaged]
+    lake.store.put(key, b"{ this is nothing")
+    world.put_index(entry("orders", 0, 100), entry("clicks", 0, 7, gaps=[gap(7, 9)]))
+    keys(world)
+    assert keys(world, 2) == ["gap/kafka-1/clicks/0-0/7", "unreadable/kafka-1/orders"]
+
+
 def test_an_index_that_does_not_parse_closes_nothing(world: World) -> None:
     world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
     assert keys(world) == ["gap/kafka-1/orders/0-0/100"]
