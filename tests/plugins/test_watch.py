@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
 
 from tests.plugins.world import CLUSTER, World, entry, gap
 from tests.support.receivers import HookServer, SmtpServer, alert_env
@@ -84,7 +85,7 @@ def test_killed_between_sending_and_recording_it_is_sent_again_with_the_same_id(
 
     assert hook.told == [(KEY, "opened")] * 2
     assert hook.bodies[0]["id"] == hook.bodies[1]["id"]
-    with pytest.raises(watch.AirflowSkipException):
+    with pytest.raises(AirflowSkipException):
         deliver(notes[0])
     assert [one["notifier"] for one in observe()] == ["mail"]
 
