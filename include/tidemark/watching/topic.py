@@ -15,6 +15,7 @@ from tidemark.incidents import Condition, IncidentKind, Unknown
 from tidemark.ledger import Ledger
 from tidemark.table import Lake, committed_ledger
 from tidemark.watching import conditions
+from tidemark.watching.deployment_conditions import unreadable
 from tidemark.watching.runs import samples_of
 from tidemark.watching.sightings import TopicSighting, latest
 from tidemark.watermark_index import Led
@@ -63,7 +64,7 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
             new, sighting = step(lake, around, sighting, now)
         except (TidemarkError, DeltaError, OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            found.append(conditions.unreadable(lake.topic.cluster, lake.topic.topic, reason, now))
+            found.append(unreadable(lake.topic.cluster, lake.topic.topic, reason, now))
             unknown.append(Unknown(kinds, lake.topic.topic))
         else:
             found += new
