@@ -32,7 +32,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) java jars requirements lint style types format test test-full bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) java browser jars requirements lint style types format test test-full screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,8 +57,8 @@ $(DONE)/wheel: pyproject.toml $(DONE)/build
 		rm -rf $(STATE)/wheel; $(BUILD)/bin/hatchling build --target wheel:editable --directory $(STATE)/wheel)
 	@touch $@
 
-$(DONE)/airflow: requirements/pytest.txt
-EXTRA_airflow := requirements/pytest.txt
+$(DONE)/airflow: requirements/pytest.txt requirements/axe.txt
+EXTRA_airflow := requirements/pytest.txt requirements/axe.txt
 
 $(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
 	$(call step,environment $*,\
@@ -73,6 +73,14 @@ $(DONE)/java: requirements/java.txt | $(DONE)/dev
 		$(UV) venv --quiet --allow-existing --python $(BUILD)/bin/python $(ENV)/java; \
 		$(UV) pip sync --quiet --require-hashes --python $(ENV)/java/bin/python requirements/java.txt; \
 		$(DEV) -m tests.support.java; })
+	@touch $@
+
+browser: $(DONE)/browser ## Find Chromium and its driver, or install Debian's where there are none and we are root
+$(DONE)/browser: | $(DONE)/dev
+	$(call step,Chromium,$(DEV) -m tests.support.browser 2>/dev/null || { \
+		test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null || { apt-get update -qq; \
+			DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium chromium-driver >/dev/null; }; \
+		$(DEV) -m tests.support.browser; })
 	@touch $@
 
 jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
@@ -97,14 +105,17 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff check --quiet --fix-only .
 	$(ENV)/dev/bin/ruff format .
 
-test: env lint jars ## Environments, lint, types and all tests but the long ones
+test: env lint jars browser ## Environments, lint, types and all tests but the long ones
 	@echo "== tests"
 	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	@echo "== tests with Airflow"
-	@$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags
+	@$(AIRFLOW) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) tests/plugins tests/dags
 
 test-full: export TIDEMARK_FULL = 1
 test-full: test ## All tests, the long ones too
+
+screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
+	$(AIRFLOW) -m tests.plugins.page_screenshots
 
 bench: env jars ## Benchmarks against Spark's Kafka source
 	$(DEV) -m bench

@@ -80,11 +80,11 @@ def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
 
 def on_spark(spark: SparkSession, lake: Lake) -> None:
     """The product: plan, conversion on Spark, evidence and commit."""
-    from tidemark_spark.session import execute_on
+    from tidemark_spark.session import Classic, execute_on
 
     plan = plan_ingest(lake)
     write_plan(lake, plan)
-    result = driver.run(lake, plan, lambda job, tasks: execute_on(spark.sparkContext, job, tasks))
+    result = driver.run(lake, plan, lambda job, tasks: execute_on(Classic(spark.sparkContext), job, tasks))
     if result.status != "landed":
         raise RuntimeError(f"{lake.url}: {result}")
 

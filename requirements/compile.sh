@@ -10,5 +10,6 @@ compile spark pyproject.toml --extra spark
 compile airflow pyproject.toml --extra airflow
 compile dev pyproject.toml --extra agent --extra spark --group dev
 compile pytest --group pytest --constraint requirements/airflow.txt
+compile axe --group axe --no-deps
 compile java --group java
 compile build requirements/build.in

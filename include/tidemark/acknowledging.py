@@ -6,6 +6,7 @@ can be acknowledged: nothing that may still come is given up by mistake.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.endpoints import EndpointResolver
@@ -108,6 +109,26 @@ def gaps_of(
     if gaps is None:
         gaps = _in_indexes(control_store, control, at, life.topic_id)
     return GapsOf(at, keys, control, control_store, gaps)
+
+
+def words_of(
+    endpoints: EndpointResolver, options: StoreOptions, cluster: str, topic: str, keys: Iterable[tuple[int, int]]
+) -> list[list[Acknowledgement]]:
+    """What people said about gaps of each of ``keys``, which are (incarnation, partition); a listing for each.
+
+    Raises:
+        FormatError: there is no such topic or incarnation in the store, or an object does not parse.
+        StoreError: the store failed.
+    """
+    default = endpoints.default()
+    control, store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
+    lives = _incarnations(store, control.incarnations(topic)).incarnations
+    found: list[list[Acknowledgement]] = []
+    for incarnation, partition in keys:
+        folder = control.acknowledgements(lives[incarnation].place, partition)
+        names = [one.key for one in store.list(folder)]
+        found.append([Acknowledgement.from_bytes(store.get(name).body, name) for name in names])
+    return found
 
 
 def _incarnations(store: Store, key: str) -> TopicIncarnations:

@@ -12,6 +12,7 @@
       + BucketMissing     ... there is no such bucket
     + UnknownOutcome      no answer, or one that proves nothing: the request may or may not have taken effect
       + SlowDown          ... because too much is asked of the store
+  x AirflowError          Airflow's REST API refused, or did not answer
   x RegistryUnavailable   a schema could not be fetched; the task is run again
   x ParserError           a parser broke its promise, and no row is to blame
   x ContinuityError       an offset is missing, or is claimed twice
@@ -100,6 +101,14 @@ class UnknownOutcome(StoreError):
 
 class SlowDown(UnknownOutcome):
     """The store is asked for more than it gives at the moment: ask for less."""
+
+
+class AirflowError(TidemarkError):
+    """Airflow's REST API refused with ``status``; None if it did not answer."""
+
+    def __init__(self, status: int | None, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
 
 
 class RegistryUnavailable(TidemarkError):

@@ -59,7 +59,8 @@ OffsetClass = Literal[
 EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
 """... or that earlier rows hold no more, and which offsets of a branch were cut off."""
 
-PARSED: Final = ("landed", "quarantined", "filtered")
+Kept = Literal["landed", "quarantined", "filtered"]
+PARSED: Final[tuple[Kept, ...]] = ("landed", "quarantined", "filtered")
 """The classes of records; another parser may give a record another one of these."""
 
 MAX_RUNS: Final = 256
@@ -180,7 +181,12 @@ def to_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _read(lake: Lake, key: str) -> pa.Table:
+def parse_evidence(body: bytes) -> pa.Table:
+    """An evidence object's rows."""
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(io.BytesIO(lake.store.get(key).body)).read()
+    return pq.ParquetFile(io.BytesIO(body)).read()
+
+
+def _read(lake: Lake, key: str) -> pa.Table:
+    return parse_evidence(lake.store.get(key).body)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from tidemark.errors import FormatError
@@ -22,6 +23,7 @@ WATERMARK_NAME = "offset.wm"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
 
 Writer = Literal["tidemark", "pinterest"]
@@ -67,6 +69,17 @@ def check_topic(name: str) -> str:
     """
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
         raise ValueError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'")
+    return name
+
+
+def check_report(name: str) -> str:
+    """``name`` if it may stand in a key as a report's name.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not _REPORT.fullmatch(name):
+        raise ValueError(f"{name!r} is no report's name: 16 of 0-9 a-f")
     return name
 
 
@@ -257,6 +270,16 @@ class TableKeys:
         """What a run did, for the scheduler that started it."""
         return self._state("results", f"{attempt}.json")
 
+    def progress(self, attempt: int) -> str:
+        """How far a run has come, while it is under way."""
+        return self._state("progress", f"{attempt}.json")
+
+    def report(self, name: str, part: str, attempt: int | None = None) -> str:
+        """A part of a backfill's report, such as ``preview``; of an attempt, what came after its plan."""
+        return self._state(
+            "reports", check_report(name), f"{part}.json" if attempt is None else f"{part}-{attempt}.json"
+        )
+
     def retention(self, subject: str) -> str:
         """The folder of retention's reports on ``subject``: ``table`` or ``raw``."""
         return self._state("retention", subject) + "/"
@@ -314,6 +337,20 @@ class DeploymentKeys:
     def verdict(self, topic: str) -> str:
         """What the last audits of a topic said."""
         return f"{self.verdicts}{check_topic(topic)}.json"
+
+    @property
+    def overview(self) -> str:
+        """How the topics are, as the last look found them."""
+        return f"{self._under('_overview')}.json"
+
+    @property
+    def all_samples(self) -> str:
+        """The folder of how the topics were, an object an hour."""
+        return f"{self._under('_samples')}/"
+
+    def samples(self, at: datetime) -> str:
+        """How the topics were in the hour of ``at``. Later hours sort later."""
+        return f"{self.all_samples}{at.astimezone(UTC):%Y%m%dT%H}.json"
 
 
 def split_store_url(url: str) -> tuple[str, str]:

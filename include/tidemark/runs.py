@@ -226,3 +226,13 @@ class RunResult(StoredObject):
     dates: tuple[str, ...] = ()
     gaps: tuple[tuple[int, int, int, int], ...] = ()
     seconds: dict[str, float] = Field(default_factory=dict)
+
+
+class Progress(StoredObject):
+    """``progress/<attempt>.json``: of ``total`` tasks ``done`` are finished. The job replaces it as it goes."""
+
+    attempt: int
+    done: int = Field(ge=0)
+    total: int = Field(ge=0)
+    started_at: AwareDatetime
+    at: AwareDatetime

@@ -9,7 +9,7 @@ with the files that were superseded and with one attempt's evidence, and with wh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemark.errors import ContinuityError, NotFound
 from tidemark.evidence import PARSED, OffsetClass, read_evidence
@@ -17,6 +17,12 @@ from tidemark.hashsum import combine
 from tidemark.intervals import Intervals
 from tidemark.ledger import Ledger
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ReadEvidence = Callable[[Lake, int], pa.Table]
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
@@ -71,12 +77,38 @@ class Row(NamedTuple):
     file: str | None
 
 
+class _Only(NamedTuple):
+    """Which rows to read, chosen before they become Python's: by class, by partition and by offsets."""
+
+    classes: tuple[str, ...] = ()
+    partition: tuple[int, int] | None = None
+    offsets: tuple[int, int] | None = None
+
+    def expression(self) -> pc.Expression:
+        """The choice as Arrow makes it."""
+        import pyarrow.compute as pc
+
+        found = pc.scalar(True)
+        if self.classes:
+            found &= pc.field("class").isin(self.classes)
+        if self.partition is not None:
+            incarnation, partition = self.partition
+            found &= (pc.field("incarnation") == incarnation) & (pc.field("partition") == partition)
+        if self.offsets is not None:
+            start, end = self.offsets
+            found &= (pc.field("first") < end) & (pc.field("next") > start)
+        return found
+
+
 class Standing:
     """The evidence of one committed ledger."""
 
-    def __init__(self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile]) -> None:
-        """Read what was superseded."""
+    def __init__(
+        self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile], read: ReadEvidence = read_evidence
+    ) -> None:
+        """Read what was superseded. ``read`` gives the evidence of an attempt, which never changes."""
         self.ledger = ledger
+        self._read = read
         self._lake, self.live = lake, live
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -84,7 +116,7 @@ class Standing:
         self.missing: list[int] = []
         self._order: dict[int, int] = {}
         for attempt in ledger.landed:
-            for row in self._rows(attempt, ("superseded", "truncated")):
+            for row in self._rows(attempt, _Only(classes=("superseded", "truncated"))):
                 key = row["incarnation"], row["partition"]
                 if row["class"] == "truncated":
                     self.truncated[key] = self.truncated.get(key, 0) + row["rows"]
@@ -94,11 +126,11 @@ class Standing:
                     self._superseded.add(row["file"])
 
     @classmethod
-    def of(cls, lake: Lake) -> Standing:
+    def of(cls, lake: Lake, read: ReadEvidence = read_evidence) -> Standing:
         """The evidence that holds now, by the ledger and the live files of one version of the table."""
         table = open_table(lake)
         live = {one.path: one for one in live_files(table)} if table is not None else {}
-        return cls(lake, ledger_of(lake, table), live)
+        return cls(lake, ledger_of(lake, table), live, read)
 
     def by_attempt(self) -> Iterator[list[Row]]:
         """The rows that hold, attempt by attempt, in the order in which they landed."""
@@ -111,6 +143,23 @@ class Standing:
             for row in self._rows(attempt, columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
                     yield row
+
+    def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[dict[str, Any]]:
+        """The rows that hold of a partition's offsets ``[start, end)``, with all their columns, as they landed."""
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, _Only(partition=key, offsets=(start, end)), columns=None):
+                if self._holds(row, self._order[row["attempt"]]):
+                    yield row
+
+    def rows_by_date(self, offset_class: OffsetClass) -> dict[str, int]:
+        """How many rows of a class hold, by ISO date; under the empty one those without a date."""
+        found: dict[str, int] = {}
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, _Only(classes=(offset_class,))):
+                if self._holds(row, self._order[row["attempt"]]):
+                    dt = row["dt"].isoformat() if row["dt"] else ""
+                    found[dt] = found.get(dt, 0) + row["rows"]
+        return found
 
     def told(self, wanted: Callable[[str, str], bool]) -> Told:
         """What the rows of landed, quarantined and filtered records tell whose (date, file) is ``wanted``.
@@ -190,21 +239,18 @@ class Standing:
         return not any(later > number and row["first"] >= first for later, first in left)
 
     def _rows(
-        self, attempt: int, classes: tuple[str, ...] = (), columns: list[str] | None = _COLUMNS
+        self, attempt: int, only: _Only | None = None, columns: list[str] | None = _COLUMNS
     ) -> Iterator[dict[str, Any]]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         try:
-            table = read_evidence(self._lake, attempt)
+            table = self._read(self._lake, attempt)
         except NotFound:
             if attempt not in self.missing:
                 self.missing.append(attempt)
             return
         for one in table["attempt"].unique().to_pylist():
             self._order.setdefault(int(one or 0), len(self._order))
-        if classes:
-            table = table.filter(pc.is_in(table["class"], pa.array(classes)))
+        if only is not None:
+            table = table.filter(only.expression())
         for batch in (table.select(columns) if columns else table).to_batches(max_chunksize=8192):
             yield from batch.to_pylist()
 

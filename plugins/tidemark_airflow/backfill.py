@@ -1,118 +1,125 @@
-"""The DAG that makes dates of a table again from raw segments: a form, a dry run by default, then the same job.
+"""The DAG of backfills: a form, a dry run of each topic, an approval where it is large, the run, and a report.
 
-Airflow checks each field of the form by its schema; what concerns several fields, or the store, the first tasks
-check. Nothing of the form ever becomes part of a command but as a checked date or a topic of the topics file.
+| task | what it does | when it is red |
+| --- | --- | --- |
+| `validate` | checks the form as a whole | a field breaks a rule: the message names it, and what to do |
+| `preview` | works out what a run would read and replace, and writes the report | more than `max_gib`; raw is gone |
+| `compare` | tells which rows would change, one by one | raw or a file cannot be read |
+| `approve` | asks a person, where more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
+| `convert` | Spark makes the dates again, in one commit a topic | the job failed; its log is this task's |
+| `result` | puts the rows before and after into the report | nothing was landed |
+
+A dry run ends after `preview`. The link *Report* of each task leads to the report of its topic.
 """
 
 from __future__ import annotations
 
 import logging
-from datetime import date, timedelta
-from typing import Any, TypedDict
+from typing import Any
 
-from airflow.sdk import DAG, Param, get_current_context
+from airflow.sdk import DAG, Param, TriggerRule, get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
-from tidemark.errors import FormatError
+from tidemark.backfill.request import DEFAULTS, LONGEST_REASON, MODES, check_request
+from tidemark.errors import ConfigError
 from tidemark.topics import Deployment
 from tidemark_airflow import settings, tasks
+from tidemark_airflow.backfilling import ApproveOperator, CompareOperator, PreviewOperator, ResultOperator, by_topic
 from tidemark_airflow.spark import ConvertOperator
-from tidemark_airflow.tasks import Planned, task_of_promises
 
 DAG_ID = "tidemark_backfill"
-MOST_DAYS = 366
 
 log = logging.getLogger(__name__)
 
-
-class Request(TypedDict):
-    """The form, checked."""
-
-    cluster: str
-    topic: str
-    dates: list[str]
-    dry_run: bool
-    limit: int
+_MODES = {
+    "rebuild": "Rebuild: convert the dates from raw again",
+    "compare": "Compare: tell which rows a rebuild would change",
+    "missing": "Missing only: rebuild the dates of which files are lost",
+    "replay": "Replay quarantine: parse refused rows again",
+}
 
 
-class Preview(Planned):
-    """A plan, and what it would do: files that are replaced, for the dates that have rows."""
+@tasks.task_of_promises(multiple_outputs=False)
+def validate() -> list[dict[str, Any]]:
+    """Check the form as a whole; a request for each topic."""
+    from tidemark.stored import utc_now
 
-    dates: list[str]
-    files_replaced: int
-
-
-def check_request(deployment: Deployment, form: dict[str, Any]) -> Request:
-    """The form as a request.
-
-    Raises:
-        ValueError: naming the field and the rule that it breaks.
-    """
-    cluster, _, name = str(form["topic"]).partition("/")
+    context = get_current_context()
+    dag_run = context["dag_run"]
     try:
-        topic = deployment.topic(name, cluster)
-    except FormatError as error:
-        raise ValueError(f"topic: {error}") from error
-    first, last = _date("from_date", form["from_date"]), _date("to_date", form["to_date"])
-    if last < first:
-        raise ValueError(f"to_date: {last} is before from_date, {first}")
-    days = (last - first).days + 1
-    if days > MOST_DAYS:
-        raise ValueError(f"to_date: {days} days are more than {MOST_DAYS}; make them in several runs")
+        requests = check_request(
+            settings.deployment(),
+            dict(context["params"]),
+            today=utc_now().date(),
+            by=dag_run.triggering_user_name or "",
+            run=dag_run.run_id,
+            approve_at_most=settings.approve_above_gib(),
+        )
+    except ConfigError as error:
+        for field, rule in error.problems:
+            log.error("%s: %s", field, rule)  # noqa: TRY400 - a person is to mend the form, and needs no trace
+        raise AirflowFailException(str(error)) from None
+    return [{"cluster": one.cluster, "topic": one.topic, "request": one.model_dump(mode="json")} for one in requests]
+
+
+def form(deployment: Deployment) -> dict[str, Param]:
+    """The fields, as Airflow draws and checks them; what concerns several fields, :func:`validate` checks."""
+    topics = [f"{one.cluster}/{one.topic}" for one in settings.in_order(deployment)]
+    limit = settings.approve_above_gib()
+    given = {**DEFAULTS, "approve_above_gib": limit}
+
+    def field(name: str, title: str, description: str, **schema: Any) -> Param:
+        return Param(given[name], title=title, description=description, **schema)
+
+    text: dict[str, Any] = {"type": ["null", "string"]}
+    amount: dict[str, Any] = {"type": "integer", "section": "Limits"}
     return {
-        "cluster": topic.cluster,
-        "topic": topic.topic,
-        "dates": [str(first + timedelta(days=n)) for n in range(days)],
-        "dry_run": form["dry_run"] is not False,
-        "limit": int(form["max_gib"]) << 30,
-    }
-
-
-def _date(field: str, value: object) -> date:
-    try:
-        return date.fromisoformat(str(value))
-    except ValueError as error:
-        raise ValueError(f"{field}: {value!r} is no date such as 2026-01-31") from error
-
-
-@task_of_promises(multiple_outputs=True)
-def validate() -> Request:
-    """Check the form as a whole."""
-    try:
-        return check_request(settings.deployment(), dict(get_current_context()["params"]))
-    except ValueError as error:
-        raise AirflowFailException(str(error)) from error
-
-
-@task_of_promises(multiple_outputs=False)
-def plan(request: Request) -> Preview:
-    """Work out what the rebuild would read and replace. A dry run ends here; what comes after is skipped."""
-    from tidemark.ledger import new_attempt
-    from tidemark.planning import plan_rebuild, write_plan
-
-    lake = settings.lake_of(request["cluster"], request["topic"])
-    made = plan_rebuild(lake, request["dates"], attempt=new_attempt())
-    size = sum(one.size for one in made.tasks)
-    log.info("%s: %d dates, %d tasks, %d bytes to read", lake.url, len(made.dates), len(made.tasks), size)
-    for name in made.removes:
-        log.info("would replace %s", name)
-    if size > request["limit"] and not request["dry_run"]:
-        raise AirflowFailException(f"max_gib: {size} bytes are to be read, more than the {request['limit']} approved")
-    skip = made.empty or request["dry_run"]
-    return {
-        "empty": skip,
-        "attempt": str(made.attempt),
-        "plan": "" if skip else write_plan(lake, made),
-        "dates": list(made.dates),
-        "tasks": len(made.tasks),
-        "bytes": size,
-        "files_replaced": len(made.removes),
+        "topics": Param(
+            type="array",
+            items={"type": "string", "enum": topics},
+            examples=topics,
+            minItems=1,
+            title="Topics",
+            description="One or more, as cluster/topic.",
+        ),
+        "from_date": Param(type="string", format="date", title="From", description="The first date, inclusive."),
+        "to_date": Param(type="string", format="date", title="To", description="The last date, inclusive."),
+        "mode": field("mode", "Mode", "What is done.", type="string", enum=list(MODES), values_display=_MODES),
+        "extend": field(
+            "extend",
+            "Extend",
+            "Take in the dates that exchange rows with these, by the settings of now; in a replay, rows without date.",
+            type="boolean",
+        ),
+        "differences": field(
+            "differences",
+            "Row differences",
+            "Before a rebuild, tell which rows change, one by one. Reads raw once more.",
+            type="boolean",
+        ),
+        "dry_run": field("dry_run", "Dry run", "Only show what would be read and replaced.", type="boolean"),
+        "reason": field("reason", "Reason", "Why; needed for what rewrites a table.", maxLength=LONGEST_REASON, **text),
+        "configuration": field(
+            "configuration",
+            "Settings",
+            "Optional: refuse to run unless the topics file has these, as `tidemark config check` prints them.",
+            pattern="^[0-9a-f]{16}$",
+            **text,
+        ),
+        "max_gib": field("max_gib", "At most, GiB", "Refuse to read more of a topic.", minimum=1, **amount),
+        "approve_above_gib": field(
+            "approve_above_gib",
+            "Approval above, GiB",
+            "What rewrites more waits for an approval.",
+            minimum=0,
+            maximum=limit,
+            **amount,
+        ),
     }
 
 
 def backfill_dag(deployment: Deployment) -> DAG:
-    """The DAG; it starts by its form alone."""
-    topics = [f"{one.cluster}/{one.topic}" for one in settings.in_order(deployment)]
+    """The DAG; it starts by its form, by REST or from the command line."""
     with DAG(
         dag_id=DAG_ID,
         schedule=None,
@@ -120,29 +127,23 @@ def backfill_dag(deployment: Deployment) -> DAG:
         catchup=False,
         default_args={**tasks.DEFAULT_ARGS, "owner": "tidemark"},
         tags=["tidemark", "backfill"],
-        description="Makes dates of a table again from raw segments",
+        description="Makes dates of tables again from raw segments, or parses refused rows again",
         doc_md=__doc__,
-        params={
-            "topic": Param(type="string", enum=topics, title="Topic", description="Cluster and topic."),
-            "from_date": Param(type="string", format="date", title="From", description="The first date, inclusive."),
-            "to_date": Param(type="string", format="date", title="To", description="The last date, inclusive."),
-            "dry_run": Param(
-                True, type="boolean", title="Dry run", description="Only show what would be read and replaced."
-            ),
-            "max_gib": Param(
-                100, type="integer", minimum=1, title="Approved GiB", description="Refuse to read more than this."
-            ),
-        },
+        params=form(deployment),
     ) as dag:
-        request = validate()
-        cluster, topic = request["cluster"], request["topic"]
-        planned = plan(request)
-        convert = ConvertOperator(
-            task_id="convert",
-            cluster=cluster,
-            topic=topic,
-            planned=planned,
-            execution_timeout=tasks.CONVERT_TIMEOUT,
+        # What a job refuses, such as dates that exchange rows with others, it refuses again.
+        job = {"execution_timeout": tasks.CONVERT_TIMEOUT, "retries": 2, **by_topic()}
+        preview = PreviewOperator.partial(task_id="preview", **job).expand_kwargs(validate())
+        compare = CompareOperator.partial(task_id="compare", **job).expand_kwargs(preview.output)
+        # Without a comparison that is skipped, and rewriting is approved all the same.
+        approve = ApproveOperator(
+            task_id="approve", previewed=preview.output, trigger_rule=TriggerRule.NONE_FAILED, execution_timeout=None
         )
-        planned >> convert
+        convert = ConvertOperator.partial(task_id="convert", **job).expand_kwargs(approve.output)
+        # A run that failed is in the report as well.
+        result = ResultOperator.partial(
+            task_id="result", trigger_rule=TriggerRule.ALL_DONE, **by_topic()
+        ).expand_kwargs(approve.output)
+        compare >> approve
+        convert >> result
     return dag

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.configuration import conf
 
@@ -15,6 +15,11 @@ def base_url() -> str:
     return conf.get("api", "base_url", fallback="").rstrip("/")
 
 
+def base_path() -> str:
+    """The path of Airflow's address: empty, unless it lies below one."""
+    return urlsplit(base_url()).path
+
+
 def continuity_url(
     cluster: str, topic: str, partition: int | None = None, dt: str | None = None, incarnation: int = 0
 ) -> str:
@@ -25,6 +30,11 @@ def continuity_url(
     if dt is not None:
         query["dt"] = dt
     return f"{base_url()}{PREFIX}/?{urlencode(query, safe='/')}"
+
+
+def report_url(cluster: str, topic: str, name: str) -> str:
+    """The report of a backfill on a topic, see :func:`tidemark.backfill.request.report_name`."""
+    return f"{base_url()}{PREFIX}/reports/{quote(cluster, safe='')}/{quote(topic, safe='')}/{name}"
 
 
 def backfill_url(cluster: str, topic: str, from_date: str = "", to_date: str = "", mode: str = "") -> str:

@@ -4,6 +4,7 @@
 ``TIDEMARK_TOPICS``             the topics file; default ``include/topics.yaml`` beside ``plugins/``
 ``TIDEMARK_SPARK_JOBS``         the folder of Spark's jobs; default ``spark/jobs`` beside ``plugins/``
 ``TIDEMARK_SPARK_SUBMIT``       the program spark-submit of Spark's own environment; default: from ``PATH``
+``TIDEMARK_SPARK_PYTHON``       Python of Spark's own environment, for Spark Connect; default: beside spark-submit
 ``PYSPARK_PYTHON``              Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
 ``TIDEMARK_RETENTION_PROFILE``  the AWS profile of the role that may delete raw segments; default: that of all jobs
 ``TIDEMARK_SPARK_PAGE``         address of Spark's own pages, for a link on tasks; default: none
@@ -18,9 +19,11 @@ They are read when a DAG file or a task runs, so they must be the same for all o
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
 
 if TYPE_CHECKING:
@@ -62,6 +65,21 @@ def spark_submit() -> str | None:
     return os.environ.get("TIDEMARK_SPARK_SUBMIT") or None
 
 
+def spark_python() -> str:
+    """The Python that runs a job as a client of Spark Connect.
+
+    Raises:
+        ConfigError: no variable names it, and there is none beside spark-submit.
+    """
+    if named := os.environ.get("TIDEMARK_SPARK_PYTHON"):
+        return named
+    submit = shutil.which(spark_submit() or "spark-submit")
+    if submit is not None and (found := Path(submit).resolve().with_name("python")).exists():
+        return str(found)
+    rule = "must name the Python of Spark's environment, since there is none beside spark-submit"
+    raise ConfigError("the environment", [("TIDEMARK_SPARK_PYTHON", rule)])
+
+
 def spark_environment() -> dict[str, str]:
     """What spark-submit needs beside its inherited environment; without it, workers take the ``PATH``'s python3."""
     submit = spark_submit()
@@ -90,3 +108,13 @@ def object_page() -> str:
 def scan_seconds() -> float:
     """The time between two scans of the watermark indexes."""
     return float(os.environ.get("TIDEMARK_SCAN_SECONDS") or 10)
+
+
+def approve_above_gib() -> int:
+    """How many GiB a backfill may rewrite without an approval; a form may ask for one earlier, never later."""
+    return int(os.environ.get("TIDEMARK_APPROVE_ABOVE_GIB") or 100)
+
+
+def approvers() -> list[str]:
+    """The ids of the users who alone may approve a backfill; empty leaves it to Airflow's roles."""
+    return [one for name in os.environ.get("TIDEMARK_APPROVERS", "").split(",") if (one := name.strip())]

@@ -17,6 +17,7 @@ from tidemark_spark.job import Job
 from tidemark_spark.tables import lakes_of
 from tidemark_spark.tally import AuditTask, Examine, Tally
 from tidemark_spark.verdicts import change_verdict
+from tidemark_spark.where import Where, add_options
 
 
 def main(arguments: Sequence[str] | None = None, examine: Examine | None = None) -> int:
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None, examine: Examine | None = None)
     try:
         dates = _dates(options)
         lakes = lakes_of(options.topics, options.topic, options.cluster)
-        passed = [_audited(lake, examine or _on_spark(options.master), dates, options.json) for lake in lakes]
+        passed = [_audited(lake, examine or _on_spark(Where.of(options)), dates, options.json) for lake in lakes]
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -40,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
     parser.add_argument("--topic", action="append", metavar="NAME", help="repeatable (default: all of the file)")
     parser.add_argument("--cluster", help="needed where two clusters have a topic's name")
-    parser.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
+    add_options(parser)
     parser.add_argument("--dt", action="append", default=[], metavar="DATE", help="a date to audit; repeatable")
     parser.add_argument("--from", dest="first", metavar="DATE", help="first date to audit")
     parser.add_argument("--to", dest="last", metavar="DATE", help="last date to audit")
@@ -76,11 +77,11 @@ def _audited(lake: Lake, examine: Examine, dates: Sequence[str], as_json: bool) 
     return report.passed
 
 
-def _on_spark(master: str | None) -> Examine:
+def _on_spark(where: Where) -> Examine:
     def examine(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
         """Starts Spark, which takes seconds, and so only when there is something to read."""
-        from tidemark_spark.session import context, examine_on
+        from tidemark_spark.session import examine_on, spark
 
-        return examine_on(context(f"tidemark audit {job.topic.topic}", master), job, tasks)
+        return examine_on(spark(f"tidemark audit {job.topic.topic}", where), job, tasks)
 
     return examine

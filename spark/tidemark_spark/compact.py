@@ -16,6 +16,7 @@ from tidemark.table import Lake
 from tidemark_spark.driver import run
 from tidemark_spark.job import Execute, Job, Outcome
 from tidemark_spark.tables import lake_of
+from tidemark_spark.where import Where, add_options
 
 _EXAMPLE: Final = "example: compact.py --topics topics.yaml --topic orders --dt 2026-11-20 --dry-run"
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, execute: Execute | None = None)
         if not options.json:
             sys.stdout.writelines(f"{line}\n" for line in told(plan))
             sys.stdout.flush()
-        last = plan if options.dry_run else run(lake, plan, execute or _on_spark(options.master))
+        last = plan if options.dry_run else run(lake, plan, execute or _on_spark(Where.of(options)))
         sys.stdout.write(f"{last.to_bytes().decode()}\n")
         sys.stdout.flush()
     except ConfigError as error:
@@ -59,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
-    parser.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
+    add_options(parser)
     parser.add_argument("--dt", action="append", metavar="DATE", help="a date to merge files of; repeatable")
     parser.add_argument(
         "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
@@ -76,12 +77,12 @@ def _dates(given: Sequence[str] | None) -> list[str] | None:
         raise ConfigError("--dt", [("", f"must be dates such as 2026-11-20: {error}")]) from error
 
 
-def _on_spark(master: str | None) -> Execute:
+def _on_spark(where: Where) -> Execute:
     def execute(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
         """Starts Spark, which takes seconds, and so only when there is something to merge."""
-        from tidemark_spark.session import context, execute_on
+        from tidemark_spark.session import execute_on, spark
 
-        return execute_on(context(f"tidemark compact {job.topic.topic}", master), job, tasks)
+        return execute_on(spark(f"tidemark compact {job.topic.topic}", where), job, tasks)
 
     return execute
 

@@ -10,79 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pydantic import Field
-
+from tidemark.backfill.comparisons import Comparison, Differing
 from tidemark.hashsum import combine
 from tidemark.runs import RunPlan
 from tidemark.standing import Standing
-from tidemark.stored import Part, StoredObject
 from tidemark.table import Lake
 from tidemark_spark.audit_sides import GROUP_TASKS
 from tidemark_spark.differing import Compared, CompareTask, Difference, Place
 from tidemark_spark.job import Job
-from tidemark_spark.tally import Cells, FileTask, Kept
+from tidemark_spark.tally import Cells, FileTask
 
 Compare = Callable[[Job, Sequence[CompareTask]], list[Compared]]
 """Runs all tasks of a comparison, anywhere, and returns what they found in any order."""
 
 _NOWHERE: Final = Cells((), ())
-
-
-class Differing(Part):
-    """How the records of a class (landed, quarantined, filtered) and date of a partition would change.
-
-    ``now`` and ``then`` are all there are; ``changed`` counts landed rows with other values by column; ``offsets`` are
-    the lowest of each. Which filtered ones differ is not known, as they lie nowhere: ``others`` if their number is the
-    same.
-    """
-
-    incarnation: int
-    partition: int
-    dt: str
-    kind: Kept
-    now: int
-    then: int
-    only_now: int
-    only_then: int
-    changed: dict[str, int] = Field(default_factory=dict)
-    others: bool = False
-    offsets: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-
-    def text(self) -> str:
-        """One line for a person."""
-        where = f"incarnation {self.incarnation} partition {self.partition} dt={self.dt or 'none'} {self.kind}"
-        parts = [f"{self.now} now, {self.then} then"]
-        for name, rows in (("only_now", self.only_now), ("only_then", self.only_then)):
-            parts += [f"{rows} {name.replace('_', ' ')}{self._at(name)}"] if rows else []
-        parts += ["and they are others"] if self.others else []
-        parts += [f"{rows} with other values in {name}" for name, rows in sorted(self.changed.items())]
-        return f"{where}: {', '.join(parts)}{self._at('changed')}"
-
-    def _at(self, name: str) -> str:
-        offsets = self.offsets.get(name, ())
-        return f" (from offset {', '.join(map(str, offsets))} on)" if offsets else ""
-
-
-class Comparison(StoredObject):
-    """What was found; ``rows`` were compared, those that there are now."""
-
-    cluster: str
-    topic: str
-    table: str
-    ledger_n: int
-    configuration: str
-    code: str
-    dates: tuple[str, ...]
-    rows: int
-    bytes_read: int
-    differences: tuple[Differing, ...] = ()
-
-    def text(self) -> str:
-        """The comparison for a person, a line each."""
-        dates = ", ".join(one or "none" for one in self.dates)
-        head = f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}"
-        lines = [f"{head}, dates {dates}: {self.rows} rows", *(f"  {one.text()}" for one in self.differences)]
-        return "\n".join([*lines, "THE ROWS DIFFER" if self.differences else "the rows are the same"])
 
 
 def comparison(lake: Lake, plan: RunPlan, compare: Compare) -> Comparison:

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 
+from tidemark.backfill.previews import Preview
+from tidemark.backfill.report import write_part
 from tidemark.errors import ConfigError, TidemarkError
-from tidemark.planning import find_plan, plan_ingest, plan_replay, read_plan, write_plan
+from tidemark.layout import check_report
+from tidemark.planning import find_plan, lost_files, plan_ingest, plan_replay, read_plan, write_plan
 from tidemark.runs import RunPlan, Task
 from tidemark.table import Lake
 from tidemark_spark.comparing import comparison
@@ -17,10 +20,12 @@ from tidemark_spark.differing import Compared, CompareTask
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.preview import preview
+from tidemark_spark.progress import watched
 from tidemark_spark.rebuilding import planned
 from tidemark_spark.sweep import sweep
 from tidemark_spark.tables import lake_of
 from tidemark_spark.tally import AuditTask, Tally
+from tidemark_spark.where import Where, add_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,17 +38,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except TidemarkError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 2 if options.compare else 1
+        return 2 if options.compare and not options.report else 1
 
 
 def _done(options: argparse.Namespace) -> int:
-    if (options.compare or options.extend or options.all) and not options.rebuild:
-        raise ConfigError("--compare, --extend, --all", [("", "are options of --rebuild")])
+    if (options.missing or options.extend or options.all) and not options.rebuild:
+        raise ConfigError("--missing, --extend, --all", [("", "are options of --rebuild")])
+    if options.compare and not (options.rebuild or (options.plan and options.report)):
+        raise ConfigError("--compare", [("", "is an option of --rebuild, and of --plan with --report")])
     lake = lake_of(options.topics, options.topic, options.cluster)
     if options.sweep:
         _print(sweep(lake, dry_run=options.dry_run).to_bytes())
         return 0
-    return _rebuild(lake, options) if options.rebuild else _carry_out(lake, options, _plan(lake, options))
+    if options.rebuild:
+        return _rebuild(lake, options)
+    if options.replay and options.report:
+        plan = plan_replay(lake, _replayed(options.dt))
+        return _prepare(lake, options, plan, preview(lake, plan))
+    if options.compare:
+        return _compared(lake, options, read_plan(lake, options.plan))
+    return _carry_out(lake, options, _plan(lake, options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
-    parser.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
+    add_options(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--plan", metavar="KEY", help="carry out the plan under this key of the lake")
     which.add_argument(
@@ -78,9 +92,19 @@ def _parser() -> argparse.ArgumentParser:
         "--extend", action="store_true", help="rebuild also the dates that exchange rows with those, by the settings"
     )
     parser.add_argument(
+        "--missing", action="store_true", help="rebuild only those of the dates of which files are lost"
+    )
+    parser.add_argument(
         "--compare",
         action="store_true",
         help="write nothing, and tell which rows a rebuild would change; exit code 0 if none, 1 if any, 2 for trouble",
+    )
+    parser.add_argument(
+        "--report",
+        type=check_report,
+        metavar="NAME",
+        help="write what a rebuild or replay would do to the topic's reports, under this name, and the plan, for "
+        "--plan; convert nothing. With --compare, write what would change, and exit with 0 either way",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan, or what would be removed or replaced, and do nothing"
@@ -104,24 +128,41 @@ def _carry_out(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
     if options.dry_run:
         _print(plan.to_bytes())
     else:
-        _print(run(lake, plan, lambda job, tasks: _on_spark(options.master, job, tasks)).to_bytes())
+        _print(run(lake, plan, lambda job, tasks: _on_spark(Where.of(options), job, tasks)).to_bytes())
     return 0
 
 
 def _rebuild(lake: Lake, options: argparse.Namespace) -> int:
     dates = _dates(options)
-    rebuild = planned(lake, dates, lambda job, tasks: _examine(options.master, job, tasks), extend=options.extend)
+    lost = lost_files(lake, dates) if options.missing and dates else {}
+    if options.missing:
+        dates = list(lost)
+    rebuild = planned(lake, dates, lambda job, tasks: _examine(Where.of(options), job, tasks), extend=options.extend)
     if options.compare:
-        found = comparison(lake, rebuild.plan, lambda job, tasks: _compare(options.master, job, tasks))
-        _print(f"{found.text()}\n".encode() + found.to_bytes())
-        return 1 if found.differences else 0
-    if options.dry_run:
-        shown = preview(lake, rebuild.plan, rebuild.moves)
-        _print(f"{shown.text()}\n".encode() + shown.to_bytes())
-        return 0
+        return _compared(lake, options, rebuild.plan)
+    if options.dry_run or options.report:
+        return _prepare(lake, options, rebuild.plan, preview(lake, rebuild.plan, rebuild.moves, lost))
     if not rebuild.plan.empty:
         write_plan(lake, rebuild.plan)
     return _carry_out(lake, options, rebuild.plan)
+
+
+def _prepare(lake: Lake, options: argparse.Namespace, plan: RunPlan, shown: Preview) -> int:
+    """Show what ``plan`` would do; with ``--report`` also there, and with the plan unless this is a dry run."""
+    if options.report:
+        if not (plan.empty or options.dry_run):
+            shown = shown.model_copy(update={"attempt": plan.attempt, "plan": write_plan(lake, plan)})
+        write_part(lake, options.report, "preview", shown)
+    _print(f"{shown.text()}\n".encode() + shown.to_bytes())
+    return 0
+
+
+def _compared(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
+    found = comparison(lake, plan, lambda job, tasks: _compare(Where.of(options), job, tasks))
+    if options.report:
+        write_part(lake, options.report, "comparison", found, plan.attempt)
+    _print(f"{found.text()}\n".encode() + found.to_bytes())
+    return 1 if found.differences and not options.report else 0
 
 
 def _dates(options: argparse.Namespace) -> list[str] | None:
@@ -143,25 +184,29 @@ def _replayed(dates: list[str] | None) -> list[str] | None:
         raise ConfigError("--replay", [("--dt", f"must be dates such as 2026-11-20, or none: {error}")]) from error
 
 
-def _on_spark(master: str | None, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def _on_spark(where: Where, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
     """Starts Spark, which takes seconds, and so only when there is something to convert."""
-    from tidemark_spark.session import context, execute_on
+    from tidemark_spark.session import execute_on, spark
 
-    return execute_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+    there = spark(f"tidemark {job.topic.topic}", where)
+    with watched(job, len(tasks), there.finished):
+        return execute_on(there, job, tasks)
 
 
-def _examine(master: str | None, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
+def _examine(where: Where, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
     """Reads raw on Spark, and writes nothing."""
-    from tidemark_spark.session import context, examine_on
+    from tidemark_spark.session import examine_on, spark
 
-    return examine_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+    return examine_on(spark(f"tidemark {job.topic.topic}", where), job, tasks)
 
 
-def _compare(master: str | None, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
+def _compare(where: Where, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
     """Compares rows on Spark, and writes nothing."""
-    from tidemark_spark.session import compare_on, context
+    from tidemark_spark.session import compare_on, spark
 
-    return compare_on(context(f"tidemark {job.topic.topic}", master), job, tasks)
+    there = spark(f"tidemark {job.topic.topic}", where)
+    with watched(job, len(tasks), there.finished):
+        return compare_on(there, job, tasks)
 
 
 def _print(body: bytes) -> None:

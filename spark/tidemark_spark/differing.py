@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tidemark.decode import row_hash_sum
 from tidemark.errors import ContinuityError
+from tidemark.evidence import Kept
 from tidemark.hashsum import combine
 from tidemark.parsers.build import parser_of
 from tidemark.records import BatchHeader
@@ -27,7 +28,7 @@ from tidemark_spark.accounts import IDENTITY, as_bytes
 from tidemark_spark.dates import DateSplitter, Numbers, numbers, take
 from tidemark_spark.job import Job
 from tidemark_spark.sink import beside, offsets_of, table_schema
-from tidemark_spark.tally import Cells, FileTask, Kept, landed_rows, refused_rows
+from tidemark_spark.tally import Cells, FileTask, landed_rows, refused_rows
 from tidemark_spark.task import Conversion
 
 SHOWN: Final = 5

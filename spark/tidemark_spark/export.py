@@ -13,6 +13,7 @@ from tidemark.layout import split_store_url
 from tidemark.topics import load_topics
 from tidemark_spark.exporting import EXTENSIONS, Execute, Export, Exported, export_part
 from tidemark_spark.source import SegmentPartition, SegmentReader, TidemarkSource
+from tidemark_spark.where import Where, add_options
 
 
 def main(arguments: Sequence[str] | None = None, execute: Execute | None = None) -> int:
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None, execute: Execute | None = None)
     try:
         export = _export(options)
         parts = export.reader.partitions()
-        found = (execute or _on_spark(options.master))(export, parts) if parts else []
+        found = (execute or _on_spark(Where.of(options)))(export, parts) if parts else []
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="of Spark's format tidemark: fromOffset, toOffset, fromTime, toTime, partitions, isolation, …; repeatable",
     )
-    parser.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
+    add_options(parser)
     return parser
 
 
@@ -67,10 +68,10 @@ def _export(options: argparse.Namespace) -> Export:
     return Export(store, prefix, load_topics(Path(options.topics)).store, options.topic, options.format, reader)
 
 
-def _on_spark(master: str | None) -> Execute:
+def _on_spark(where: Where) -> Execute:
     def execute(export: Export, parts: Sequence[SegmentPartition]) -> list[Exported | None]:
-        from tidemark_spark.session import context, on_each
+        from tidemark_spark.session import spark
 
-        return on_each(context(f"tidemark export {export.topic}", master), export_part, export, parts)
+        return spark(f"tidemark export {export.topic}", where).on_each(export_part, export, parts)
 
     return execute

@@ -1,93 +1,30 @@
-"""What a rebuild would read and replace: its dry run, for a person and as JSON."""
+"""What a rebuild or a replay would read and replace: its dry run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-from tidemark.runs import PartitionPlan, RunPlan, SegmentRange
+from tidemark.backfill.estimate import rate_of
+from tidemark.backfill.previews import DatePreview, PartitionPreview, Preview
+from tidemark.planning import waiting_offsets
+from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
 from tidemark.standing import Standing
-from tidemark.stored import Part, StoredObject
 from tidemark.table import Lake, open_table
 from tidemark_spark.audit_sides import holding
 from tidemark_spark.delta import check_columns, schema_change
 from tidemark_spark.moves import Moves
+from tidemark_spark.reading import WINDOW_BYTES
+
+_COMMIT_WRITES: Final = 4
+"""Evidence, ledger, Delta commit, result."""
 
 
-class DatePreview(Part):
-    """A date (ISO, empty for rows without one) as it is. ``other_settings`` of its records landed by other settings.
-
-    ``then`` are the records that it would have, if that was found out.
-    """
-
-    dt: str
-    state: str
-    rows: int
-    quarantined: int
-    filtered: int
-    files: int
-    bytes: int
-    other_settings: int
-    then: int | None = None
-
-    def text(self) -> str:
-        """One line for a person."""
-        line = f"dt={self.dt or 'none'} ({self.state}): {self.rows} rows, {self.quarantined} quarantined, "
-        line += f"{self.filtered} filtered, in {self.files} files of {self.bytes} bytes"
-        line += f"; {self.other_settings} landed with other settings" if self.other_settings else ""
-        return line if self.then is None else f"{line}; then {self.then} records"
-
-
-class PartitionPreview(Part):
-    """What is read of a partition: offsets ``[start, end)``, of so many segments from ``first`` to ``last``."""
-
-    incarnation: int
-    partition: int
-    start: int
-    end: int
-    segments: int
-    first: str
-    last: str
-    bytes: int
-
-    def text(self) -> str:
-        """One line for a person."""
-        where = f"incarnation {self.incarnation} partition {self.partition}: offsets {self.start} to {self.end - 1}"
-        return f"{where}, {self.bytes} bytes of {self.segments} segments, {self.first} to {self.last}"
-
-
-class Preview(StoredObject):
-    """The dry run of a rebuild. ``added`` are dates that were not asked for, and exchange rows with those that were."""
-
-    cluster: str
-    topic: str
-    table: str
-    ledger_n: int
-    whole: bool
-    dates: tuple[DatePreview, ...]
-    added: tuple[str, ...]
-    partitions: tuple[PartitionPreview, ...]
-    tasks: int
-    segments: int
-    bytes: int
-    removes: tuple[str, ...]
-    columns: tuple[str, ...]
-
-    def text(self) -> str:
-        """The dry run for a person, a line each."""
-        lines = [f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}: a rebuild would replace"]
-        lines += [f"  {one.text()}{', added' if one.dt in self.added else ''}" for one in self.dates]
-        lines += [f"  column {one}" for one in self.columns]
-        lines += ["and read", *(f"  {one.text()}" for one in self.partitions)]
-        lines.append(
-            f"in all {len(self.dates)} dates, {len(self.removes)} files; {self.bytes} bytes of {self.segments} "
-            f"segments in {self.tasks} tasks. Nothing was written; --compare tells which rows would change."
-        )
-        return "\n".join(lines)
-
-
-def preview(lake: Lake, plan: RunPlan, moves: Moves | None) -> Preview:
-    """What ``plan`` would do, for which ``moves`` were found out.
+def preview(
+    lake: Lake, plan: RunPlan, moves: Moves | None = None, lost: Mapping[str, tuple[str, ...]] | None = None
+) -> Preview:
+    """What ``plan`` would do, for which ``moves`` and ``lost`` files by date were found out.
 
     Raises:
         ConfigError: the topic's columns are not those of the table, and cannot become them.
@@ -98,13 +35,17 @@ def preview(lake: Lake, plan: RunPlan, moves: Moves | None) -> Preview:
         check_columns(lake, table, whole=plan.whole)
         columns = tuple(schema_change(lake, table))
     partitions = tuple(_partition(plan, one) for one in plan.partitions)
+    standing = Standing.of(lake)
+    dates = tuple(_dates(standing, plan, moves, lost or {}))
     return Preview(
         cluster=plan.cluster,
         topic=plan.topic,
         table=plan.table,
+        kind="replay" if plan.kind == "replay" else "rebuild",
         ledger_n=plan.ledger_n,
+        configuration=plan.configuration,
         whole=plan.whole,
-        dates=tuple(_dates(lake, plan, moves)),
+        dates=dates,
         added=tuple(one for one in plan.dates if moves and one not in moves.asked),
         partitions=partitions,
         tasks=len(plan.tasks),
@@ -112,7 +53,17 @@ def preview(lake: Lake, plan: RunPlan, moves: Moves | None) -> Preview:
         bytes=sum(one.size for one in plan.tasks),
         removes=plan.removes,
         columns=columns,
+        waiting=waiting_offsets(lake, standing.ledger),
+        reads=sum(_reads(one) for one in plan.tasks),
+        writes=max(len(plan.tasks), sum(one.files for one in dates)) + len(dates) + _COMMIT_WRITES,
+        rate=rate_of(lake, standing.ledger),
     )
+
+
+def _reads(task: Task) -> int:
+    """Requests for the bytes of a task: a window each, or a file of quarantine."""
+    files = {one.quarantined for one in task.ranges} - {""}
+    return len(files) or sum(-(-(one.end - one.start) // WINDOW_BYTES) for one in task.ranges)
 
 
 class _Counted(NamedTuple):
@@ -124,8 +75,9 @@ class _Counted(NamedTuple):
     others: Counter[str]
 
 
-def _dates(lake: Lake, plan: RunPlan, moves: Moves | None) -> list[DatePreview]:
-    standing = Standing.of(lake)
+def _dates(
+    standing: Standing, plan: RunPlan, moves: Moves | None, lost: Mapping[str, tuple[str, ...]]
+) -> list[DatePreview]:
     replaced = frozenset(plan.replaced)
     counted = _Counted(Counter(), Counter(), Counter(), Counter())
     for row, configuration in holding(standing):
@@ -135,7 +87,8 @@ def _dates(lake: Lake, plan: RunPlan, moves: Moves | None) -> list[DatePreview]:
         by_class = {"landed": counted.landed, "quarantined": counted.quarantined, "filtered": counted.filtered}
         by_class[row.offset_class][dt] += row.rows
         counted.others[dt] += row.rows if configuration != plan.configuration else 0
-    files = {dt: [one for one in standing.live.values() if one.dt == dt] for dt in plan.dates}
+    dates = plan.dates or tuple(plan.supersedes)
+    live = [one for one in standing.live.values() if one.path in replaced]
     states = standing.ledger.dates
     then = moves.then if moves else {}
     counts = (counted.landed, counted.quarantined, counted.filtered, then)
@@ -146,12 +99,13 @@ def _dates(lake: Lake, plan: RunPlan, moves: Moves | None) -> list[DatePreview]:
             rows=counted.landed[dt],
             quarantined=counted.quarantined[dt],
             filtered=counted.filtered[dt],
-            files=len(files[dt]),
-            bytes=sum(one.size for one in files[dt]),
+            files=sum(one.dt == dt for one in live) + len(plan.supersedes.get(dt, ())),
+            bytes=sum(one.size for one in live if one.dt == dt),
             other_settings=counted.others[dt],
             then=then.get(dt, 0) if moves else None,
+            lost=lost.get(dt, ()),
         )
-        for dt in plan.dates
+        for dt in dates
         if any(one.get(dt) for one in counts)
     ]
 
@@ -159,7 +113,7 @@ def _dates(lake: Lake, plan: RunPlan, moves: Moves | None) -> list[DatePreview]:
 def _partition(plan: RunPlan, part: PartitionPlan) -> PartitionPreview:
     tasks = [one for one in plan.tasks if (one.incarnation, one.partition) == part.key]
     ranges: list[SegmentRange] = [part for one in tasks for part in one.ranges]
-    keys = list(dict.fromkeys(one.key for one in ranges))
+    keys = list(dict.fromkeys(one.quarantined or one.key for one in ranges))
     return PartitionPreview(
         incarnation=part.incarnation,
         partition=part.partition,

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound
+from tidemark.evidence import Kept
 from tidemark.intervals import Interval
 from tidemark.parsers.build import parser_of
 from tidemark.records import BatchHeader
@@ -31,8 +32,6 @@ from tidemark_spark.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.quarantine import records_of
 from tidemark_spark.sink import beside, offsets_of, table_schema
 from tidemark_spark.task import Conversion
-
-Kept = Literal["landed", "quarantined", "filtered"]
 
 _ROWS: Final = 65536
 

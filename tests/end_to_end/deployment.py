@@ -10,13 +10,17 @@ from typing import Any
 
 import yaml
 
+from tests.spark.world import in_process
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tests.support.spark import spark_submit
+from tidemark.planning import plan_ingest, write_plan
+from tidemark.runs import RunResult
 from tidemark.table import Lake, open_lake
 from tidemark.topics import Deployment, load_topics
+from tidemark_spark.driver import run
 
 
 @dataclass
@@ -106,3 +110,11 @@ class SmallDeployment:
         )
         result: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
         return result
+
+    def land(self, topic: str) -> RunResult:
+        """The same in this process and without Spark, whose start is most of the time of a small run."""
+        lake = self.lake(topic)
+        plan = plan_ingest(lake)
+        if not plan.empty:
+            write_plan(lake, plan)
+        return run(lake, plan, in_process)

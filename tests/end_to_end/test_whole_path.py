@@ -78,12 +78,12 @@ def test_the_table_is_what_a_consumer_reads(small: SmallDeployment, rng: random.
     plain(bootstrap, small.topics[0], "gzip", rng)
     small.upload()
     for topic in small.topics:
-        assert small.convert(topic)["status"] == "landed"
+        assert small.land(topic).status == "landed"
         rows = landed(small.lake(topic))
         assert len(rows) == len(set(rows))
         assert set(rows) == consumed(bootstrap, topic)
-        closing = small.convert(topic)
-        assert (closing["status"], closing["rows"]) == ("landed", 0), "its dates are over: they are closed"
+        closing = small.land(topic)
+        assert (closing.status, closing.rows) == ("landed", 0), "its dates are over: they are closed"
         states = {date.state for date in committed_ledger(small.lake(topic)).dates.values()}
         assert states == {"final"}
-        assert small.convert(topic)["status"] == "empty", "nothing is left to do"
+        assert small.land(topic).status == "empty", "nothing is left to do"

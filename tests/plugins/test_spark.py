@@ -1,21 +1,29 @@
 from __future__ import annotations
 
+import gc
+import json
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 
 from tests.plugins.world import CLUSTER, World
+from tests.support.paths import ROOT
+from tests.support.process import ProcessRecord
+from tests.support.waiting import wait_until
+from tidemark.errors import ConfigError
 from tidemark.table import Lake
-from tidemark_airflow import spark
+from tidemark_airflow import children, spark
 from tidemark_airflow.spark import ConvertOperator
 
-# The provider leaves the pipe of its child to the garbage collector.
+# The provider leaves its child and the pipe to it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+    "ignore:Exception ignored in. <(_io.FileIO|function Popen):pytest.PytestUnraisableExceptionWarning"
 )
 
 CONTEXT = cast("Context", {})
@@ -26,6 +34,27 @@ import os, sys
 open({path!r}, "w").write("\\n".join([os.environ.get("PYSPARK_PYTHON", ""), *sys.argv[1:]]))
 sys.exit({code})
 """
+
+TOKEN = "token-that-nobody-may-see"
+CLIENT = """\
+#!{python}
+import json, os, sys
+json.dump({{"arguments": sys.argv[1:], "environment": dict(os.environ)}}, open("{path}", "w"))
+print("a line of the job", flush=True)
+sys.exit(int(os.environ.get("JOB_CODE", "0")))
+"""
+STUBBORN = (
+    "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    'pathlib.Path("{path}.part").write_text(str(os.getpid())); os.rename("{path}.part", "{path}"); time.sleep(60)'
+)
+"""A grandchild of the task that does not listen."""
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """What the provider leaves is found here, where the warnings about it are ignored."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
@@ -133,3 +162,85 @@ def test_it_publishes_after_the_job_and_not_if_it_fails(
     with pytest.raises(AirflowException, match="Error code is: 3"):
         operator().execute(CONTEXT)
     assert published == [PLANNED]
+
+
+@pytest.fixture
+def connect(called: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A connection to a Connect server, and a stand-in for Spark's Python that writes down what it was told."""
+    python = called.with_name("python")
+    python.write_text(CLIENT.format(python=sys.executable, path=called))
+    python.chmod(0o755)
+    connection = {"conn_type": "spark_connect", "host": "server", "port": 15002, "password": TOKEN}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    return python
+
+
+def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
+    connect: Path, called: Path, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        operator().execute(CONTEXT)
+
+    told = json.loads(called.read_text())
+    assert told["arguments"] == [
+        str(ROOT / "spark" / "jobs" / "convert.py"),
+        *("--topics", str(world.topics_file)),
+        *("--cluster", CLUSTER, "--topic", "orders"),
+        *("--plan", PLANNED["plan"]),
+    ]
+    assert told["environment"]["SPARK_REMOTE"] == f"sc://server:15002/;token={TOKEN}"
+    assert not [name for name in told["environment"] if name.startswith("AIRFLOW_")]
+    assert "a line of the job" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_a_job_that_fails_on_connect_fails_the_task_with_its_last_lines(
+    connect: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOB_CODE", "3")
+
+    with pytest.raises(AirflowException, match=r"convert.py ended with code 3; its last lines:\na line of the job"):
+        operator().execute(CONTEXT)
+
+
+@pytest.mark.usefixtures("connect")
+def test_an_environment_without_sparks_python_is_named(called: Path) -> None:
+    called.with_name("python").unlink()
+
+    with pytest.raises(ConfigError, match="TIDEMARK_SPARK_PYTHON"):
+        operator().execute(CONTEXT)
+
+
+@pytest.mark.parametrize("way", ["spark", "spark_connect"])
+@pytest.mark.parametrize("end", ["killed", "timed out"])
+def test_a_task_that_is_ended_ends_all_of_its_job(
+    way: str, end: str, called: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow calls on_kill from a signal's handler in the main thread; a timeout raises there, then calls it."""
+    for name in ("python", "spark-submit"):
+        program = called.with_name(name)
+        program.write_text(f"#!/bin/sh\n{sys.executable} -c '{STUBBORN.format(path=called)}'\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": way, "host": "local"}))
+    monkeypatch.setattr(children, "GRACE_SECONDS", 0.3)
+    job = operator()
+
+    def on_alarm(_number: int, _frame: object) -> None:
+        if called.exists():
+            if end == "timed out":
+                raise AirflowTaskTimeout
+            job.on_kill()
+        else:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises((AirflowException, AirflowTaskTimeout)):
+            job.execute(CONTEXT)
+        job.on_kill()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    grandchild = ProcessRecord("job", int(called.read_text()), started=called.stat().st_mtime)
+    wait_until(lambda: grandchild.find() is None, timeout=10, what="the job to be gone")

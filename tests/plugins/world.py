@@ -8,19 +8,23 @@ command line, so that an executable that runs it can stand in for spark-submit.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.gaps import Gap
 from tidemark.incarnations import TopicIncarnations
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
 from tidemark.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, DateState, Ledger, PartitionState, new_attempt
-from tidemark.manifest import ObjectSum, SegmentManifest
+from tidemark.manifest import ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.planning import read_plan
 from tidemark.runs import PartitionPlan, RunResult
 from tidemark.store import Store, open_store
@@ -31,10 +35,15 @@ from tidemark.watermark import Watermark, render
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
 from tidemark_airflow.pending import Row, row_of
 
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction
+
 CLUSTER = "kafka-1"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 DATE = "2026-01-01"
+GATE = "gate"
+"""While a file of that name is beside the topics file, jobs wait; each makes another with its process id."""
 
 
 def gap(start: int, end: int) -> Gap:
@@ -52,6 +61,8 @@ def entry(
     gaps: Iterable[Gap] = (),
     observed_at: datetime = LONG_AGO,
     bytes_per_offset: float | None = None,
+    uploaded_end: int | None = None,
+    log_end: int | None = None,
 ) -> IndexEntry:
     """A partition in a watermark index."""
     return IndexEntry(
@@ -61,10 +72,10 @@ def entry(
         incarnation=incarnation,
         leader_epoch=epoch,
         next_offset=next_offset,
-        uploaded_end=next_offset,
+        uploaded_end=next_offset if uploaded_end is None else uploaded_end,
         bytes_per_offset=bytes_per_offset,
-        log_end_offset=next_offset,
-        high_watermark=next_offset,
+        log_end_offset=next_offset if log_end is None else log_end,
+        high_watermark=next_offset if log_end is None else log_end,
         observed_at=observed_at,
         gaps=tuple(gaps),
     )
@@ -75,7 +86,14 @@ def row(*of: Any, **more: Any) -> Row:
     return row_of(entry(*of, **more))
 
 
-def state(partition: int, next_offset: int, *, epoch: int = 0, gaps: Iterable[Gap] = ()) -> PartitionState:
+def state(
+    partition: int,
+    next_offset: int,
+    *,
+    epoch: int = 0,
+    gaps: Iterable[Gap] = (),
+    held_by: Iterable[OpenTransaction] = (),
+) -> PartitionState:
     """A partition in a ledger."""
     return PartitionState(
         incarnation=0,
@@ -86,6 +104,7 @@ def state(partition: int, next_offset: int, *, epoch: int = 0, gaps: Iterable[Ga
         leader_epoch=epoch,
         lineage=((0, 0),),
         gaps=tuple(gaps),
+        held_by=tuple(held_by),
     )
 
 
@@ -191,17 +210,26 @@ def commit(
     dates: Sequence[str] = (DATE,),
     attempt: int | None = None,
     states: Mapping[str, DateState] | None = None,
+    evidence: Sequence[EvidenceRow] = (),
     kind: str = "ingest",
 ) -> Ledger:
-    """Commit a ledger with these partitions to the table, as a job does, without any row."""
+    """Commit a ledger with these partitions to the table, as a job does, without any row.
+
+    The files of landed rows in ``evidence`` become live; there are no bytes of theirs.
+    """
     from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
     from deltalake.schema import PrimitiveType
 
     parent = committed_ledger(lake)
+    number = new_attempt() if attempt is None else attempt
+    if evidence:
+        lake.store.put(evidence_key(lake, number), to_parquet(evidence, configuration="c", code="c", attempt=number))
     ledger = parent.model_copy(
         update={
             "n": parent.n + 1,
-            "attempt": new_attempt() if attempt is None else attempt,
+            "attempt": number,
+            "landed": (*parent.landed, number) if evidence else parent.landed,
+            "rows": parent.rows + sum(one.rows for one in (states or {}).values()),
             "parent": parent.as_parent(),
             "kind": kind,
             "partitions": tuple({**parent.by_partition, **{one.key: one for one in partitions}}.values()),
@@ -217,8 +245,19 @@ def commit(
         DeltaTable.create(lake.url, Schema(fields), partition_by=["dt"])
     table = DeltaTable(lake.url)
     named = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
-    table.create_write_transaction([], "append", table.schema(), commit_properties=CommitProperties(None, None, named))
+    added = [_live(one) for one in evidence if one.offset_class == "landed"]
+    table.create_write_transaction(
+        added, "append", table.schema(), commit_properties=CommitProperties(None, None, named)
+    )
     return ledger
+
+
+def _live(row: EvidenceRow) -> AddAction:
+    from deltalake.transaction import AddAction
+
+    assert row.file is not None
+    stats = json.dumps({"numRecords": row.rows})
+    return AddAction(row.file, 1, {"dt": str(row.dt)}, 0, True, stats)
 
 
 def run_job(argv: Sequence[str]) -> None:
@@ -230,6 +269,9 @@ def run_job(argv: Sequence[str]) -> None:
     deployment = load_topics(Path(options.topics))
     lake = open_lake(deployment, deployment.topic(options.topic, options.cluster))
     plan = read_plan(lake, options.plan)
+    _wait_at_the_gate(Path(options.topics).with_name(GATE))
+    if committed_ledger(lake).attempt == plan.attempt:
+        return
     parts = [_landed(one) for one in plan.partitions]
     states = {dt: closing.after for dt, closing in plan.closes.items()}
     if plan.tasks:
@@ -245,6 +287,14 @@ def run_job(argv: Sequence[str]) -> None:
         dates=ledger.dates_changed,
     )
     lake.store.put(lake.keys.result(plan.attempt), result.to_bytes())
+
+
+def _wait_at_the_gate(gate: Path) -> None:
+    """Tell the test that the job runs, and wait for as long as it keeps the gate closed."""
+    if gate.exists():
+        gate.with_name(f"{GATE}.{os.getpid()}").touch()
+    while gate.exists():
+        time.sleep(0.05)
 
 
 def _landed(plan: PartitionPlan) -> PartitionState:

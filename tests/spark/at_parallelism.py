@@ -9,19 +9,19 @@ from tidemark.planning import read_plan
 from tidemark.table import open_lake
 from tidemark.topics import load_topics
 from tidemark_spark.driver import run
-from tidemark_spark.session import context, execute_on
+from tidemark_spark.session import Classic, execute_on
 
 
 def main(master: str, *files: str) -> None:
     """Run them; a deployment has one topic and one plan."""
-    spark = context("tests", master)
+    spark = Classic.start("tests", master)
     for file in files:
         deployment = load_topics(Path(file))
         lake = open_lake(deployment, deployment.topics[0])
         [plan] = [read_plan(lake, one.key) for one in lake.store.list(lake.keys.attempts)]
         result = run(lake, plan, lambda job, tasks: execute_on(spark, job, tasks))
         sys.stdout.write(f"{result.status} {len(plan.tasks)} tasks {result.files} files\n")
-    spark.stop()
+    spark.context.stop()
 
 
 if __name__ == "__main__":

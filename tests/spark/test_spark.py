@@ -29,12 +29,12 @@ from tests.support.s3 import S3Server
 from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env, spark_submit
 from tests.tidemark.records.build import Record, batch, simple
 from tidemark.audits import AuditReport
+from tidemark.backfill.comparisons import Comparison
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
 from tidemark.runs import RunPlan, RunResult
 from tidemark.standing import Standing
 from tidemark.table import live_files
-from tidemark_spark.comparing import Comparison
 from tidemark_spark.driver import run
 from tidemark_spark.sweep import sweep
 
@@ -296,7 +296,7 @@ def test_compaction_runs_on_spark(tmp_path: Path) -> None:
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     session = importlib.import_module("tidemark_spark.session")
-    monkeypatch.setattr(session, "context", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "spark", lambda *_: pytest.fail("Spark was started"))
     from tidemark_spark import convert
 
     world.raw.publish()

@@ -59,6 +59,24 @@ def _fails(folder: Path) -> None:
         raise MemoryError("planted")
 
 
+def _always_fails(folder: Path) -> None:
+    raise MemoryError(f"planted by {folder.name}")
+
+
+def _beats(folder: Path) -> None:
+    """Touch a file until somebody ends this process."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        (folder / "beat").touch()
+        time.sleep(0.02)
+
+
+def _told(folder: Path) -> None:
+    """What the file ``mishap`` says, if there is one: a server serves many tests, and none can arm it anew."""
+    if (folder / "mishap").exists():
+        _MISHAPS[(folder / "mishap").read_text()](folder)
+
+
 def _first(path: Path) -> bool:
     try:
         path.touch(exist_ok=False)
@@ -67,4 +85,12 @@ def _first(path: Path) -> bool:
     return True
 
 
-_MISHAPS = {"worker dies": _worker_dies, "executor dies": _executor_dies, "lingers": _lingers, "fails": _fails}
+_MISHAPS = {
+    "worker dies": _worker_dies,
+    "executor dies": _executor_dies,
+    "lingers": _lingers,
+    "fails": _fails,
+    "always fails": _always_fails,
+    "beats": _beats,
+    "told": _told,
+}

@@ -102,10 +102,18 @@ class AirflowStack:
         return self
 
     def stop(self) -> None:
-        """Stop the api-server last: tasks that are ended report to it, and would try for a minute if it were gone."""
-        api_server, *others = self.processes
+        """Stop the api-server last: tasks that are ended report to it, and would try for a minute if it were gone.
+
+        The triggerer would give waiting triggers ten seconds, which have nothing to lose: it is killed.
+        """
+        api_server, *others, triggerer = self.processes
+        triggerer.kill()
         stop_all(others, timeout=60)
         stop_all([api_server], timeout=60)
+
+    def component(self, name: str) -> ManagedProcess:
+        """One of ``api-server``, ``scheduler``, ``dag-processor`` and ``triggerer``, to kill and to start again."""
+        return next(process for process in self.processes if process.name == name)
 
     def healthy(self) -> bool:
         """Whether every component reports that it is."""

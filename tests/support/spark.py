@@ -1,9 +1,10 @@
-"""Spark from the spark environment: a standalone cluster on this machine, and spark-submit."""
+"""Spark from the spark environment: a standalone cluster or a Connect server on this machine, and spark-submit."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
@@ -12,8 +13,8 @@ from typing import Self, cast
 
 from tests.support.jars import class_path
 from tests.support.java import java_home
-from tests.support.paths import STATE, EnvName, env_python, site_packages
-from tests.support.ports import HOST, free_ports
+from tests.support.paths import ROOT, STATE, EnvName, env_python, site_packages
+from tests.support.ports import HOST, free_ports, is_free
 from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
 from tests.support.waiting import wait_until
 
@@ -190,6 +191,77 @@ class SparkStandalone:
             *arguments,
         ]
         return ManagedProcess(name, command, log=self._root / f"{name}.log", env=self._env, cwd=self._root)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class ConnectServer:
+    """A Spark Connect server with its log under ``root``; usable with ``with``. ``url`` is what clients are told."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        master: str = "local[2]",
+        env: Mapping[str, str] | None = None,
+        token: str | None = None,
+    ) -> None:
+        """Nothing is started yet. The server's workers inherit ``env``; with a ``token``, it asks clients for it."""
+        self.port, self._web_port = free_ports(2)
+        self.url = f"sc://{HOST}:{self.port}"
+        pairs = {
+            "spark.connect.grpc.binding.address": HOST,
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(self._web_port),
+            **small_jvm_conf(),
+        }
+        server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        command = submit_command((), master=master, conf=pairs)
+        # spark-submit takes this class for a daemon, whose memory is given so.
+        secret = {} if token is None else {"SPARK_CONNECT_AUTHENTICATE_TOKEN": token}
+        environment = spark_env({"SPARK_DAEMON_MEMORY": "512m", **secret, **(env or {})})
+        log = root.resolve() / "connect.log"
+        self.process = ManagedProcess("Spark Connect", [*command, *server], log=log, env=environment, cwd=ROOT)
+
+    def start(self) -> Self:
+        """Start it, and wait until clients can connect."""
+        try:
+            self.process.start()
+            self.process.wait_until(lambda: not is_free(self.port), timeout=_START_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop it."""
+        self.process.stop()
+
+    def running_jobs(self) -> int:
+        """How many jobs the server runs at this moment."""
+        [application] = json.loads(self._asked("/api/v1/applications"))
+        return len(json.loads(self._asked(f"/api/v1/applications/{application['id']}/jobs?status=running")))
+
+    def online_sessions(self) -> int:
+        """How many clients' sessions the server holds, as its page for people says."""
+        found = re.search(r"(\d+)\s+session\(s\)\s+are online", self._asked("/connect/"))
+        if found is None:
+            raise ProcessFailed(f"{self.process.name}: its page does not say how many sessions there are")
+        return int(found[1])
+
+    def _asked(self, path: str) -> str:
+        connection = HTTPConnection(HOST, self._web_port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
 
     def __enter__(self) -> Self:
         return self.start()

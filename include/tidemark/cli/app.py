@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.answers import files_of, opened, status_of, summary_of
+from tidemark.cli.backfill import backfill
 from tidemark.cli.continuity import continuity
 from tidemark.cli.gaps import acknowledge_gap
 from tidemark.cli.incidents import incidents
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
 from tidemark.topics import load_topics
 
-_HELP = "What Tidemark's tables hold, and whether its configuration is right. Only acknowledge-gap writes."
+_HELP = "What Tidemark's tables hold, and whether its configuration is right. Only acknowledge-gap and backfill write."
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
@@ -56,6 +57,9 @@ app.command(
     "acknowledge-gap",
     epilog="Example: tidemark acknowledge-gap orders 7 81234 81999 --by ada --reason 'disk of broker 3, INC-512'",
 )(acknowledge_gap)
+app.command(
+    epilog="Example: tidemark backfill kafka-1/orders --from 2026-11-18 --to 2026-11-20 --airflow https://airflow.example"
+)(backfill)
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@
 * ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
 * ``dates`` says which dates close, and is pure as well
 * ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
+* ``missing`` says which files of dates are lost
 * ``compaction`` plans a run that merges small files, ``retain`` one that takes dates away
 * ``following`` is what all plans say alike
 
@@ -14,6 +15,7 @@ level: the scheduler's ``plan`` task runs it too.
 from tidemark.planning.code import code_digest
 from tidemark.planning.compaction import plan_compaction
 from tidemark.planning.ingest import dates_to_close, plan_ingest
+from tidemark.planning.missing import lost_files, waiting_offsets
 from tidemark.planning.rebuild import plan_rebuild
 from tidemark.planning.replay import plan_replay
 from tidemark.planning.written import find_plan, read_plan, write_plan
@@ -22,10 +24,12 @@ __all__ = [
     "code_digest",
     "dates_to_close",
     "find_plan",
+    "lost_files",
     "plan_compaction",
     "plan_ingest",
     "plan_rebuild",
     "plan_replay",
     "read_plan",
+    "waiting_offsets",
     "write_plan",
 ]

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from tidemark import overview
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
 from tidemark.incidents import Incidents, merge
+from tidemark.overview import Overview
 from tidemark.store import Store, open_store
 from tidemark.topics import Deployment
 from tidemark.watching.looking import Look, look
@@ -76,8 +78,16 @@ def record(deployment: Deployment, cluster: str, found: Look) -> Incidents:
 
     after = change_incidents(deployment, cluster, change)
     if after.at == at:
-        lake_store(deployment).put(deployment.deployment_keys(cluster).sightings, found.sightings.to_bytes())
+        store, keys = lake_store(deployment), deployment.deployment_keys(cluster)
+        sampled_at = overview.record(store, keys, overview_of(found.sightings), found.sightings.sampled_at)
+        store.put(keys.sightings, found.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
     return after
+
+
+def overview_of(sightings: Sightings) -> Overview:
+    """How the topics are, by what was last read of each."""
+    summaries = (one.summary for _, one in sorted(sightings.topics.items()) if one.summary is not None)
+    return Overview(cluster=sightings.cluster, at=sightings.at, topics=tuple(summaries))
 
 
 def read_sightings(deployment: Deployment, cluster: str) -> Sightings:

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import AwareDatetime, Field
 
 from tidemark.health import Mark
+from tidemark.overview import TopicSummary
 from tidemark.stored import Part, StoredObject
 
 MOST_SAMPLES: Final = 120
@@ -33,6 +34,7 @@ class TopicSighting(Part):
     ``samples`` are of the runs up to ledger ``n``, as old as the quarantine's rate looks back. ``quiet`` identifies the
     ledger and the watermarks with which nothing was wrong or waiting: as long as they are the same, there is no need to
     read the ledger. ``read_at`` is when it was read last. ``passed`` is the ETag of a verdict without a failure.
+    ``summary`` is how the topic was when its ledger was read.
     """
 
     marks: tuple[Mark, ...] = ()
@@ -43,6 +45,7 @@ class TopicSighting(Part):
     quiet: str = ""
     read_at: AwareDatetime | None = None
     passed: str = ""
+    summary: TopicSummary | None = None
 
 
 def latest(samples: Iterable[Sample], since: datetime) -> tuple[Sample, ...]:
@@ -65,10 +68,14 @@ class Imports(Part):
 
 
 class Sightings(StoredObject):
-    """``_tidemark/_watch/<cluster>.json``. ``first`` is when each condition was first seen that must last a while."""
+    """``_tidemark/_watch/<cluster>.json``. ``first`` is when each condition was first seen that must last a while.
+
+    ``sampled_at`` is when the topics were last sampled, see :mod:`tidemark.overview`.
+    """
 
     cluster: str
     at: AwareDatetime
     topics: dict[str, TopicSighting] = Field(default_factory=dict)
     first: dict[str, AwareDatetime] = Field(default_factory=dict)
+    sampled_at: AwareDatetime | None = None
     imports: Imports | None = None

@@ -13,6 +13,7 @@ from tidemark.errors import TidemarkError
 from tidemark.health import Mark, TopicHealth, marked, topic_health
 from tidemark.incidents import Condition, IncidentKind, Unknown
 from tidemark.ledger import Ledger
+from tidemark.overview import TopicSummary
 from tidemark.table import Lake, committed_ledger
 from tidemark.watching import conditions
 from tidemark.watching.deployment_conditions import unreadable
@@ -112,8 +113,12 @@ def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) ->
                 "n": read.ledger.n,
                 "quiet": digest if quiet else "",
                 "read_at": now if exact else before.read_at,
+                "summary": TopicSummary.of(read.health, lake.topic, now),
             }
             before = before.model_copy(update=update)
+        elif before.summary is not None:
+            ends = (one.entry.log_end_offset for one in around.led.values())
+            before = before.model_copy(update={"summary": before.summary.with_log_ends(ends)})
     samples = latest(before.samples, now - lake.topic.quarantine.over)
     found += conditions.quarantine(lake.topic, samples, now)
     return found, before.model_copy(update={"samples": samples})

@@ -1,0 +1,53 @@
+"""How long a backfill takes, by a simple model: Spark starts, and then raw goes through it at a measured rate.
+
+``minutes = jobs x START_SECONDS / 60 + passes x bytes / rate / 60``. The rate is the best of the topic's own last runs
+that were large enough to tell, so it is that of this deployment; where there is none, it is :data:`MEASURED_RATE`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.backfill.previews import Preview
+from tidemark.errors import NotFound
+from tidemark.ledger import Ledger
+from tidemark.runs import RunResult
+from tidemark.table import Lake
+
+MEASURED_RATE: Final = 153_000_000
+"""Bytes a second: zstd segments from and to an S3 server on two cores (README, Figures)."""
+
+START_SECONDS: Final = 20
+"""What spark-submit takes beside the conversion: the JVM, the context, the first workers."""
+
+_RUNS: Final = 20
+_LARGE: Final = 64 << 20
+
+
+def rate_of(lake: Lake, ledger: Ledger) -> int:
+    """Bytes a second at which raw of the topic is converted here."""
+    rates = []
+    for attempt in ledger.landed[-_RUNS:]:
+        key = lake.keys.result(attempt)
+        try:
+            one = RunResult.from_bytes(lake.store.get(key).body, key)
+        except NotFound:
+            continue  # a sweep's attempt has none
+        seconds = one.seconds.get("convert", 0.0)
+        if one.bytes_read >= _LARGE and seconds > 0:
+            rates.append(int(one.bytes_read / seconds))
+    return max(rates, default=MEASURED_RATE)
+
+
+def minutes(preview: Preview, *, compares: bool, rewrites: bool) -> float:
+    """How long the run takes that ``preview`` shows: a pass over raw to compare, and one to rewrite."""
+    passes = compares + rewrites
+    if preview.empty or not passes:
+        return 0.0
+    return passes * (START_SECONDS + preview.bytes / (preview.rate or MEASURED_RATE)) / 60
+
+
+def requests(preview: Preview, *, compares: bool, rewrites: bool) -> int:
+    """How many requests it makes of the store: a comparison reads raw and the files there are."""
+    comparing = preview.reads + sum(one.files for one in preview.dates) if compares else 0
+    return comparing + (preview.reads + preview.writes if rewrites else 0)

@@ -1,0 +1,105 @@
+"""A backfill's report: its parts as they lie in the store.
+
+Each part is an object that one task writes, so nothing is ever merged, and a report can be read while the run is under
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from tidemark.backfill.comparisons import Comparison
+from tidemark.backfill.outcomes import Approval, Outcome
+from tidemark.backfill.previews import Preview
+from tidemark.backfill.request import Request
+from tidemark.errors import NotFound
+from tidemark.runs import Progress
+from tidemark.stored import StoredObject
+from tidemark.table import Lake
+
+Object = TypeVar("Object", bound=StoredObject)
+
+
+class Report(NamedTuple):
+    """The parts that there are by now."""
+
+    request: Request
+    preview: Preview | None
+    comparison: Comparison | None
+    approval: Approval | None
+    progress: Progress | None
+    outcome: Outcome | None
+
+    @property
+    def state(self) -> str:
+        """One word or two: where the run stands."""
+        if self.outcome:
+            return self.outcome.status
+        if self.preview is None:
+            return "looking"
+        if self.preview.empty:
+            return "nothing to do"
+        if self.approval and self.approval.approved is None:
+            return "waiting for approval"
+        if self.approval and not self.approval.approved:
+            return "rejected"
+        if self.request.mode == "compare" and self.comparison:
+            return "compared"
+        return "dry run" if self.request.dry_run else "running"
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will come."""
+        return self.state not in {"looking", "waiting for approval", "running"}
+
+    def as_json(self) -> dict[str, object]:
+        """All parts as plain data, and the state."""
+        parts = {name: None if part is None else part.model_dump(mode="json") for name, part in self._asdict().items()}
+        return {"state": self.state, "done": self.done, **parts}
+
+    @classmethod
+    def from_json(cls, parts: Mapping[str, object]) -> Report:
+        """What :meth:`as_json` gave."""
+
+        def part(name: str, kind: type[Object]) -> Object | None:
+            return None if parts[name] is None else kind.model_validate(parts[name])
+
+        return cls(
+            request=Request.model_validate(parts["request"]),
+            preview=part("preview", Preview),
+            comparison=part("comparison", Comparison),
+            approval=part("approval", Approval),
+            progress=part("progress", Progress),
+            outcome=part("outcome", Outcome),
+        )
+
+
+def read_report(lake: Lake, name: str) -> Report:
+    """The report of that name on the topic of ``lake``. Raises NotFound if there is none."""
+    key = lake.keys.report(name, "request")
+    request = Request.from_bytes(lake.store.get(key).body, key)
+    preview = _part(lake, lake.keys.report(name, "preview"), Preview)
+    if preview is None or not preview.plan:
+        return Report(request, preview, None, None, None, None)
+    attempt = preview.attempt
+    return Report(
+        request=request,
+        preview=preview,
+        comparison=_part(lake, lake.keys.report(name, "comparison", attempt), Comparison),
+        approval=_part(lake, lake.keys.report(name, "approval", attempt), Approval),
+        progress=_part(lake, lake.keys.progress(attempt), Progress),
+        outcome=_part(lake, lake.keys.report(name, "outcome", attempt), Outcome),
+    )
+
+
+def write_part(lake: Lake, name: str, part: str, value: StoredObject, attempt: int | None = None) -> None:
+    """Write a part of a report; a task that runs again writes its part again, for another attempt beside it."""
+    lake.store.put(lake.keys.report(name, part, attempt), value.to_bytes())
+
+
+def _part(lake: Lake, key: str, kind: type[Object]) -> Object | None:
+    try:
+        return kind.from_bytes(lake.store.get(key).body, key)
+    except NotFound:
+        return None

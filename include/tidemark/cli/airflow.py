@@ -1,0 +1,122 @@
+"""The little of Airflow's REST API that the command line needs: start a run, follow it, read its reports.
+
+The token never stands on a command line: it comes from a file or the environment, and goes out in a header alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from tidemark.errors import AirflowError, ConfigError
+
+_TIMEOUT: Final = 30.0
+_TRIES: Final = 3
+_REFUSED: Final = frozenset({400, 401, 403, 404, 409, 422})
+
+
+class Airflow:
+    """Airflow at ``url``, as the user whose token it is."""
+
+    def __init__(self, url: str, token: str) -> None:
+        """Nothing is sent yet. Raises ConfigError for a URL that is none, or an empty token."""
+        found = urlsplit(url)
+        if found.scheme not in {"http", "https"} or not found.hostname or found.query or found.username:
+            raise ConfigError("--airflow", [("", f"{url!r} must be a URL such as https://airflow.example.com")])
+        if not token or not token.isascii() or not token.isprintable():
+            rule = "there is no token: set TIDEMARK_AIRFLOW_TOKEN, or name a file with --token-file"
+            raise ConfigError("--token-file", [("", rule)])
+        self._secure, self._host, self._port = found.scheme == "https", found.hostname, found.port
+        self._path = found.path.rstrip("/")
+        self._token = token
+        self.url = url.rstrip("/")
+
+    def start(self, dag: str, conf: Mapping[str, object]) -> str:
+        """Start a run of ``dag`` and return its id. Raises ConfigError if Airflow refuses the conf, or the user."""
+        answer = self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": dict(conf)})
+        return str(answer["dag_run_id"])
+
+    def state(self, dag: str, run: str) -> str:
+        """The run's state: ``queued``, ``running``, ``success`` or ``failed``."""
+        return str(self._get(f"/api/v2/{_path(dag, run)}")["state"])
+
+    def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """The run's task instances."""
+        found: list[dict[str, Any]] = self._get(f"/api/v2/{_path(dag, run)}/taskInstances?limit=1000")["task_instances"]
+        return found
+
+    def failures(self, dag: str, run: str) -> Iterator[tuple[str, str]]:
+        """(task, the error's message) of each task that failed, as its log has it."""
+        for one in self.tasks(dag, run):
+            if one["state"] == "failed":
+                place = f"{quote(one['task_id'])}/logs/{one['try_number']}?map_index={one['map_index']}"
+                log = self._get(f"/api/v2/{_path(dag, run)}/taskInstances/{place}&full_content=true")["content"]
+                named = f" {one['rendered_map_index']}" if one.get("rendered_map_index") else ""
+                yield f"{one['task_id']}{named}", _error_in(log)
+
+    def report(self, topic: str, name: str) -> dict[str, Any] | None:
+        """The report of that name on ``topic``, as cluster/topic; None if there is none."""
+        try:
+            found: dict[str, Any] = self._get(f"/tidemark/api/reports/{quote(topic)}/{quote(name)}")
+        except AirflowError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def _get(self, path: str) -> Any:
+        """What the path answers; asked again a few times if nothing does."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._call("GET", path, None)
+            except AirflowError as error:
+                if error.status is not None or not left:
+                    raise
+                time.sleep(1.0)
+        raise AssertionError
+
+    def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
+        kind = HTTPSConnection if self._secure else HTTPConnection
+        connection = kind(self._host, self._port, timeout=_TIMEOUT)
+        headers = {"Accept": "application/json", "Authorization": f"Bearer {self._token}"}
+        try:
+            content = None if body is None else json.dumps(body)
+            more = {} if content is None else {"Content-Type": "application/json"}
+            connection.request(method, f"{self._path}{path}", content, headers | more)
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, HTTPException) as error:
+            raise AirflowError(None, f"{self.url}: no answer: {error}") from error
+        finally:
+            connection.close()
+        return _answered(method, f"{self.url}{path}", response.status, answer)
+
+
+def _answered(method: str, url: str, status: int, answer: bytes) -> Any:
+    try:
+        found = json.loads(answer) if answer else None
+    except ValueError as error:
+        if status < 400:
+            raise AirflowError(status, f"{method} {url}: the answer is no JSON; is this Airflow?") from error
+        found = None
+    if status < 400:
+        return found
+    detail = found.get("detail", found) if isinstance(found, dict) else answer.decode(errors="replace")[:500]
+    text = detail if isinstance(detail, str) else json.dumps(detail)
+    if method == "POST" and status in _REFUSED:
+        raise ConfigError(url, [("", f"Airflow refused ({status}): {text}")])
+    raise AirflowError(status, f"{method} {url}: {status}: {text}")
+
+
+def _path(dag: str, run: str) -> str:
+    return f"dags/{quote(dag, safe='')}/dagRuns/{quote(run, safe='')}"
+
+
+def _error_in(log: Any) -> str:
+    """The message of the last error in a task's log."""
+    details = [one for event in log if isinstance(event, dict) for one in event.get("error_detail") or ()]
+    return str(details[-1].get("exc_value", "")) if details else "see its log"

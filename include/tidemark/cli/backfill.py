@@ -1,0 +1,124 @@
+"""``tidemark backfill``: the backfill DAG from the command line, by Airflow's REST API, with its form and reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidemark.backfill.report import Report
+from tidemark.backfill.request import DEFAULTS, report_name
+from tidemark.backfill.tables import text
+from tidemark.cli.airflow import Airflow
+from tidemark.cli.options import As, Output
+from tidemark.errors import ConfigError
+
+DAG: Final = "tidemark_backfill"
+TOKEN: Final = "TIDEMARK_AIRFLOW_TOKEN"  # noqa: S105 - the variable's name
+
+
+class Mode(StrEnum):
+    """What is done with the dates, see :data:`tidemark.backfill.request.Mode`."""
+
+    rebuild = "rebuild"
+    compare = "compare"
+    missing = "missing"
+    replay = "replay"
+
+
+def backfill(
+    topics: Annotated[list[str], typer.Argument(metavar="CLUSTER/TOPIC...", help="The topics.")],
+    first: Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")],
+    last: Annotated[datetime, typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")],
+    airflow: Annotated[str, typer.Option(envvar="TIDEMARK_AIRFLOW_URL", metavar="URL", help="Airflow's base URL.")],
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="What is done with the dates.")] = Mode.rebuild,
+    run: Annotated[bool, typer.Option("--run", help="Do it; without this it is a dry run.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Why; needed for what rewrites a table.")] = None,
+    extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
+    differences: Annotated[bool, typer.Option(help="Before a rebuild, tell which rows change.")] = True,
+    configuration: Annotated[str | None, typer.Option(help="Refuse unless the topics file has these settings.")] = None,
+    max_gib: Annotated[int, typer.Option(min=1, help="Refuse to read more of a topic.")] = DEFAULTS["max_gib"],
+    approve_above_gib: Annotated[
+        int | None, typer.Option(min=0, help="Wait for an approval above this; at most the deployment's own limit.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait for the end, and show the reports.")] = True,
+    timeout: Annotated[int, typer.Option(min=1, help="Wait at most so many minutes.")] = 24 * 60,
+    output: As = Output.text,
+) -> None:
+    """Make dates of tables again, or tell what that would do, through Airflow's backfill DAG.
+
+    Exits with 1 if the run failed or was rejected, or a comparison found rows that differ; with 2 if the form is
+    refused; with 3 if the run has not ended in time. What Airflow's user may not do is refused.
+    """
+    server = Airflow(airflow, _token(token_file))
+    conf: dict[str, Any] = {
+        "topics": topics,
+        "from_date": f"{first:%Y-%m-%d}",
+        "to_date": f"{last:%Y-%m-%d}",
+        "mode": mode.value,
+        "dry_run": not run,
+        "extend": extend,
+        "differences": differences,
+        "max_gib": max_gib,
+    }
+    given = {"reason": reason, "configuration": configuration, "approve_above_gib": approve_above_gib}
+    started = server.start(DAG, conf | {name: value for name, value in given.items() if value is not None})
+    where = f"{server.url}/dags/{DAG}/runs/{started}"
+    typer.echo(f"started {where}", err=True)
+    state = _ended(server, started, time.monotonic() + 60 * timeout) if wait else "started"
+    failures = dict(server.failures(DAG, started)) if state == "failed" else {}
+    name = report_name(started)
+    found = {one: server.report(one, name) if wait else None for one in dict.fromkeys(topics)}
+    answer = {"run": started, "url": where, "state": state, "failures": failures, "reports": found}
+    if output is Output.json:
+        typer.echo(json.dumps(answer, ensure_ascii=False))
+    else:
+        typer.echo("\n\n".join([*(_text(one) for one in found.values() if one), f"{started}: {state}"]))
+    for task, message in failures.items():
+        typer.echo(f"{task}: {message}", err=True)
+    raise typer.Exit(_code(state, failures, [one for one in found.values() if one]))
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return os.environ.get(TOKEN, "").strip()
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(file), [("--token-file", f"cannot be read: {error}")]) from error
+
+
+def _ended(server: Airflow, run: str, until: float) -> str:
+    """The state in which the run ended; ``running``, or ``waiting for approval``, if it has not in time."""
+    asked = False
+    while (state := server.state(DAG, run)) not in {"success", "failed"}:
+        waits = any(one["state"] == "awaiting_input" for one in server.tasks(DAG, run))
+        if waits and not asked:
+            typer.echo(f"waits for approval: {server.url}/required_actions", err=True)
+        asked = asked or waits
+        if time.monotonic() >= until:
+            return "waiting for approval" if waits else state
+        time.sleep(2.0)
+    return state
+
+
+def _text(report: dict[str, Any]) -> str:
+    return text(Report.from_json(report))
+
+
+def _code(state: str, failures: dict[str, str], reports: list[dict[str, Any]]) -> int:
+    if state == "failed":
+        return 2 if "validate" in failures else 1
+    if state not in {"success", "started"}:
+        return 3
+    differ = any((one["comparison"] or {}).get("differences") for one in reports if one["state"] == "compared")
+    return int(differ or any(one["state"] == "rejected" for one in reports))

@@ -1,0 +1,123 @@
+"""The routes below ``/tidemark/api``; docs/page.md describes them. Each asks Airflow who may, see :mod:`.access`.
+
+They are plain functions: FastAPI runs them in threads, so that a slow store stops no other request.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_authenticated
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
+
+from tidemark.acknowledging import gaps_of
+from tidemark.derivation import derivation_of
+from tidemark.endpoints import resolver_of
+from tidemark.health import Key
+from tidemark.layout import TopicPartition
+from tidemark.overview import TopicState
+from tidemark.stored import utc_now
+from tidemark_airflow import settings
+from tidemark_airflow.page import answers
+from tidemark_airflow.page.access import Edited, Seen, may
+from tidemark_airflow.page.reading import reader
+
+router = APIRouter(prefix="/api", dependencies=[Depends(requires_authenticated())])
+
+Offset = Annotated[int, Query(ge=0)]
+
+
+@router.get("/topics")
+def topics(
+    user: GetUserDep,
+    state: Annotated[TopicState | None, Query()] = None,
+    contains: Annotated[str, Query(max_length=250)] = "",
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> answers.TopicsAnswer:
+    """The topics that one may see, from the worst state to the best."""
+    found = may(user, "GET", settings.in_order(reader().deployment()))
+    overviews = {cluster: reader().overview(cluster) for cluster in dict.fromkeys(one.cluster for one in found)}
+    incidents = [one for cluster in overviews for one in reader().incidents(cluster)]
+    return answers.topics_answer(
+        found, overviews, incidents, state=state or "", contains=contains, offset=offset, limit=limit
+    )
+
+
+@router.get("/topics/{cluster}/{topic}")
+def topic_now(topic: Seen, user: GetUserDep) -> answers.TopicAnswer:
+    """One topic as it is now."""
+    return answers.topic_answer(
+        reader().topic(topic),
+        reader().overview(topic.cluster),
+        reader().incidents(topic.cluster),
+        may_acknowledge=bool(may(user, "PUT", [topic])),
+    )
+
+
+@router.get("/topics/{cluster}/{topic}/partitions")
+def partitions(
+    topic: Seen,
+    only: Annotated[answers.PartitionFilter, Query()] = "all",
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    at: Annotated[str, Query(pattern=r"^(\d{1,9}-)?\d{1,9}$|^$")] = "",
+) -> answers.PartitionsAnswer:
+    """Partitions with their strips, by incarnation and number; of the page with partition ``at``, if it is given."""
+    now = reader().topic(topic)
+    total, first, chosen = answers.chosen_partitions(now, only, offset, limit, _key(at))
+    words = reader().words(now, [(one.incarnation, one.partition) for one in chosen if one.gaps])
+    rows = [answers.partition_row(now, one, words.get((one.incarnation, one.partition), [])) for one in chosen]
+    return answers.PartitionsAnswer(total=total, offset=first, partitions=rows)
+
+
+@router.get("/topics/{cluster}/{topic}/dates")
+def dates(topic: Seen, year: Annotated[int | None, Query(ge=1970, le=9999)] = None) -> answers.DatesAnswer:
+    """The table's dates of a year, of the newest one unless it is given."""
+    now = reader().topic(topic)
+    return answers.dates_answer(now.ledger.dates, reader().quarantined(now), year)
+
+
+@router.get("/topics/{cluster}/{topic}/history")
+def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> answers.HistoryAnswer:
+    """How far behind the topic was in the last hours."""
+    found = reader().samples(topic, hours, utc_now())
+    return answers.HistoryAnswer(hours=hours, freshness=topic.freshness.total_seconds(), samples=found)
+
+
+@router.get("/topics/{cluster}/{topic}/lineage")
+def lineage(
+    topic: Seen, partition: Annotated[int, Query(ge=0)], start: Offset, end: Offset, incarnation: Offset = 0
+) -> answers.LineageAnswer:
+    """Where offsets of a partition come from: evidence, segments, files."""
+    if start >= end:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "end: must be above start")
+    lake = reader().lake(topic.cluster, topic.topic)
+    standing = reader().standing(lake)
+    return answers.lineage_answer(start, end, derivation_of(lake, standing, (incarnation, partition), start, end))
+
+
+@router.post("/topics/{cluster}/{topic}/acknowledgements")
+def acknowledge(topic: Edited, user: GetUserDep, word: answers.Word) -> answers.WordAnswer:
+    """Give up offsets of an open gap for good, in the name of whoever is signed in."""
+    deployment = reader().deployment()
+    at = TopicPartition(topic.topic, word.partition)
+    known = gaps_of(resolver_of(deployment.raw), deployment.store, topic.cluster, at, word.incarnation)
+    said, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
+    reader().forget(topic)
+    return answers.WordAnswer(acknowledged=said, new=new)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+def openapi(request: Request) -> dict[str, Any]:
+    """This API as OpenAPI describes it."""
+    schema: dict[str, Any] = request.app.openapi()
+    return schema
+
+
+def _key(at: str) -> Key | None:
+    """``7`` or ``<incarnation>-7``."""
+    if not at:
+        return None
+    incarnation, _, partition = at.rpartition("-")
+    return int(incarnation or 0), int(partition)

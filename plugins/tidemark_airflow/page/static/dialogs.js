@@ -1,0 +1,177 @@
+// Dialogs: acknowledge a gap, the backfill form filled in, where offsets come from. The browser keeps the focus in them.
+
+import {bytes, clock, el, number, plural, range, time} from "./dom.js";
+import {airflow, api, Refused} from "./server.js";
+import {REASON} from "./states.js";
+
+const BACKFILL = "tidemark_backfill";
+
+function dialog(title, ...content) {
+  const node = el(
+    "dialog",
+    {"aria-labelledby": "dialog-title", onclose: () => node.remove()},
+    el(
+      "div",
+      {class: "bar"},
+      el("h2", {id: "dialog-title"}, title),
+      el("button", {type: "button", class: "quiet", "aria-label": "Close", onclick: () => node.close()}, "✕"),
+    ),
+    content,
+  );
+  document.body.append(node);
+  node.showModal();
+  return node;
+}
+
+// A form whose submit button is busy while work() runs; what is refused is shown above it and read out.
+function form(label, work, ...fields) {
+  const problem = el("p", {class: "note bad", role: "alert", hidden: true});
+  const button = el("button", {type: "submit", class: "main"}, label);
+  const node = el("form", {}, fields, problem, el("div", {class: "actions"}, button));
+  node.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    problem.hidden = true;
+    try {
+      await work(node, new FormData(node));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      problem.textContent = error.message;
+      problem.hidden = false;
+      button.disabled = false;
+    }
+  });
+  return node;
+}
+
+export function acknowledge(at, row, gap, done) {
+  const count = gap.end - gap.start;
+  const opened = dialog(
+    "Acknowledge a gap",
+    el("p", {}, `${at.topic}-${row.partition}: offsets ${range(gap.start, gap.end)} (${number(count)}), ${REASON[gap.reason]}.`),
+    el("p", {}, el("strong", {}, "This gives them up for good and cannot be taken back. "), "The partition then goes on past them, once its agent has read your word."),
+    form(
+      `Give up ${plural(count, "offset")}`,
+      async (_, data) => {
+        const word = {incarnation: row.incarnation, partition: row.partition, start: gap.start, end: gap.end, reason: data.get("reason")};
+        await api.acknowledge(at, word);
+        opened.close();
+        await done();
+      },
+      el("label", {for: "reason"}, "Reason: why they are lost, and why it may go on"),
+      el("textarea", {id: "reason", name: "reason", rows: "3", maxlength: "1000", required: true}),
+    ),
+  );
+}
+
+// The form is made of the DAG's own parameters, so that it is always the DAG's form.
+export async function backfill(filled) {
+  const opened = dialog("Backfill", el("p", {class: "note"}, "Loading the form …"));
+  let dag;
+  try {
+    dag = await airflow.dag(BACKFILL);
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    opened.lastElementChild.replaceWith(el("p", {class: "note bad", role: "alert"}, `${BACKFILL}: ${error.message}`));
+    return;
+  }
+  const fields = Object.entries(dag.params).map(([name, param]) => field(name, param, filled[name]));
+  opened.lastElementChild.replaceWith(
+    form(
+      "Start the run",
+      async (node, data) => {
+        const conf = Object.fromEntries(fields.map(({name, read}) => [name, read(data)]).filter(([, value]) => value !== undefined));
+        const run = await airflow.trigger(BACKFILL, conf);
+        node.replaceWith(
+          el("p", {class: "note good", role: "status"}, "The run has been started: ",
+            el("a", {href: `../dags/${BACKFILL}/runs/${encodeURIComponent(run.dag_run_id)}`}, run.dag_run_id)),
+        );
+      },
+      dag.is_paused ? el("p", {class: "note warn"}, `The DAG ${BACKFILL} is paused: the run will wait until it is not.`) : null,
+      fields.map(({node}) => node),
+    ),
+  );
+}
+
+function field(name, param, filled) {
+  const schema = param.schema ?? {};
+  const types = [schema.type ?? "string"].flat();
+  const value = filled ?? param.value;
+  const id = `field-${name}`;
+  const known = {id, name, "aria-describedby": param.description ? `${id}-help` : null};
+  const required = !types.includes("null") && param.value === null;
+  let control;
+  let read = (data) => (data.get(name) === "" ? (types.includes("null") ? null : undefined) : data.get(name));
+  if (types.includes("boolean")) {
+    control = el("input", {...known, type: "checkbox", checked: value === true});
+    read = (data) => data.has(name);
+  } else if (schema.enum) {
+    control = el("select", known, schema.enum.map((one) => el("option", {value: one, selected: one === value}, schema.values_display?.[one] ?? one)));
+  } else if (types.includes("array")) {
+    control = el("textarea", {...known, rows: "2", required: required}, (value ?? []).join("\n"));
+    read = (data) => data.get(name).split("\n").map((one) => one.trim()).filter(Boolean);
+  } else if (types.includes("integer") || types.includes("number")) {
+    control = el("input", {...known, type: "number", min: schema.minimum, max: schema.maximum, step: types.includes("number") ? "any" : "1", value: value ?? "", required});
+    read = (data) => (data.get(name) === "" ? null : Number(data.get(name)));
+  } else {
+    control = el("input", {...known, type: schema.format === "date" ? "date" : "text", value: value ?? "", required});
+  }
+  const label = el("label", {for: id}, schema.title ?? name);
+  const help = param.description ? el("small", {id: `${id}-help`}, param.description) : null;
+  const parts = control.type === "checkbox" ? [el("span", {class: "check"}, control, label), help] : [label, control, help];
+  return {name, read, node: el("div", {class: "field"}, parts)};
+}
+
+export async function lineage(at, row, start, end, closed) {
+  const title = `Partition ${row.incarnation ? `${row.incarnation}-` : ""}${row.partition}: offsets ${range(start, end)}`;
+  const opened = dialog(title, el("p", {class: "note"}, "Reading evidence and manifests …"));
+  opened.classList.add("wide");
+  opened.addEventListener("close", closed);
+  let answer;
+  try {
+    answer = await api.lineage(at, {incarnation: row.incarnation, partition: row.partition, start, end});
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    opened.lastElementChild.replaceWith(el("p", {class: "note bad", role: "alert"}, error.message));
+    return;
+  }
+  opened.lastElementChild.replaceWith(
+    el(
+      "div",
+      {},
+      answer.more ? el("p", {class: "note warn"}, "There is more than is shown here: choose fewer offsets.") : null,
+      el("h3", {}, "What became of them"),
+      answer.rows.length
+        ? grid(["Offsets", "Class", "Date", "Rows", "File", "From bytes of"], answer.rows.map(evidence))
+        : el("p", {class: "soft"}, "None of them is landed."),
+      el("h3", {}, "Segments in the raw store"),
+      answer.segments.length
+        ? grid(["Segment", "Offsets", "State", "Size", "CRC32C", "Uploaded", "Broker", "Epoch"], answer.segments.map(segment))
+        : el("p", {class: "soft"}, "No segment holds any of them."),
+    ),
+  );
+}
+
+function grid(head, rows) {
+  return el(
+    "div",
+    {class: "scroll", tabindex: "0", role: "region", "aria-label": head[0]},
+    el("table", {}, el("thead", {}, el("tr", {}, head.map((name) => el("th", {scope: "col"}, name)))), el("tbody", {}, rows)),
+  );
+}
+
+const last = (path) => path.slice(path.lastIndexOf("/") + 1);
+
+function evidence(one) {
+  const file = one.file ? el("code", {title: one.file}, last(one.file)) : "–";
+  const from = one.segment ? [el("code", {title: one.segment}, last(one.segment)), ` ${number(one.byte_start)} to ${number(one.byte_end)}`] : "–";
+  return el("tr", {}, [range(one.start, one.end), one.offset_class.replaceAll("_", " "), one.dt ?? "–", number(one.rows), file, from].map((value) => el("td", {}, value)));
+}
+
+function segment(one) {
+  const offsets = one.present ? range(one.base_offset, Math.max(one.next_offset, one.base_offset + 1)) : "–";
+  const state = one.present ? one.state : "removed";
+  const name = el("code", {title: `${one.store}/${one.key}`}, one.key.split("/").slice(-2).join("/"));
+  const uploaded = one.uploaded_at ? time(one.uploaded_at, clock(one.uploaded_at)) : "–";
+  return el("tr", {}, [name, offsets, state, bytes(one.size), one.crc32c ?? "–", uploaded, number(one.broker), number(one.leader_epoch)].map((value) => el("td", {}, value)));
+}

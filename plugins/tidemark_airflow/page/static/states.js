@@ -1,0 +1,42 @@
+// Names, signs and explanations of states: never told apart by colour alone.
+
+import {el} from "./dom.js";
+
+export const TOPIC = {
+  gap: ["✕", "Gap", "offsets are missing, and nobody has acknowledged it"],
+  late: ["▲", "Late", "offsets have waited for longer than the topic's freshness allows"],
+  held: ["‖", "Held", "an open transaction holds a partition"],
+  behind: ["→", "Behind", "offsets wait to be landed"],
+  complete: ["✓", "Complete", "nothing waits to be landed"],
+  unknown: ["?", "Unknown", "nobody has looked yet"],
+};
+
+export const SPAN = {
+  landed: ["landed", "in the table, or accounted for in another way"],
+  uploaded: ["uploaded", "in the store, not yet landed"],
+  held: ["held", "in the store, held by an open transaction"],
+  gap: ["gap", "missing in the store"],
+  log: ["in Kafka", "in the broker's log alone"],
+};
+
+export const REASON = {
+  deleted_before_upload: "deleted before upload",
+  unclean_election: "cut off by an unclean election",
+  failed_disk: "on a failed disk",
+  corrupt: "corrupt",
+  staging_full: "the agent's staging was full",
+  unknown: "for an unknown reason",
+};
+
+export const DATE = {
+  open: ["○", "open", "rows may still come"],
+  final: ["✓", "final", "closed: no more rows are waited for"],
+  final_incomplete: ["!", "final, incomplete", "closed, and known offsets were waited for in vain"],
+  reopened: ["↻", "reopened", "was closed, and rows came late"],
+  expired: ["×", "expired", "removed by retention"],
+};
+
+export function badge(state, table = TOPIC) {
+  const [sign, name, meaning] = table[state];
+  return el("span", {class: `badge ${state}`, title: meaning}, el("span", {"aria-hidden": "true"}, sign), name);
+}

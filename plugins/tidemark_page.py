@@ -1,0 +1,33 @@
+"""The Airflow plugin of the continuity page: one FastAPI application, an entry in the navigation, a tab on each DAG."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+from tidemark_airflow.links import PREFIX, base_path
+
+
+class TidemarkPage(AirflowPlugin):
+    """What Airflow mounts. Workers, scheduler and triggerer load this class, too, and never build the application."""
+
+    name = "tidemark_page"
+    external_views = [  # noqa: RUF012 - Airflow's interface: a list, which it edits
+        # Without a route of its own it opens as a page, whose address can be kept and sent.
+        {"name": "Continuity", "href": f"{base_path()}{PREFIX}/", "destination": "nav", "category": "browse"},
+        {
+            "name": "Continuity",
+            "href": f"{base_path()}{PREFIX}/?dag_id={{DAG_ID}}",
+            "destination": "dag",
+            # Airflow takes the name of a view without a route for its route: this one must be another.
+            "url_route": "tidemark-continuity",
+        },
+    ]
+
+    @property
+    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
+        """The application, made when the API server asks; a plain list would be made in every process."""
+        from tidemark_airflow.page.app import page_app
+
+        return [{"app": page_app(), "url_prefix": PREFIX, "name": "Tidemark continuity page"}]

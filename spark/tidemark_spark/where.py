@@ -1,0 +1,44 @@
+"""Where a job's tasks run, as its command line says: a master, or a Spark Connect server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from typing import NamedTuple
+
+from tidemark.errors import ConfigError
+
+_SERVER = re.compile(r"sc://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/(;[^/\s]*)?)?")
+
+
+class Where(NamedTuple):
+    """``master`` starts Spark's driver in this process, ``remote`` is a Connect server that has it already."""
+
+    master: str | None = None
+    remote: str | None = None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Where:
+        """What the options of :func:`add_options` say, else the environment: ``SPARK_REMOTE``, as Spark has it.
+
+        Raises:
+            ConfigError: the server's URL is none. The message does not repeat it, since it may hold a token.
+        """
+        remote = options.remote or (None if options.master else os.environ.get("SPARK_REMOTE") or None)
+        if remote is not None and not _SERVER.fullmatch(remote):
+            rule = "must be sc://host:port, with parameters as in sc://host:port/;use_ssl=true if any"
+            raise ConfigError("Spark Connect", [("--remote, or SPARK_REMOTE", rule)])
+        return cls(options.master, remote)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """``--master`` and ``--remote``, of which one at most is given."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
+    which.add_argument(
+        "--remote",
+        metavar="URL",
+        help="a Spark Connect server, such as sc://127.0.0.1:15002 (default: SPARK_REMOTE, which is no argument that "
+        "others can see and so the place for a token)",
+    )

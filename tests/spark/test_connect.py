@@ -1,0 +1,133 @@
+"""The jobs on a Spark Connect server: the same bytes, and nothing left on the server whatever becomes of the client."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.test_executors import ATTEMPT, JOB, PARSERS, UNRULY, Runs, data
+from tests.spark.world import World
+from tests.support.paths import ROOT, env_python
+from tests.support.spark import ConnectServer
+from tests.support.waiting import wait_until
+from tidemark.errors import ConfigError
+from tidemark.planning import ranges, raw
+from tidemark_spark.where import Where, add_options
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def mishaps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a test names the mishap of its tasks, in the file ``mishap``."""
+    return tmp_path_factory.mktemp("mishaps")
+
+
+@pytest.fixture(scope="module")
+def server(mishaps: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """Two cores, and each task is tried twice."""
+    armed = {"TIDEMARK_UNRULY": str(mishaps), "TIDEMARK_MISHAP": "told", "PYTHONPATH": str(ROOT)}
+    with ConnectServer(tmp_path_factory.mktemp("connect"), master="local[2,2]", env=armed) as connect:
+        yield connect
+
+
+@pytest.fixture
+def mishap(mishaps: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The folder of what happened; the mishap is the test's parameter."""
+    (mishaps / "mishap").write_text(request.param)
+    yield mishaps
+    for path in mishaps.iterdir():
+        path.unlink()
+
+
+def submitted(world: World, server: ConnectServer) -> subprocess.Popen[str]:
+    """The job, as Airflow starts it, but that nothing secret is in its way here."""
+    arguments = ("--topics", str(world.topics_file), "--topic", "orders", "--attempt", str(ATTEMPT))
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return subprocess.Popen(
+        [str(env_python("spark")), str(JOB), *arguments],
+        env={**env, "SPARK_REMOTE": server.url, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_connect_server_makes_the_same_bytes(
+    tmp_path: Path, server: ConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (raw, ranges):
+        monkeypatch.setattr(module, "TARGET_BYTES", 1024)
+    runs = Runs(tmp_path / "runs", "avro", PARSERS["avro"])
+    assert runs.tasks > 5
+    world = runs.planned("connect")
+    output, errors = submitted(world, server).communicate(timeout=300)
+    assert json.loads(output.splitlines()[-1])["status"] == "landed", errors[-2000:]
+    world.check()
+    assert data(world) == runs.expected
+    assert server.online_sessions() == 0
+
+
+@pytest.mark.parametrize("mishap", ["fails", pytest.param("worker dies", marks=pytest.mark.full)], indirect=True)
+def test_a_task_that_fails_is_tried_again(tmp_path: Path, server: ConnectServer, mishap: Path) -> None:
+    runs = Runs(tmp_path / "runs", "bytes", UNRULY)
+    world = runs.planned("connect")
+    output, errors = submitted(world, server).communicate(timeout=300)
+    assert json.loads(output.splitlines()[-1])["status"] == "landed", errors[-2000:]
+    assert {path.name for path in mishap.iterdir()} & {"failed", "died"}
+    assert data(world) == runs.expected
+
+
+@pytest.mark.parametrize("mishap", ["always fails"], indirect=True)
+def test_a_task_that_always_fails_fails_the_job(tmp_path: Path, server: ConnectServer, mishap: Path) -> None:
+    world = Runs(tmp_path / "runs", "bytes", UNRULY).planned("connect")
+    job = submitted(world, server)
+    _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert f"planted by {mishap.name}" in errors
+    assert world.ledger.n == 0
+
+
+@pytest.mark.parametrize("mishap", ["beats"], indirect=True)
+def test_what_is_ended_leaves_nothing_on_the_server(tmp_path: Path, server: ConnectServer, mishap: Path) -> None:
+    world = Runs(tmp_path / "runs", "bytes", UNRULY).planned("connect")
+    job = submitted(world, server)
+    beat = mishap / "beat"
+    wait_until(beat.exists, timeout=120, what="the task to run")
+    assert server.running_jobs() == 1
+    job.terminate()
+    job.communicate(timeout=60)
+    assert job.returncode == 128 + signal.SIGTERM
+    wait_until(lambda: server.running_jobs() == 0, timeout=60, what="the server to end the job")
+    assert server.online_sessions() == 0
+    wait_until(lambda: time.time() - beat.stat().st_mtime > 1, timeout=60, what="the worker to be ended")
+
+
+def where(*arguments: str) -> Where:
+    """What a job's command line says."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return Where.of(parser.parse_args(arguments))
+
+
+def test_the_environment_names_the_server_unless_there_is_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
+    assert where() == Where(None, "sc://127.0.0.1:15002")
+    assert where("--remote", "sc://[::1]:1/;use_ssl=true") == Where(None, "sc://[::1]:1/;use_ssl=true")
+    assert where("--master", "local[2]") == Where("local[2]", None)
+
+
+@pytest.mark.parametrize("url", ["spark://host:7077", "sc://", "sc://host:port", "sc://host:15002/path", "host:15002"])
+def test_a_server_is_named_by_its_url_which_no_message_repeats(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", f"{url}/;token=opens-everything")
+    with pytest.raises(ConfigError, match="must be sc://host:port") as raised:
+        where()
+    assert "opens-everything" not in str(raised.value)
