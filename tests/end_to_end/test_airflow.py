@@ -42,7 +42,7 @@ def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
     assert set(landed(lake)) == consumed(bootstrap, topic)
 
     before = files(small, topic)
-    form = {"topic": f"test/{topic}", "from_date": DATE, "to_date": DATE, "dry_run": False}
+    form = {"topics": [f"test/{topic}"], "from_date": DATE, "to_date": DATE, "dry_run": False, "reason": "a test"}
     airflow.client.wait_for_dag(BACKFILL)
     run = airflow.client.trigger(BACKFILL, form)
     assert airflow.client.wait_for_run(BACKFILL, run) == "success"
@@ -55,7 +55,8 @@ def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
     assert len(rows) == len(set(rows)) == 4_000
     assert set(rows) == consumed(bootstrap, topic)
     events = airflow.client.get("/assets/events", source_dag_id=BACKFILL)["asset_events"]
-    assert [event["partition_key"] for event in events] == [DATE]
+    assert (topic, DATE) in {(event["name"], event["partition_key"]) for event in events}
+    assert {event["partition_key"] for event in events} == {DATE}
 
 
 def files(small: SmallDeployment, topic: str) -> set[str]:

@@ -1,21 +1,28 @@
-"""Airflow's own processes from a watermark to a published date: the one test that trusts no fake of Airflow."""
+"""Airflow's own processes from a watermark to a published date, and when they are killed: no part of it is a fake."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.plugins.world import CLUSTER, DATE, World, entry
+from tests.plugins.world import CLUSTER, DATE, GATE, World, entry
 from tests.support.airflow import AirflowStack
 from tests.support.airflow_client import Json
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
+from tidemark.scan_status import ScanStatus
+from tidemark.stored import utc_now
 from tidemark.table import committed_ledger
 from tidemark_airflow.outbox import read_published
 
+DAILY = "daily_orders"
 ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
 CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
 SECRET = "store-secret-of-this-test"
@@ -32,14 +39,22 @@ def stack(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
     submit = home / "spark-submit"
     submit.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.plugins.world "$@"\n')
     submit.chmod(0o755)
+    dags = home / "dags"
+    shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("examples", ".airflowignore", "__pycache__"))
+    example = (ROOT / "dags" / "examples" / f"{DAILY}.py").read_text()
+    (dags / f"{DAILY}.py").write_text(example.replace('"demo"', f'"{CLUSTER}"'))
     env = {
+        # A task whose worker is gone is tried again soon.
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "8",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
         "TIDEMARK_TOPICS": str(world.topics_file),
         "TIDEMARK_SPARK_SUBMIT": str(submit),
         "TIDEMARK_SCAN_SECONDS": "0.5",
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
     }
-    with AirflowStack(home, dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as airflow:
+    with AirflowStack(home, dags=dags, plugins=ROOT / "plugins", env=env) as airflow:
         yield airflow
 
 
@@ -55,10 +70,13 @@ def states(stack: AirflowStack, dag: str, run: str) -> dict[str, str | None]:
     return {task["task_id"]: task["state"] for task in tasks}
 
 
-def is_waiting(stack: AirflowStack, dag: str, number: int) -> bool:
-    """Whether the DAG's run ``number`` is deferred in its first task, which holds no worker."""
+def is_waiting(stack: AirflowStack, dag: str, number: int | None = None) -> bool:
+    """Whether the DAG's run ``number``, or its newest, is deferred in its first task, which holds no worker."""
     found = runs(stack, dag)
-    return len(found) > number and states(stack, dag, found[number]["dag_run_id"])["wait_and_plan"] == "deferred"
+    if len(found) <= (number or 0):
+        return False
+    run = found[-1 if number is None else number]
+    return states(stack, dag, run["dag_run_id"])["wait_and_plan"] == "deferred"
 
 
 def start(stack: AirflowStack, *dags: str) -> None:
@@ -66,8 +84,7 @@ def start(stack: AirflowStack, *dags: str) -> None:
         stack.client.wait_for_dag(dag)
         stack.client.patch(f"/dags/{dag}", {"is_paused": False})
     for dag in dags:
-        last = max(0, len(runs(stack, dag)) - 1)
-        wait_until(partial(is_waiting, stack, dag, last), timeout=60, what=f"{dag} to wait", interval=0.5)
+        wait_until(partial(is_waiting, stack, dag), timeout=60, what=f"{dag} to wait", interval=0.5)
 
 
 def test_a_watermark_becomes_a_published_date(stack: AirflowStack, world: World) -> None:
@@ -89,6 +106,116 @@ def test_a_watermark_becomes_a_published_date(stack: AirflowStack, world: World)
     # Moved by the run that waits now, which has found the event in Airflow's record.
     published = read_published(lake).value
     assert (published.n, published.attempt) == (1, ledger.attempt)
+
+
+def test_a_date_that_closes_starts_the_dag_that_waits_for_it(stack: AirflowStack, world: World) -> None:
+    stack.client.wait_for_dag(DAILY)
+    stack.client.unpause(DAILY)
+    start(stack, ORDERS)
+    world.upload("orders", 200, start=100, observed_at=utc_now())
+
+    wait_until(
+        lambda: [run["state"] for run in runs(stack, DAILY)] == ["success"], timeout=90, what="the report", interval=0.5
+    )
+    [run] = runs(stack, DAILY)
+    assert run["partition_key"] == DATE
+    path = f"/dags/{DAILY}/dagRuns/{run['dag_run_id']}/taskInstances/report/xcomEntries/return_value"
+    assert stack.client.get(path)["value"] == {"dt": DATE, "rows": 1, "late_rows": 0, "complete": True}
+    final = stack.client.get("/assets/events", source_dag_id=ORDERS, name_pattern="orders.final")["asset_events"]
+    assert [event["extra"]["incomplete"] for event in final if event["name"] == "orders.final"] == [[]]
+
+
+def landed(world: World, topic: str) -> int:
+    """Up to where partition 0 is landed."""
+    state = committed_ledger(world.lake(topic)).by_partition.get((0, 0))
+    return state.next_offset if state else 0
+
+
+def jobs_at(gate: Path) -> list[int]:
+    """Process ids of the jobs that have come to the gate."""
+    return [int(path.suffix.removeprefix(".")) for path in gate.parent.glob(f"{GATE}.*")]
+
+
+@pytest.fixture
+def gate(world: World) -> Iterator[Path]:
+    """A closed gate, at which jobs wait until it is removed."""
+    gate = world.root / GATE
+    gate.touch()
+    yield gate
+    for path in gate.parent.glob(f"{GATE}*"):
+        path.unlink()
+
+
+def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
+    stack: AirflowStack, world: World, gate: Path
+) -> None:
+    start(stack, CLICKS)
+    before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
+    world.upload("clicks", end + 100, start=end)
+    wait_until(lambda: len(jobs_at(gate)) == 1, timeout=60, what="the job to run")
+    world.upload("clicks", end + 200, start=end + 100)
+    time.sleep(0.008)
+    world.upload("clicks", end + 300, start=end + 200)
+    gate.unlink()
+
+    wait_until(lambda: landed(world, "clicks") == end + 300, timeout=90, what="all to be landed", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), timeout=60, what="clicks to wait again", interval=0.5)
+    assert {run["state"] for run in runs(stack, CLICKS)[:-1]} == {"success"}
+
+
+@pytest.mark.full
+def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_beside_the_retrys(
+    stack: AirflowStack, world: World, gate: Path
+) -> None:
+    start(stack, CLICKS)
+    before, end, n = len(runs(stack, CLICKS)), landed(world, "clicks"), committed_ledger(world.lake("clicks")).n
+    world.upload("clicks", end + 100, start=end)
+    wait_until(lambda: len(jobs_at(gate)) == 1, timeout=60, what="the job to run")
+    job = psutil.Process(jobs_at(gate)[0])
+    submitting = job.parents()[:2]
+    assert all("airflow" in " ".join(one.cmdline()) for one in submitting), submitting
+    for one in submitting:
+        one.kill()
+    wait_until(lambda: len(jobs_at(gate)) == 2, timeout=120, what="the plan to be submitted again", interval=0.5)
+    assert job.is_running()
+    gate.unlink()
+
+    wait_until(lambda: landed(world, "clicks") == end + 100, timeout=90, what="all to be landed", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before), timeout=60, what="clicks to wait again", interval=0.5)
+    assert {run["state"] for run in runs(stack, CLICKS)[:-1]} == {"success"}
+    assert committed_ledger(world.lake("clicks")).n == n + 1
+
+
+def test_what_comes_while_the_dag_is_paused_and_the_triggerer_dead_is_landed_after_all(
+    stack: AirflowStack, world: World
+) -> None:
+    start(stack, CLICKS)
+    stack.client.pause(CLICKS)
+    stack.component("triggerer").kill()
+    end = landed(world, "clicks") + 100
+    world.upload("clicks", end, start=end - 100)
+    stack.component("triggerer").start()
+    stack.client.unpause(CLICKS)
+
+    wait_until(lambda: landed(world, "clicks") == end, timeout=120, what="clicks to be landed", interval=0.5)
+
+
+def scan_status(world: World) -> ScanStatus:
+    key = world.deployment.deployment_keys(CLUSTER).scan
+    return ScanStatus.from_bytes(world.lake().store.get(key).body, key)
+
+
+def test_a_store_that_fails_the_scan_is_told_of_and_tried_again(stack: AirflowStack, world: World) -> None:
+    start(stack, CLICKS)
+    broken = world.root / "raw" / world.control.index(500)
+    broken.symlink_to("/proc/self/mem")  # reading it is an I/O error
+    wait_until(lambda: scan_status(world).failing_since is not None, timeout=60, what="the failure to be told of")
+    broken.unlink()
+    end = landed(world, "clicks") + 100
+    world.upload("clicks", end, start=end - 100)
+
+    wait_until(lambda: landed(world, "clicks") == end, timeout=60, what="clicks to be landed", interval=0.5)
+    assert scan_status(world).failing_since is None
 
 
 def test_what_holds_a_partition_back_starts_no_run(stack: AirflowStack, world: World) -> None:

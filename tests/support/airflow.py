@@ -111,6 +111,10 @@ class AirflowStack:
         stop_all(others, timeout=60)
         stop_all([api_server], timeout=60)
 
+    def component(self, name: str) -> ManagedProcess:
+        """One of ``api-server``, ``scheduler``, ``dag-processor`` and ``triggerer``, to kill and to start again."""
+        return next(process for process in self.processes if process.name == name)
+
     def healthy(self) -> bool:
         """Whether every component reports that it is."""
         try:

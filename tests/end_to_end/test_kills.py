@@ -1,0 +1,239 @@
+"""The whole path under load while its processes are killed at seeded points: exact tables, and nothing is stuck.
+
+SIGKILL for the triggerer, the scheduler (whose workers live on beside the next one's), a task with its worker (whose
+spark-submit lives on beside the retry), and Spark's driver.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from signal import SIGKILL
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from tests.end_to_end.deployment import SmallDeployment
+from tests.end_to_end.rows import consumed, landed
+from tests.end_to_end.test_whole_path import SMALL, send
+from tests.support.airflow import AirflowStack
+from tests.support.kafka import KafkaCluster
+from tests.support.paths import ROOT
+from tests.support.pipeline import pipeline_env
+from tests.support.s3 import S3Server
+from tests.support.waiting import wait_until
+from tidemark.ledger import Ledger, Published
+from tidemark.store.clients import forget_clients
+from tidemark.table import Lake, committed_ledger
+
+TOPICS = 3
+PARTITIONS = 2
+ROUNDS = 40
+PER_ROUND = 150
+KINDS = ("triggerer", "scheduler", "worker", "driver")
+# Recovery as in production, only sooner; and no DAG but the topics' own, as all share two cores.
+SOONER = {
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "3",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+}
+
+
+@pytest.fixture
+def small(
+    kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SmallDeployment]:
+    """A deployment of several topics."""
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    forget_clients()
+    mark = uuid.uuid4().hex[:8]
+    topics = tuple(f"killed-{number}-{mark}" for number in range(TOPICS))
+    yield SmallDeployment(tmp_path, kafka, s3_server, mark, topics)
+    forget_clients()
+
+
+@pytest.fixture
+def airflow(small: SmallDeployment, tmp_path: Path) -> Iterator[AirflowStack]:
+    env = small.s3.env() | pipeline_env(small.topics_file, tmp_path / "spark-conf", scan_seconds=1) | SOONER
+    with AirflowStack(tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as stack:
+        for topic in small.topics:
+            stack.client.wait_for_dag(dag_of(topic))
+            stack.client.unpause(dag_of(topic))
+        yield stack
+
+
+def dag_of(topic: str) -> str:
+    return f"tidemark_ingest__test__{topic}"
+
+
+class Killer:
+    """Kills processes of one deployment, and starts again what a service manager would."""
+
+    def __init__(self, airflow: AirflowStack, topics_file: Path, rng: random.Random) -> None:
+        self._airflow = airflow
+        self._topics_file = str(topics_file)
+        self._rng = rng
+        self._left: list[psutil.Process] = []
+        self.struck: Counter[str] = Counter()
+
+    def strike(self) -> None:
+        """Kill one of what was struck least, if it is there."""
+        for kind in sorted(KINDS, key=lambda kind: (self.struck[kind], self._rng.random())):
+            if self._kill(kind):
+                self.struck[kind] += 1
+                sys.stdout.write(f"{time.strftime('%H:%M:%S')} killed: {kind}\n")
+                return
+
+    def end(self) -> None:
+        """Kill what outlived its scheduler."""
+        for process in self._left:
+            if process.is_running():
+                process.kill()
+
+    def _kill(self, kind: str) -> bool:
+        if kind in {"triggerer", "scheduler"}:
+            component = self._airflow.component(kind)
+            children = psutil.Process(component.pid).children(recursive=True)
+            if kind == "triggerer":
+                component.kill()
+            else:
+                self._left += children
+                component.send(SIGKILL)
+                component.wait(30)
+            component.start()
+            return True
+        jobs = self._jobs()
+        if not jobs:
+            return False
+        job = self._rng.choice(jobs)
+        family = [job, *job.children(recursive=True)]
+        if kind == "driver":
+            self._rng.choice(family).kill()
+            return True
+        self._left += family
+        for process in job.parents()[:2]:
+            process.kill()
+        return True
+
+    def _jobs(self) -> list[psutil.Process]:
+        """The topmost processes of all jobs that run: each has the topics file among its arguments."""
+        found = {
+            process.pid: process
+            for process in psutil.process_iter(["cmdline"])
+            if self._topics_file in (process.info["cmdline"] or ())
+        }
+        return [process for process in found.values() if process.ppid() not in found]
+
+
+@contextmanager
+def load(small: SmallDeployment, seed: int) -> Iterator[threading.Thread]:
+    """Sends records to all topics at once, one of them in transactions of which a third are aborted."""
+
+    def produce() -> None:
+        rng = random.Random(seed)
+        base = {"bootstrap.servers": small.kafka.bootstrap, "linger.ms": 20}
+        *plain, transactional = small.topics
+        producer = Producer(base)
+        transactions = Producer({**base, "transactional.id": transactional})
+        transactions.init_transactions()
+        for number in range(ROUNDS):
+            for topic in plain:
+                send(producer, topic, rng, PER_ROUND, PARTITIONS)
+            transactions.begin_transaction()
+            send(transactions, transactional, rng, PER_ROUND, PARTITIONS)
+            if number % 3 == 0:
+                transactions.abort_transaction()
+            else:
+                transactions.commit_transaction()
+            time.sleep(2)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    yield thread
+    thread.join()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_tables_are_exact_and_nothing_is_stuck_whatever_is_killed(
+    small: SmallDeployment, airflow: AirflowStack, rng: random.Random
+) -> None:
+    for topic in small.topics:
+        small.kafka.create_topic(topic, partitions=PARTITIONS, config=SMALL)
+    killer = Killer(airflow, small.topics_file, rng)
+    began = time.monotonic()
+    try:
+        with small.running_agent(), load(small, rng.randrange(1 << 32)) as sending:
+            wait_until(
+                lambda: any(committed_ledger(small.lake(topic)).rows for topic in small.topics),
+                timeout=200,
+                what="the first rows to land",
+            )
+            while sending.is_alive() or min(killer.struck[kind] for kind in KINDS) < 2:
+                killer.strike()
+                time.sleep(rng.uniform(3, 12))
+            expected = {topic: consumed(small.kafka.bootstrap, topic) for topic in small.topics}
+            for topic, rows in expected.items():
+                all_landed = partial(has_rows, small.lake(topic), len(rows))
+                wait_until(all_landed, timeout=600, what=f"all of {topic} to land", interval=1)
+            sys.stdout.write(f"{dict(killer.struck)}, all landed after {time.monotonic() - began:.0f} s\n")
+            for topic in small.topics:
+                at_rest = partial(is_at_rest, airflow, topic)
+                wait_until(at_rest, timeout=240, what=f"{topic} to wait", interval=1)
+    finally:
+        killer.end()
+    for topic, rows in expected.items():
+        found = landed(small.lake(topic))
+        assert len(found) == len(set(found)), f"{topic}: rows landed twice"
+        assert set(found) == rows
+        check_events(airflow, small.lake(topic))
+
+
+def has_rows(lake: Lake, count: int) -> bool:
+    """Whether so many rows have landed, or more."""
+    return committed_ledger(lake).rows >= count
+
+
+def is_at_rest(airflow: AirflowStack, topic: str) -> bool:
+    """Whether the newest run of the topic's DAG waits, and all before it have ended."""
+    dag = dag_of(topic)
+    newest, *before = airflow.client.runs(dag)
+    waits = {task["task_id"]: task["state"] for task in airflow.client.task_instances(dag, newest["dag_run_id"])}
+    return waits["wait_and_plan"] == "deferred" and all(run["state"] in {"success", "failed"} for run in before)
+
+
+def check_events(airflow: AirflowStack, lake: Lake) -> None:
+    """Each commit that changed a date is told of by an event that is at least as new, and the pointer has passed it."""
+    events = airflow.client.get(
+        "/assets/events", source_dag_id=f"tidemark_ingest__test__{lake.topic.topic}", limit=1000
+    )
+    told: dict[str, int] = {}
+    for event in events["asset_events"]:
+        dt, n = str(event["partition_key"]), int(event["extra"]["ledger"])
+        told[dt] = max(n, told.get(dt, 0))
+    newest = committed_ledger(lake)
+    attempts = []
+    ledger: Ledger | None = newest
+    while ledger is not None:
+        assert all(told[dt] >= ledger.n for dt in ledger.dates_changed), (ledger.n, ledger.dates_changed, told)
+        attempts.append(ledger.attempt)
+        parent = ledger.parent
+        key = lake.keys.ledger(parent.n, parent.attempt) if parent else ""
+        ledger = Ledger.from_bytes(lake.store.get(key).body, key) if parent else None
+    assert len(attempts) == len(set(attempts)), "an attempt landed twice"
+    published = Published.from_bytes(lake.store.get(lake.keys.published).body, lake.keys.published)
+    assert published.n == newest.n
