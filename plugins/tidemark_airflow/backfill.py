@@ -14,6 +14,7 @@ A dry run ends after `preview`. The link *Report* of each task leads to the repo
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context
@@ -27,6 +28,8 @@ from tidemark_airflow.backfilling import ApproveOperator, CompareOperator, Previ
 from tidemark_airflow.spark import ConvertOperator
 
 DAG_ID = "tidemark_backfill"
+
+log = logging.getLogger(__name__)
 
 _MODES = {
     "rebuild": "Rebuild: convert the dates from raw again",
@@ -53,7 +56,9 @@ def validate() -> list[dict[str, Any]]:
             approve_at_most=settings.approve_above_gib(),
         )
     except ConfigError as error:
-        raise AirflowFailException(str(error)) from error
+        for field, rule in error.problems:
+            log.error("%s: %s", field, rule)  # noqa: TRY400 - a person is to mend the form, and needs no trace
+        raise AirflowFailException(str(error)) from None
     return [{"cluster": one.cluster, "topic": one.topic, "request": one.model_dump(mode="json")} for one in requests]
 
 

@@ -78,7 +78,7 @@ class PreviewOperator(JobOperator):
         write_part(lake, name, "request", request)
         self.submit(context, *arguments_of(request), "--report", name)
         report = read_report(lake, name)
-        self.log.info("%s: the dry run:\n%s", request.label, text(report))
+        self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))
         found = report.preview
         if found is None:
             raise AirflowFailException(f"{lake.keys.report(name, 'preview')}: the job wrote no preview")
@@ -170,7 +170,8 @@ class ApproveOperator(ApprovalOperator):
         for one, lake, report in wanted:
             approval = Approval(why=why, at=utc_now())
             write_part(lake, name, "approval", approval, int(one["planned"]["attempt"]))
-            body += [f"[Report]({report_url(one['cluster'], one['topic'], name)})", markdown(sections(report))]
+            shown = markdown(sections(report._replace(approval=approval)))
+            body += [f"[Report]({report_url(one['cluster'], one['topic'], name)})", shown]
         self.subject = f"Rewrite dates of {', '.join(report.request.label for _, _, report in wanted)}?"
         self.body = "\n\n".join([f"**{why}**", *body])
         super().execute(context)
@@ -242,7 +243,8 @@ class ResultOperator(BaseOperator):
             raise AirflowFailException(f"{lake.keys.report(name, 'preview')}: is gone")
         found = outcome_of(lake, report.preview)
         write_part(lake, name, "outcome", found, report.preview.attempt)
-        self.log.info("%s/%s:\n%s", self.cluster, self.topic, text(read_report(lake, name)))
+        url = report_url(self.cluster, self.topic, name)
+        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(lake, name)))
         if found.status in {"stale", "failed"}:
             raise AirflowFailException(f"{self.cluster}/{self.topic}: {found.status}; see the report")
 

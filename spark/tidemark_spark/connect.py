@@ -33,6 +33,7 @@ class Connected:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._finished = 0
+        # Spark's type wants a class of its own; what it calls is any function with these names.
         session.registerProgressHandler(cast("ProgressHandler", self._note))
 
     @classmethod

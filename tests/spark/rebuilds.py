@@ -11,13 +11,14 @@ from tests.spark.test_parsers import json_parser, records
 from tests.spark.test_runs import DAY
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, batch
+from tidemark.backfill.comparisons import Comparison
 from tidemark.decode import decode_batches
 from tidemark.errors import SegmentError
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.records import BatchHeader
 from tidemark.runs import RunResult
 from tidemark.table import live_files, open_table
-from tidemark_spark.comparing import Comparison, comparison
+from tidemark_spark.comparing import comparison
 from tidemark_spark.differing import Compared, CompareTask, compare
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job

@@ -29,12 +29,12 @@ from tests.support.s3 import S3Server
 from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env, spark_submit
 from tests.tidemark.records.build import Record, batch, simple
 from tidemark.audits import AuditReport
+from tidemark.backfill.comparisons import Comparison
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
 from tidemark.runs import RunPlan, RunResult
 from tidemark.standing import Standing
 from tidemark.table import live_files
-from tidemark_spark.comparing import Comparison
 from tidemark_spark.driver import run
 from tidemark_spark.sweep import sweep
 

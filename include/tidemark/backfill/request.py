@@ -109,7 +109,7 @@ def check_request(
     topics = checked.topics()
     first, last = checked.dates(today)
     numbers = {name: checked.number(name, least) for name, least in (("max_gib", 1), ("approve_above_gib", 0))}
-    flags = {name: checked.flag(name) for name in ("extend", "differences", "dry_run")}
+    extend, differences, dry_run = (checked.flag(name) for name in ("extend", "differences", "dry_run"))
     mode, reason = checked.mode(), checked.reason()
     checked.settings(topics)
     if checked.problems:
@@ -121,7 +121,9 @@ def check_request(
             mode=mode,
             first=first,
             last=last,
-            **flags,
+            extend=extend,
+            differences=differences,
+            dry_run=dry_run,
             max_bytes=numbers["max_gib"] << 30,
             approve_above=numbers["approve_above_gib"] << 30,
             reason=reason,

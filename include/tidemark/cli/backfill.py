@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidemark.backfill.report import Report
-from tidemark.backfill.request import DEFAULTS, MODES, report_name
+from tidemark.backfill.request import DEFAULTS, report_name
 from tidemark.backfill.tables import text
 from tidemark.cli.airflow import Airflow
 from tidemark.cli.options import As, Output
@@ -22,7 +22,14 @@ from tidemark.errors import ConfigError
 DAG: Final = "tidemark_backfill"
 TOKEN: Final = "TIDEMARK_AIRFLOW_TOKEN"  # noqa: S105 - the variable's name
 
-Mode = StrEnum("Mode", [(one, one) for one in MODES])
+
+class Mode(StrEnum):
+    """What is done with the dates, see :data:`tidemark.backfill.request.Mode`."""
+
+    rebuild = "rebuild"
+    compare = "compare"
+    missing = "missing"
+    replay = "replay"
 
 
 def backfill(
