@@ -32,7 +32,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) java browser jars requirements lint style types format test test-full bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) java browser jars requirements lint style types format test test-full screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ test: env lint jars browser ## Environments, lint, types and all tests but the l
 
 test-full: export TIDEMARK_FULL = 1
 test-full: test ## All tests, the long ones too
+
+screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
+	$(AIRFLOW) -m tests.plugins.page_screenshots
 
 bench: env jars ## Benchmarks against Spark's Kafka source
 	$(DEV) -m bench

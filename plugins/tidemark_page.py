@@ -6,21 +6,22 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from tidemark_airflow.links import PREFIX
+from tidemark_airflow.links import PREFIX, base_path
 
 
 class TidemarkPage(AirflowPlugin):
-    """What Airflow mounts. Workers, scheduler and triggerer load this class, too, and must not build the application."""
+    """What Airflow mounts. Workers, scheduler and triggerer load this class, too, and never build the application."""
 
     name = "tidemark_page"
     external_views = [  # noqa: RUF012 - Airflow's interface: a list, which it edits
         # Without a route of its own it opens as a page, whose address can be kept and sent.
-        {"name": "Continuity", "href": f"{PREFIX.lstrip('/')}/", "destination": "nav", "category": "browse"},
+        {"name": "Continuity", "href": f"{base_path()}{PREFIX}/", "destination": "nav", "category": "browse"},
         {
             "name": "Continuity",
-            "href": f"{PREFIX.lstrip('/')}/?dag_id={{DAG_ID}}",
+            "href": f"{base_path()}{PREFIX}/?dag_id={{DAG_ID}}",
             "destination": "dag",
-            "url_route": "continuity",
+            # Airflow takes the name of a view without a route for its route: this one must be another.
+            "url_route": "tidemark-continuity",
         },
     ]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
 from tidemark.config import parse
+from tidemark.incidents import IncidentKind
 from tidemark.topics import Deployment, TopicSettings
 from uploader_agent.settings import AgentSettings, load_settings
 
@@ -57,6 +59,11 @@ def test_the_documented_agent_file_is_valid(tmp_path: Path) -> None:
 def test_the_documented_topics_file_is_valid() -> None:
     example, *_ = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "topics.md").read_text(), re.DOTALL)
     assert [one.table for one in parse(Deployment, example, "docs/topics.md", {}).topics] == ["clicks", "sales"]
+
+
+def test_every_incident_is_documented() -> None:
+    text = (ROOT / "docs" / "alerts.md").read_text()
+    assert not [kind for kind in get_args(IncidentKind) if f"| `{kind}` |" not in text]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -68,14 +68,13 @@ class Derivation(NamedTuple):
     more: bool
 
 
-def derivation_of(lake: Lake, key: tuple[int, int], start: int, end: int) -> Derivation:
+def derivation_of(lake: Lake, standing: Standing, key: tuple[int, int], start: int, end: int) -> Derivation:
     """Where ``[start, end)`` of the partition ``key``, an (incarnation, partition), comes from.
 
     Raises:
         FormatError: an object does not parse.
         StoreError: the store failed.
     """
-    standing = Standing.of(lake)
     state = standing.ledger.by_partition.get(key)
     landed = state.next_offset if state else 0
     found = sorted(

@@ -181,7 +181,12 @@ def to_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _read(lake: Lake, key: str) -> pa.Table:
+def parse_evidence(body: bytes) -> pa.Table:
+    """An evidence object's rows."""
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(io.BytesIO(lake.store.get(key).body)).read()
+    return pq.ParquetFile(io.BytesIO(body)).read()
+
+
+def _read(lake: Lake, key: str) -> pa.Table:
+    return parse_evidence(lake.store.get(key).body)

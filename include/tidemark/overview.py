@@ -25,8 +25,8 @@ SAMPLE_EVERY: Final = timedelta(minutes=5)
 KEPT: Final = timedelta(days=14)
 
 TopicState = Literal["gap", "late", "held", "behind", "complete", "unknown"]
-"""From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than ``freshness``;
-open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet."""
+"""From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than
+``freshness``; open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet."""
 
 STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
 
@@ -101,7 +101,7 @@ class Overview(StoredObject):
 
 
 class Sample(Part):
-    """One topic at one time: offsets behind, seconds that the oldest has waited (0 if none waits), rows of the table."""
+    """One topic at one time: offsets behind, seconds that the oldest has waited (0 if none waits), rows landed."""
 
     at: AwareDatetime
     lag: int = Field(ge=0)
@@ -110,7 +110,7 @@ class Sample(Part):
 
 
 class Samples(StoredObject):
-    """The samples of an hour: ``topics`` has a triple (lag, waits, rows) for each of ``at``, null where there is none."""
+    """The samples of an hour: of each topic a triple (lag, waits, rows) for each ``at``, null where there is none."""
 
     cluster: str
     at: tuple[AwareDatetime, ...] = ()
@@ -140,13 +140,18 @@ def _triple(one: TopicSummary | None, now: datetime) -> tuple[int, int, int] | N
     return one.lag, max(0, waits), one.rows
 
 
-def record(store: Store, keys: DeploymentKeys, overview: Overview) -> None:
-    """Write the overview, and a sample if the last one is five minutes old; then forget samples that are too old.
+def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: datetime | None) -> datetime:
+    """Write the overview, and a sample if the last one, taken at ``sampled_at``, is five minutes old.
 
-    There is one observer of a cluster at a time. Should there be two, the later overview stands, and a sample is left
-    out rather than written over the other's.
+    With the first sample of an hour, those that are too old are forgotten. There is one observer of a cluster at a
+    time. Should there be two, the later overview stands, and a sample is left out rather than written over the other's.
+
+    Returns:
+        When the last sample was taken.
     """
     store.put(keys.overview, overview.to_bytes())
+    if sampled_at is not None and overview.at - sampled_at < SAMPLE_EVERY:
+        return sampled_at
     key = keys.samples(overview.at)
     try:
         body, etag = store.get(key)
@@ -154,14 +159,13 @@ def record(store: Store, keys: DeploymentKeys, overview: Overview) -> None:
         samples, found = Samples(cluster=overview.cluster), None
     else:
         samples, found = Samples.from_bytes(body, key), etag
-    if samples.at and overview.at - samples.at[-1] < SAMPLE_EVERY:
-        return
     try:
         store.put(key, samples.with_sample(overview).to_bytes(), if_match=found, if_none_match=found is None)
     except PreconditionFailed:
-        return  # another observer was faster: its sample is as good
+        return overview.at  # another observer was faster: its sample is as good
     if found is None:
         _forget(store, keys, overview.at - KEPT)
+    return overview.at
 
 
 def _forget(store: Store, keys: DeploymentKeys, before: datetime) -> None:

@@ -19,7 +19,10 @@ from tidemark.ledger import Ledger
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
+
+    ReadEvidence = Callable[[Lake, int], pa.Table]
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
@@ -100,9 +103,12 @@ class _Only(NamedTuple):
 class Standing:
     """The evidence of one committed ledger."""
 
-    def __init__(self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile]) -> None:
-        """Read what was superseded."""
+    def __init__(
+        self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile], read: ReadEvidence = read_evidence
+    ) -> None:
+        """Read what was superseded. ``read`` gives the evidence of an attempt, which never changes."""
         self.ledger = ledger
+        self._read = read
         self._lake, self.live = lake, live
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -120,11 +126,11 @@ class Standing:
                     self._superseded.add(row["file"])
 
     @classmethod
-    def of(cls, lake: Lake) -> Standing:
+    def of(cls, lake: Lake, read: ReadEvidence = read_evidence) -> Standing:
         """The evidence that holds now, by the ledger and the live files of one version of the table."""
         table = open_table(lake)
         live = {one.path: one for one in live_files(table)} if table is not None else {}
-        return cls(lake, ledger_of(lake, table), live)
+        return cls(lake, ledger_of(lake, table), live, read)
 
     def by_attempt(self) -> Iterator[list[Row]]:
         """The rows that hold, attempt by attempt, in the order in which they landed."""
@@ -144,6 +150,16 @@ class Standing:
             for row in self._rows(attempt, _Only(partition=key, offsets=(start, end)), columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
                     yield row
+
+    def rows_by_date(self, offset_class: OffsetClass) -> dict[str, int]:
+        """How many rows of a class hold, by ISO date; under the empty one those without a date."""
+        found: dict[str, int] = {}
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, _Only(classes=(offset_class,))):
+                if self._holds(row, self._order[row["attempt"]]):
+                    dt = row["dt"].isoformat() if row["dt"] else ""
+                    found[dt] = found.get(dt, 0) + row["rows"]
+        return found
 
     def told(self, wanted: Callable[[str, str], bool]) -> Told:
         """What the rows of landed, quarantined and filtered records tell whose (date, file) is ``wanted``.
@@ -226,7 +242,7 @@ class Standing:
         self, attempt: int, only: _Only | None = None, columns: list[str] | None = _COLUMNS
     ) -> Iterator[dict[str, Any]]:
         try:
-            table = read_evidence(self._lake, attempt)
+            table = self._read(self._lake, attempt)
         except NotFound:
             if attempt not in self.missing:
                 self.missing.append(attempt)

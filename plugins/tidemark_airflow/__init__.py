@@ -15,7 +15,11 @@ task may be killed and run again.
 * :mod:`tidemark_airflow.publishing`  asset events of what has landed and what has closed
 * :mod:`tidemark_airflow.extra_links`  the buttons on a task's page
 * :mod:`tidemark_airflow.outbox`      what of the ledger has been published
-* :mod:`tidemark_airflow.alerts`      how a person is told
+* :mod:`tidemark_airflow.watch`       the DAG that looks for what is wrong
+* :mod:`tidemark_airflow.imports`     whether the DAG files import
+* :mod:`tidemark_airflow.alerts`      who tells people
+* :mod:`tidemark_airflow.telling`     what they are told
+* :mod:`tidemark_airflow.webhook`     a notifier for any web hook
 * :mod:`tidemark_airflow.tasks`       what the tasks of all DAGs share
 * :mod:`tidemark_airflow.ingest`      the DAG of a topic
 * :mod:`tidemark_airflow.backfill`    the DAG that rebuilds dates

@@ -88,7 +88,7 @@ def main() -> None:
 
     bag = DagBag(dag_folder=os.devnull, collect_dags=False)
     for name in sys.argv[1:]:
-        bag.process_file(name, only_if_updated=False, safe_mode=False)
+        bag.process_file(name, only_if_updated=False, safe_mode=False)  # type: ignore[no-untyped-call] # Airflow's
     sys.stdout.write(f"\n{_MARK}{json.dumps(bag.import_errors)}\n")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.configuration import conf
 
@@ -13,6 +13,11 @@ PREFIX = "/tidemark"
 def base_url() -> str:
     """Airflow's address as people reach it (``[api] base_url``), without a slash at the end; empty if it is not set."""
     return conf.get("api", "base_url", fallback="").rstrip("/")
+
+
+def base_path() -> str:
+    """The path of Airflow's address: empty, unless it lies below one."""
+    return urlsplit(base_url()).path
 
 
 def continuity_url(

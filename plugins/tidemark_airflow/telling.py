@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
-from airflow.configuration import conf
-
+from tidemark_airflow import links
 from tidemark_airflow.alerts import News
 
 if TYPE_CHECKING:
@@ -46,12 +44,21 @@ def news_of(message: Message) -> News:
 
 
 def link_of(message: Message) -> str:
-    """The continuity page: of the topic, if the message is about one."""
-    base = str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    """Where it is seen or mended: the backfill form filled in, the topic's continuity page, else that of all topics."""
+    if not links.base_url():
+        return ""
+    first = message.incidents[0]
     topics = {(one.cluster, one.topic) for one in message.incidents}
-    [cluster, topic] = next(iter(topics)) if len(topics) == 1 else (None, None)
-    query = f"?topic={quote(f'{cluster}/{topic}', safe='')}" if topic else ""
-    return f"{base}/tidemark/{query}" if base else ""
+    if len(topics) > 1 or first.topic is None:
+        return f"{links.base_url()}{links.PREFIX}/"
+    if message.group:
+        return links.continuity_url(first.cluster, first.topic)
+    if first.kind == "quarantine":
+        return links.backfill_url(first.cluster, first.topic, mode="replay")
+    date = first.key.rpartition("/")[2]
+    if first.kind == "audit" and date:
+        return links.backfill_url(first.cluster, first.topic, date, date, mode="rebuild")
+    return links.continuity_url(first.cluster, first.topic, first.partition)
 
 
 def _dumped(one: Incident) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.exceptions import AirflowException
@@ -55,8 +55,8 @@ class WebhookNotifier(BaseNotifier):
 
 
 def _body(context: Context) -> dict[str, Any]:
-    found: dict[str, Any] = dict(context)["tidemark"]["body"]
-    return found
+    told = cast("dict[str, Any]", context)["tidemark"]
+    return cast("dict[str, Any]", told["body"])
 
 
 def _url(host: str, schema: str | None, port: int | None, path: str) -> str:

@@ -29,8 +29,6 @@ BACKFILL = {
 DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_retention", "retention")]
 # Of a topic there is its own beside these.
 ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_watch"]
-# Whose failures the watch tells of, each once and until it is mended; of the others a callback does.
-WATCHED = ("tidemark_ingest__", "tidemark_audit", "tidemark_watch")
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 
@@ -140,8 +138,10 @@ def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
             assert task.owner == ("payments" if "ingest" in dag.tags else "tidemark")
             assert (task.retries or 0) >= 2
             assert task.retry_exponential_backoff
-            if not dag.dag_id.startswith(WATCHED):
-                assert task.on_failure_callback
+            # What incidents tell of, once each, no callback tells of as well.
+            assert bool(task.on_failure_callback) is (
+                "ingest" not in dag.tags and task.task_id not in {"audit", "deliver"}
+            )
 
 
 def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World) -> None:
@@ -157,6 +157,16 @@ def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World
         ("orders", url),
         ("orders.final", f"{url}.final"),
     ]
+
+
+def test_the_watch_looks_every_minute_and_needs_no_topics_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.topics_file.unlink()
+    dag = bag_of(world, monkeypatch).dags["tidemark_watch"]
+
+    assert dag.schedule == "* * * * *"
+    assert dag.max_active_runs == 1
+    assert dag.task_dict["deliver"].is_mapped
+    assert dag.task_dict["deliver"].retries == 3
 
 
 def test_the_backfill_form(bag: DagBag) -> None:

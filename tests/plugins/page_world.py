@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import yaml
+
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
 from tidemark.evidence import EvidenceRow
 from tidemark.gaps import Gap
@@ -25,9 +27,9 @@ EVIL = '<img src=x onerror="document.title=1">'
 class PageWorld(World):
     """``orders`` has a gap in partition 0 and an open transaction in 2; ``clicks`` waits; the others are complete."""
 
-    def __init__(self, root: Path, *more: str) -> None:
-        """Everything is written; ``more`` topics have never landed."""
-        super().__init__(root, *TOPICS, *more, owner=f"team {EVIL}")
+    def __init__(self, root: Path, owner: str = "team orders") -> None:
+        """Everything is written."""
+        super().__init__(root, *TOPICS, owner=owner)
         self.now = utc_now()
         self._orders()
         self._clicks()
@@ -77,6 +79,11 @@ class PageWorld(World):
     def _clicks(self) -> None:
         commit(self.lake("clicks"), state(0, 10_000), states=_dates(60))
         self.put_index(entry("clicks", 0, 184_000, log_end=190_000, observed_at=self.now), broker=2001)
+
+    def add_topics(self, *more: str) -> None:
+        """Name more topics in the topics file; nothing of them has landed, and nobody has looked yet."""
+        content = yaml.safe_load(self.topics_file.read_text())
+        self.write_topics(**{**content, "topics": [*content["topics"], *({"topic": topic} for topic in more)]})
 
     def observe(self) -> None:
         """Two looks of the watch, half an hour apart, and samples of a day before them."""

@@ -13,6 +13,7 @@ from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
 from tidemark.evidence import evidence_key
+from tidemark.ledger import Ledger
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.runs import RunResult, Task
 from tidemark.stored import utc_now
@@ -59,6 +60,18 @@ def test_a_run_that_landed_is_not_done_again(world: World) -> None:
     again = run(world.lake, plan, never)
     assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}})
     assert world.ledger == before
+
+
+def test_a_copy_of_the_ledger_is_left_and_put_right_by_who_runs_again(world: World) -> None:
+    spread(world)
+    world.raw.publish()
+    plan = world.plan()
+    run(world.lake, plan, in_process)
+    key = world.lake.keys.deployment.committed_ledger("orders")
+    assert Ledger.from_bytes(world.lake.store.get(key).body, key) == world.ledger
+    world.lake.store.delete(key)
+    run(world.lake, plan, in_process)
+    assert world.lake.store.get(key).body == world.ledger.to_bytes()
 
 
 def test_of_two_runs_over_the_same_offsets_one_lands(world: World) -> None:

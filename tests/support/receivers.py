@@ -13,7 +13,7 @@ from collections.abc import Callable
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from tests.support.ports import HOST
 
@@ -53,7 +53,7 @@ class SmtpServer(_Serving):
 
     def take(self, body: bytes) -> None:
         """A mail was accepted."""
-        self.mails.append(cast("EmailMessage", email.message_from_bytes(body, policy=email.policy.default)))
+        self.mails.append(email.message_from_bytes(body, policy=email.policy.default))
 
     @property
     def texts(self) -> list[str]:

@@ -79,8 +79,8 @@ def record(deployment: Deployment, cluster: str, found: Look) -> Incidents:
     after = change_incidents(deployment, cluster, change)
     if after.at == at:
         store, keys = lake_store(deployment), deployment.deployment_keys(cluster)
-        store.put(keys.sightings, found.sightings.to_bytes())
-        overview.record(store, keys, overview_of(found.sightings))
+        sampled_at = overview.record(store, keys, overview_of(found.sightings), found.sightings.sampled_at)
+        store.put(keys.sightings, found.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
     return after
 
 

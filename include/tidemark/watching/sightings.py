@@ -68,10 +68,14 @@ class Imports(Part):
 
 
 class Sightings(StoredObject):
-    """``_tidemark/_watch/<cluster>.json``. ``first`` is when each condition was first seen that must last a while."""
+    """``_tidemark/_watch/<cluster>.json``. ``first`` is when each condition was first seen that must last a while.
+
+    ``sampled_at`` is when the topics were last sampled, see :mod:`tidemark.overview`.
+    """
 
     cluster: str
     at: AwareDatetime
     topics: dict[str, TopicSighting] = Field(default_factory=dict)
     first: dict[str, AwareDatetime] = Field(default_factory=dict)
+    sampled_at: AwareDatetime | None = None
     imports: Imports | None = None

@@ -2,6 +2,8 @@
 
 * :mod:`tidemark_airflow.page.access`   who may see and do what, by Airflow's own authorization
 * :mod:`tidemark_airflow.page.reading`  what the API reads, kept for seconds
+* :mod:`tidemark_airflow.page.evidence` evidence, kept since it never changes
+* :mod:`tidemark_airflow.page.indexes`  the brokers' watermark indexes, kept packed
 * :mod:`tidemark_airflow.page.answers`  the models of the API's answers, made of what was read
 * :mod:`tidemark_airflow.page.strips`   a partition as a strip of offsets
 * :mod:`tidemark_airflow.page.api`      the routes

@@ -126,6 +126,7 @@ class PartitionRow(BaseModel):
     log_end: int | None
     high_watermark: int | None
     lag: int
+    broker: int | None
     observed_at: AwareDatetime | None
     held_by: list[OpenTransaction]
     gaps: list[GapNow]
@@ -208,7 +209,7 @@ def topics_answer(
     offset: int = 0,
     limit: int = 100,
 ) -> TopicsAnswer:
-    """The list: those in ``state`` whose name, owner or table ``contains`` a text, ``limit`` of them from ``offset``."""
+    """Those in ``state`` whose name, owner or table ``contains`` a text: ``limit`` of them from ``offset`` on."""
     known = {
         (cluster, one.topic): one for cluster, found in overviews.items() for one in (found.topics if found else ())
     }
@@ -298,7 +299,7 @@ def _passes(one: PartitionHealth, only: PartitionFilter) -> bool:
 def chosen_partitions(
     now: TopicNow, only: PartitionFilter, offset: int, limit: int, at: Key | None
 ) -> tuple[int, int, Sequence[PartitionHealth]]:
-    """(how many pass the filter, place of the first, those of one page); of the page that has ``at``, if it is given."""
+    """(how many pass the filter, place of the first, those of one page); the page is that of ``at``, if given."""
     found = [one for one in now.health.partitions if _passes(one, only)]
     if at is not None:
         place = next((n for n, one in enumerate(found) if (one.incarnation, one.partition) == at), 0)
@@ -330,6 +331,7 @@ def partition_row(now: TopicNow, one: PartitionHealth, words: Sequence[Acknowled
                 "watermark",
                 "log_end",
                 "high_watermark",
+                "broker",
                 "observed_at",
             }
         ),

@@ -93,7 +93,8 @@ def lineage(
     if start >= end:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "end: must be above start")
     lake = reader().lake(topic.cluster, topic.topic)
-    return answers.lineage_answer(start, end, derivation_of(lake, (incarnation, partition), start, end))
+    standing = reader().standing(lake)
+    return answers.lineage_answer(start, end, derivation_of(lake, standing, (incarnation, partition), start, end))
 
 
 @router.post("/topics/{cluster}/{topic}/acknowledgements")

@@ -27,6 +27,9 @@ from tidemark_airflow.page.reading import reader
 
 _STATIC: Final = Path(__file__).with_name("static")
 
+_NOT_SIGNED_IN: Final = {status.HTTP_401_UNAUTHORIZED, status.HTTP_403_FORBIDDEN}
+"""What Airflow answers without a token, and with one that is none of its own."""
+
 HEADERS: Final = {
     # Only files of this origin, no inline script or style, and only Airflow itself may frame the page.
     "Content-Security-Policy": (
@@ -68,7 +71,7 @@ async def to_login(request: Request, error: Exception) -> Response:
     root: str = request.scope["root_path"]
     path: str = request.scope["path"]
     is_page = path == f"{root}/" or path.startswith(f"{root}/reports/")
-    if error.status_code == status.HTTP_401_UNAUTHORIZED and is_page:
+    if error.status_code in _NOT_SIGNED_IN and is_page:
         query = f"?{request.url.query}" if request.url.query else ""
         login = urlencode({"next": f"{path}{query}"})
         return RedirectResponse(f"{root.removesuffix(PREFIX)}/api/v2/auth/login?{login}", status.HTTP_303_SEE_OTHER)

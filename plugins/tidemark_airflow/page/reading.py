@@ -27,7 +27,8 @@ from tidemark.topics import Deployment, TopicSettings
 from tidemark.watching.recording import read_incidents
 from tidemark.watermark_index import IndexEntry
 from tidemark_airflow import settings
-from tidemark_airflow.scan import IndexScanner, Source
+from tidemark_airflow.page.evidence import KeptEvidence
+from tidemark_airflow.page.indexes import Indexes
 
 SECONDS: Final = 5.0
 """As old may an answer be; agents write every ten seconds."""
@@ -92,13 +93,13 @@ class Reader:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._deployments = Kept(self._load, seconds=float("inf"), most=1)
-        # By the source as JSON, for it cannot be a key itself.
-        self._scanners = Kept(lambda source: IndexScanner(Source.model_validate_json(source)), seconds=float("inf"))
-        self._scans = Kept(lambda source: self._scanners.get(source).scan(), seconds=settings.scan_seconds())
+        self._indexes = Kept(lambda cluster: Indexes(self.deployment(), cluster), seconds=float("inf"))
+        self._looks = Kept(lambda cluster: self._indexes.get(cluster).look(), seconds=settings.scan_seconds())
         self._overviews = Kept(self._read_overview)
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
         self._samples = Kept(self._read_samples, seconds=60.0, most=24 * 8)
+        self._evidence = KeptEvidence()
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
 
     def deployment(self) -> Deployment:
@@ -140,6 +141,11 @@ class Reader:
         ledger = now.ledger
         return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
 
+    def standing(self, lake: Lake) -> Standing:
+        """The evidence that holds now. Raises StoreError, FormatError."""
+        self._evidence.fetch(lake, committed_ledger(lake).landed)
+        return Standing.of(lake, self._evidence.read)
+
     def lake(self, cluster: str, topic: str) -> Lake:
         """The table of a topic."""
         deployment = self.deployment()
@@ -165,25 +171,22 @@ class Reader:
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:
         lake = self.lake(*key)
         ledger = committed_ledger(lake)
-        source = Source.of(lake.deployment, lake.topic, settings.scan_seconds())
-        scan = self._scans.get(source.model_dump_json())
-        found: Sequence[IndexEntry] = scan.topics.get(lake.topic.topic, ())
+        failure = self._looks.get(lake.topic.cluster)
+        led = self._indexes.get(lake.topic.cluster).leaders_of(lake.topic.topic)
+        entries = [one.entry for one in led.values()]
+        brokers = {partition: one.broker for partition, one in led.items()}
         at = utc_now()
         return TopicNow(
             at,
             lake,
             ledger,
-            {(one.incarnation, one.partition): one for one in found},
-            topic_health(lake.topic, ledger, found, at),
-            scan.failure if scan.failing_since else "",
+            {(one.incarnation, one.partition): one for one in entries},
+            topic_health(lake.topic, ledger, entries, at, brokers=brokers),
+            failure,
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for one in Standing.of(self.lake(key[0], key[1])).set_aside():
-            if one.offset_class == "quarantined":
-                counts[one.dt] = counts.get(one.dt, 0) + one.rows
-        return counts
+        return self.standing(self.lake(key[0], key[1])).rows_by_date("quarantined")
 
 
 @cache

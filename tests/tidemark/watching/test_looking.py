@@ -16,6 +16,7 @@ from tidemark.audits import AuditReport, Finding, Verdict
 from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.incidents import Incident
 from tidemark.ledger import Ledger
+from tidemark.overview import TopicSummary, read_overview
 from tidemark.scan_status import ScanStatus
 from tidemark.store.local import LocalStore
 from tidemark.stored import utc_now
@@ -154,9 +155,8 @@ def test_refused_records_are_counted_by_the_evidence_of_new_runs(world: World) -
     def run(landed_rows: int, refused: int, kind: str = "ingest") -> None:
         attempt = next(attempts)
         rows = [
-            EvidenceRow(0, 0, 0, count, name, count, file=f"{attempt}-{name}")
-            for name, count in (("landed", landed_rows), ("quarantined", refused))
-            if count
+            EvidenceRow(0, 0, 0, landed_rows, "landed", landed_rows, file=f"{attempt}-landed"),
+            EvidenceRow(0, 0, 0, refused, "quarantined", refused, file=f"{attempt}-refused"),
         ]
         body = to_parquet(rows, configuration="c", code="c", attempt=attempt)
         lake.store.put(evidence_key(lake, attempt), body)
@@ -248,13 +248,34 @@ def test_an_idle_topic_costs_no_request_and_an_active_one_a_single_read(
     look_once = keys(world)
     requests = Requests(monkeypatch)
     assert (look_once, keys(world, 1)) == ([], [])
-    # The index, the scan's status, sightings and incidents; indexes, copies and verdicts listed; two objects written.
-    assert requests.counts == {"get": 4, "list": 3, "put": 2}
+    # The index, the scan's status, sightings and incidents; indexes, copies and verdicts listed; three objects written.
+    assert requests.counts == {"get": 4, "list": 3, "put": 3}
     landed(world, "clicks", 200)
     world.put_index(entry("orders", 0, 100), entry("clicks", 0, 200))
     requests.clear()
     assert keys(world, 2) == []
     assert [key for key in requests.gets if "_committed" in key] == ["_tidemark/_committed/kafka-1/clicks.json"]
+
+
+def test_a_look_leaves_an_overview_that_follows_the_log_without_the_ledger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landed(world, "orders")
+    world.put_index(entry("orders", 0, 100, log_end=130))
+    assert keys(world) == []
+    assert [(one.state, one.lag) for one in topics(world)] == [("complete", 0), ("complete", 30)]
+    world.put_index(entry("orders", 0, 100, log_end=150))
+    requests = Requests(monkeypatch)
+    assert keys(world, 1) == []
+    assert [one.lag for one in topics(world)] == [0, 50]
+    assert not [key for key in requests.gets if "orders" in key]
+
+
+def topics(world: World) -> tuple[TopicSummary, ...]:
+    """The overview's topics, by name: clicks, orders."""
+    found = read_overview(world.lake().store, world.deployment.deployment_keys(CLUSTER))
+    assert found is not None
+    return found.topics
 
 
 def test_two_who_look_at_once_make_one_incident(world: World) -> None:

@@ -64,6 +64,11 @@ document.addEventListener("click", (event) => {
   outer.remove();
 });
 
-if (window.top !== window) document.documentElement.classList.add("framed");
+// In Airflow's frame the page has Airflow's scheme, which people switch there.
+if (window.top !== window) {
+  const {classList, style} = document.documentElement;
+  classList.add("framed");
+  style.colorScheme = window.top.document.documentElement.style.colorScheme;
+}
 window.addEventListener("popstate", show);
 show();

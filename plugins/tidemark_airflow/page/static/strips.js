@@ -86,7 +86,7 @@ document.addEventListener("keydown", (event) => event.key === "Escape" && hideTi
 
 // The same as a table, for who prefers one.
 export function table(rows, open) {
-  const head = ["Partition", "State", "Landed to", "Watermark", "High watermark", "Log end", "Behind"];
+  const head = ["Partition", "State", "Landed to", "Watermark", "High watermark", "Log end", "Behind", "Broker"];
   return el(
     "div",
     {class: "scroll", tabindex: "0", role: "region", "aria-label": "Partitions"},
@@ -103,7 +103,7 @@ export function table(rows, open) {
             {},
             el("th", {scope: "row"}, el("button", {type: "button", class: "link", onclick: () => open(row)}, nameOf(row))),
             el("td", {}, row.state),
-            [row.landed, row.watermark, row.high_watermark, row.log_end, row.lag].map((value) =>
+            [row.landed, row.watermark, row.high_watermark, row.log_end, row.lag, row.broker].map((value) =>
               el("td", {class: "num"}, number(value)),
             ),
           ),

@@ -25,12 +25,14 @@ function remember(values) {
 
 export async function showTopic(view, at) {
   const now = await api.topic(at);
-  const openBackfill = (from = "", to = from) => backfill({topics: [`${at.cluster}/${at.topic}`], topic: `${at.cluster}/${at.topic}`, from_date: from, to_date: to});
+  const openBackfill = (from, to = from, mode = undefined) =>
+    backfill({topics: [`${at.cluster}/${at.topic}`], from_date: from, to_date: to, mode});
   const sections = [partitions(at, now), past(at), dates(at, openBackfill)];
   put(view, head(at, now, openBackfill), sections.map(({node}) => node));
   await Promise.all(sections.map(({load}) => load()));
   const asked = address();
-  if (asked.has("backfill")) await openBackfill(asked.get("from_date") ?? "", asked.get("to_date"));
+  const [from, to, mode] = ["from_date", "to_date", "mode"].map((name) => asked.get(name) ?? undefined);
+  if (asked.has("backfill")) await openBackfill(from, to, mode);
 }
 
 function head(at, now, openBackfill) {
@@ -132,8 +134,9 @@ function partitions(at, now) {
         el(
           "p",
           {class: "numbers"},
-          [["landed to", row.landed], ["watermark", row.watermark], ["log end", row.log_end], ["behind", row.lag]].map(([name, value]) =>
+          [["landed to", row.landed], ["watermark", row.watermark], ["log end", row.log_end], ["behind", row.lag, row.broker]].map(([name, value]) =>
             el("span", {}, `${name} `, el("b", {}, number(value)))),
+          row.broker === null ? null : el("span", {}, "broker ", el("b", {}, String(row.broker))),
         ),
         row.held_by.map((one) =>
           el("p", {class: "finding held"}, `Held by the open transaction of producer ${one.producer_id} from offset ${number(one.first_offset)} on.`)),

@@ -20,7 +20,7 @@ export async function showTopics(view) {
   async function load() {
     const answer = await api.topics({...wanted, limit: LIMIT});
     const query = new URLSearchParams(Object.entries(wanted).filter(([name, value]) => value && name !== "offset"));
-    history.replaceState(null, "", `?${query}`);
+    history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
     put(chips, drawChips(answer));
     put(notes, answer.clusters.map(stale), incidents(answer.incidents));
     put(list, drawList(answer));
@@ -77,7 +77,7 @@ function stale({cluster, observed_at: at}) {
 }
 
 function table(topics) {
-  const head = ["State", "Topic", "Behind", "Gaps", "Held", "Complete to", "Rows", "Last commit", "Owner"];
+  const head = ["State", "Topic", "Behind", "Gaps", "Held", "Final to", "Rows", "Last commit", "Owner"];
   const numeric = new Set(["Behind", "Gaps", "Held", "Rows"]);
   return el(
     "div",
