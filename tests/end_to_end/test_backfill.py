@@ -184,7 +184,7 @@ def test_a_dry_run_changes_nothing_and_shows_what_it_would(stack: AirflowStack, 
     assert link == f"{stack.url}/tidemark/reports/east/orders/{report_name(run)}"
     browser.open(link)
     assert browser.find(".state").text == "dry run"
-    dates = browser.find('section[aria-labelledby="part-2"]').text
+    dates = browser.find("#part-2").text
     assert [f"{dt} open 3 0 0 1" in dates for dt in DATES] == [True] * 3
     assert report(world, run, "clicks").state == "nothing to do"
     assert browser.console() == []

@@ -74,10 +74,8 @@ def _link(href: str, text: str) -> str:
 
 def _section(number: int, section: Section) -> str:
     note = f"<p>{escape(section.note)}</p>" if section.note else ""
-    heading = f'<h2 id="part-{number}">{escape(section.title)}</h2>'
-    return (
-        f'<section aria-labelledby="part-{number}">{heading}{note}{_table(section) if section.rows else ""}</section>'
-    )
+    heading = f"<h2>{escape(section.title)}</h2>"
+    return f'<section id="part-{number}">{heading}{note}{_table(section) if section.rows else ""}</section>'
 
 
 def _table(section: Section) -> str:
