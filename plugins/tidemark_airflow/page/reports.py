@@ -58,6 +58,7 @@ def html_of(report: Report, root: str, name: str) -> str:
             "<!doctype html>",
             f'<html lang="en"><head><meta charset="utf-8"><title>{title}: {escape(report.state)}</title>',
             f'<meta name="viewport" content="width=device-width, initial-scale=1">{again}',
+            f'<link rel="icon" type="image/svg+xml" href="{root}/static/icon.svg">',
             f'<link rel="stylesheet" href="{root}/static/report.css"></head><body>',
             f'<header><h1>{title}</h1><p class="state" role="status">{escape(report.state)}</p></header>',
             f'<nav aria-label="Elsewhere">{"".join(_link(*one) for one in links)}</nav>',
