@@ -24,7 +24,8 @@ from tidemark.backfill.request import DEFAULTS, LONGEST_REASON, MODES, check_req
 from tidemark.errors import ConfigError
 from tidemark.topics import Deployment
 from tidemark_airflow import settings, tasks
-from tidemark_airflow.backfilling import ApproveOperator, CompareOperator, PreviewOperator, ResultOperator, by_topic
+from tidemark_airflow.approving import ApproveOperator
+from tidemark_airflow.backfilling import CompareOperator, PreviewOperator, ResultOperator, by_topic
 from tidemark_airflow.spark import ConvertOperator
 
 DAG_ID = "tidemark_backfill"

@@ -17,15 +17,14 @@ from tidemark.backfill.request import APPROVE_ABOVE_DAYS, Request, check_request
 from tidemark.runs import RunResult
 from tidemark.stored import utc_now
 from tidemark_airflow import backfill, backfilling
+from tidemark_airflow.approving import ApproveOperator, why_approve
 from tidemark_airflow.backfilling import (
-    ApproveOperator,
     CompareOperator,
     Previewed,
     PreviewOperator,
     ReportLink,
     ResultOperator,
     arguments_of,
-    why_approve,
 )
 from tidemark_airflow.spark import JobOperator
 
