@@ -9,14 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final
 
+from bench import parsing, stack
 from bench.data import HOME
 from bench.measure import Row
 from tests.support.paths import ROOT, env_python
 from tests.support.s3 import S3Server
-from tidemark.layout import ControlKeys
+from tidemark.layout import ControlKeys, DeploymentKeys
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.stored import utc_now
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
+from tidemark_airflow.pending import Baseline
+from tidemark_airflow.scan import Source
 
 CLUSTER: Final = "kafka-1"
 TOPICS: Final = 1000
@@ -31,7 +34,7 @@ QUIET: Final = 3
 
 def measure(s3: S3Server) -> list[Row]:
     """All of it."""
-    return scans(s3)
+    return [*scans(s3), *parsing.measure(), *stack.measure()]
 
 
 def scans(s3: S3Server) -> list[Row]:
@@ -41,10 +44,18 @@ def scans(s3: S3Server) -> list[Row]:
     led = _led()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda broker: _put(store, keys, broker, led[broker], 1000), range(BROKERS)))
-    source = {"places": [["s3://raw", keys.indexes]], "options": {}, "seconds": SECONDS}
-    given = {"source": source, "baselines": [_baseline(topic) for topic in range(TOPICS)]}
+    source = Source(
+        cluster=CLUSTER,
+        store="s3://raw",
+        folder=keys.indexes,
+        lake="s3://lake",
+        status=DeploymentKeys("orchestration", CLUSTER).scan,
+        options=StoreOptions(),
+        seconds=SECONDS,
+    )
+    given = {"source": source.model_dump(mode="json"), "baselines": [_baseline(topic) for topic in range(TOPICS)]}
     scans = 1 + QUIET + 2
-    command = [str(env_python("airflow")), "-m", "bench.triggerer", str(scans)]
+    command = [str(env_python("airflow")), "-m", "tests.plugins.triggerer", str(scans)]
     found: list[dict[str, float]] = []
     with (
         (HOME / "triggerer.log").open("w") as log,
@@ -119,10 +130,13 @@ def _put(store: Store, keys: ControlKeys, broker: int, led: list[tuple[int, int]
 
 def _baseline(topic: int) -> dict[str, Any]:
     """All of the topic's partitions are landed as far as they are uploaded."""
-    from tidemark_airflow.pending import Baseline, Landed
-
-    landed = {f"0-{partition}": Landed(1000, 3) for partition in range(PARTITIONS)}
+    landed = {f"0-{partition}": (1000, 3) for partition in range(PARTITIONS)}
     waiting = timedelta(minutes=5)
     return Baseline(
-        topic=f"topic-{topic}", landed=landed, size=1 << 30, age=waiting, sweep=timedelta(minutes=15)
+        topic=f"topic-{topic}",
+        landed=landed,
+        size=1 << 30,
+        age=waiting,
+        sweep=timedelta(minutes=15),
+        look_again_at=utc_now() + timedelta(hours=1),
     ).model_dump(mode="json")

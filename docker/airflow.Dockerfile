@@ -34,10 +34,12 @@ COPY --from=build /opt/tidemark /opt/tidemark
 COPY dags /opt/tidemark/dags
 COPY plugins /opt/tidemark/plugins
 COPY spark/jobs /opt/tidemark/jobs
+COPY deploy/airflow-clean.sh /opt/tidemark/bin/airflow-clean.sh
 COPY docker/airflow-init.sh /opt/tidemark/docker/airflow-init.sh
 ENV PATH=/opt/tidemark/bin:/opt/tidemark/airflow/bin:$PATH \
     NUMBA_CACHE_DIR=/tmp/numba \
     PYSPARK_PYTHON=/opt/tidemark/spark/bin/python \
+    TIDEMARK_SPARK_PYTHON=/opt/tidemark/spark/bin/python \
     SPARK_HOME=/opt/tidemark/spark/lib/python3.11/site-packages/pyspark
 USER airflow
 WORKDIR /var/lib/airflow

@@ -216,3 +216,23 @@ def said(command: list[str]) -> str:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stderr
+
+
+def test_the_clean_up_leaves_what_a_waiting_task_and_a_pending_run_need() -> None:
+    """A quiet topic's task may have begun months ago, and ``airflow db clean`` spares none for being alive."""
+    [tables] = re.findall(r"--tables (\S+)", (DEPLOY / "airflow-clean.sh").read_text())
+    assert set(tables.split(",")) == {"asset_event", "dag_run", "import_error", "job", "log"}
+
+
+def test_the_clean_up_runs_once_a_day() -> None:
+    unit = directives(DEPLOY / "systemd" / "tidemark-airflow-clean.service")
+    assert unit["ExecStart"] == ["/opt/tidemark/bin/airflow-clean.sh"]
+    assert directives(DEPLOY / "systemd" / "tidemark-airflow-clean.timer")["OnCalendar"] == ["*-*-* 03:30:00"]
+
+
+@pytest.mark.parametrize("name", ["notifications", "notifications-queue"])
+def test_who_hears_and_who_tells_of_new_watermarks_can_do_nothing_else(name: str) -> None:
+    [statement] = json.loads((DEPLOY / "policies" / f"{name}.json").read_text())["Statement"]
+    allowed = {"notifications": ["sqs:ReceiveMessage", "sqs:DeleteMessage"], "notifications-queue": ["sqs:SendMessage"]}
+    assert (statement["Effect"], statement["Action"]) == ("Allow", allowed[name])
+    assert statement["Resource"] == ["arn:aws:sqs:<region>:<account>:<queue>"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import NoneType
 from typing import get_args
 
 import pytest
@@ -23,7 +24,8 @@ def fields(model: type[BaseModel], prefix: str = "") -> list[str]:
     """Dotted names of all settings below ``model``."""
     found: list[str] = []
     for name, field in model.model_fields.items():
-        inner = field.annotation
+        parts = [one for one in get_args(field.annotation) if one is not NoneType]
+        inner = parts[0] if len(parts) == 1 else field.annotation  # what may be left out is documented all the same
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             found += fields(inner, f"{prefix}{name}.")
         else:

@@ -122,11 +122,12 @@ class WatchSettings(Settings):
 class NotificationSettings(Settings):
     """The SQS queue that gets S3's notifications of new ``offset.wm``; ``{cluster}`` in its URL is the cluster's name.
 
-    Notifications can be lost, so the watermark indexes are read every ``sweep`` all the same.
+    Notifications can be lost, so the watermark indexes are read every ``sweep`` all the same; often enough for those who
+    ask whether the triggerer is alive.
     """
 
     queue_url: str = Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+/[A-Za-z0-9._{}/-]+$")
-    sweep: Duration = Field(default=timedelta(minutes=5), ge=timedelta(seconds=10))
+    sweep: Duration = Field(default=timedelta(minutes=3), ge=timedelta(seconds=10), le=timedelta(minutes=4))
 
     def queue(self, cluster: str) -> str:
         """The URL of the queue of ``cluster``."""

@@ -9,9 +9,12 @@ task may be killed and run again.
 * :mod:`tidemark_airflow.pending`     what the watermarks promise beyond the ledger, and whether to start a run
 * :mod:`tidemark_airflow.scan`        the brokers' watermark indexes, read as they change
 * :mod:`tidemark_airflow.trigger`     one scan for all waiting topics
+* :mod:`tidemark_airflow.notifications`  the same, told by S3 through a queue: :mod:`tidemark_airflow.sqs`,
+  :mod:`tidemark_airflow.s3_events`, and :mod:`tidemark_airflow.overlay` for what is known beyond the last scan
 * :mod:`tidemark_airflow.sensor`      the task that waits without a worker, and plans
 * :mod:`tidemark_airflow.backoff`     how long it waits after failed runs
-* :mod:`tidemark_airflow.spark`       spark-submit, never by accident on YARN
+* :mod:`tidemark_airflow.spark`       spark-submit, never by accident on YARN, or a client of Spark Connect
+* :mod:`tidemark_airflow.children`    the processes that a task starts, ended with it
 * :mod:`tidemark_airflow.publishing`  asset events of what has landed and what has closed
 * :mod:`tidemark_airflow.extra_links`  the buttons on a task's page
 * :mod:`tidemark_airflow.outbox`      what of the ledger has been published

@@ -31,7 +31,7 @@ from tidemark_airflow.pending import Baseline, Row
 from tidemark_airflow.s3_events import Rung, Written, watermark_of, written
 from tidemark_airflow.scan import IndexScanner, Scan, Source
 from tidemark_airflow.sqs import Message, Queue, QueueFailed
-from tidemark_airflow.trigger import WatermarkTrigger
+from tidemark_airflow.trigger import WatermarkTrigger, spare_collector
 
 _READERS = 8
 _LONGEST_PAUSE = 60.0
@@ -183,6 +183,7 @@ class NotificationProducer(SharedStreamProducer):
     async def open_stream(self) -> AsyncIterator[tuple[Scan, list[str]]]:
         """For ever."""
         self._listener = await asyncio.to_thread(Listener, self._source, self._bell)
+        spare_collector()
         while True:
             yield await asyncio.to_thread(self._listener.look)
             await asyncio.sleep(self._listener.pause)

@@ -104,10 +104,13 @@ _NOTHING = Landed(0, -1)
 
 
 class Baseline(Part):
-    """What is known of a topic when the waiting starts. ``landed`` is keyed by ``<incarnation>-<partition>``."""
+    """What is known of a topic when the waiting starts.
+
+    ``landed`` has a :class:`Landed` for each ``<incarnation>-<partition>``, as a plain tuple: see :data:`Row`.
+    """
 
     topic: str
-    landed: dict[str, Landed]
+    landed: dict[str, tuple[int, int]]
     settled: str = ""
     settled_at: AwareDatetime | None = None
     size: int
@@ -121,8 +124,7 @@ class Baseline(Part):
         return cls(
             topic=topic.topic,
             landed={
-                f"{one.incarnation}-{one.partition}": Landed(one.next_offset, one.leader_epoch)
-                for one in ledger.partitions
+                f"{one.incarnation}-{one.partition}": (one.next_offset, one.leader_epoch) for one in ledger.partitions
             },
             settled=published.settled,
             settled_at=published.settled_at,
@@ -151,7 +153,8 @@ class Baseline(Part):
         )
 
     def _landed(self, mark: Mark) -> Landed | None:
-        return self.landed.get(f"{mark.incarnation}-{mark.partition}")
+        found = self.landed.get(f"{mark.incarnation}-{mark.partition}")
+        return None if found is None else Landed(*found)
 
     def _differs(self, mark: Mark, landed: Landed | None) -> bool:
         return landed is None or mark.next_offset != landed.next_offset or mark.leader_epoch > landed.leader_epoch
@@ -180,18 +183,25 @@ class Watch:
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
         self._since: datetime | None = None
-        self._judged: tuple[Sequence[Row], Ahead] | None = None
+        self._seen: tuple[Sequence[Row], Ahead] | None = None
+
+    def has_seen(self, rows: Sequence[Row]) -> bool:
+        """Whether :meth:`judge` has no more to do than to compare times: it is the sequence that it saw last."""
+        return self._seen is not None and self._seen[0] is rows
+
+    def see(self, rows: Sequence[Row]) -> Ahead:
+        """Compare all rows with the ledger, once: a millisecond for each 1,000, so not for many on an event loop."""
+        if self._seen is None or self._seen[0] is not rows:
+            self._seen = rows, self._baseline.ahead(rows)
+        return self._seen[1]
 
     def judge(self, rows: Sequence[Row], now: datetime) -> Event | None:
         """The event that ends the waiting, or None.
 
         The batch window's age is counted from when something ahead was first seen here, or observed by the broker if
-        that was earlier: a restart of the triggerer does not start the window anew. The same sequence of rows is
-        looked through only once.
+        that was earlier: a restart of the triggerer does not start the window anew.
         """
-        if self._judged is None or self._judged[0] is not rows:
-            self._judged = rows, self._baseline.ahead(rows)
-        ahead = self._judged[1]
+        ahead = self.see(rows)
         if not self._is_due(ahead, now):
             return None
         return Event(status="advanced", settles=ahead.digest, partitions=len(ahead.marks), bytes=ahead.bytes)

@@ -12,10 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from tidemark.stored import utc_now
 from tidemark_airflow import backoff, publishing, settings
 from tidemark_airflow.extra_links import ContinuityLink, PlanLink, TableLink
+from tidemark_airflow.notifications import trigger_of
 from tidemark_airflow.pending import Baseline, Event
-from tidemark_airflow.scan import Source
 from tidemark_airflow.tasks import Planned, write_planned
-from tidemark_airflow.trigger import WatermarkTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -109,9 +108,7 @@ class WatermarkSensor(BaseSensorOperator):
     def _deferred(self, lake: Lake, ledger: Ledger) -> TaskDeferred:
         from tidemark_airflow.outbox import read_published
 
-        trigger = WatermarkTrigger(
-            source=Source.of(lake.deployment, self.cluster, settings.scan_seconds()).model_dump(mode="json"),
-            baseline=Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now()).model_dump(mode="json"),
-        )
+        baseline = Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now())
+        trigger = trigger_of(lake.deployment, self.cluster, settings.scan_seconds(), baseline)
         self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
         return TaskDeferred(trigger=trigger, method_name="resume")

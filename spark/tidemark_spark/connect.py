@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
-_OUTCOME = pa.schema([("task", pa.int64()), ("made", pa.binary())])
+_OUTCOME = pa.schema([pa.field("task", pa.int64()), pa.field("made", pa.binary())])
 
 
 class Connected:
@@ -55,7 +55,7 @@ class Connected:
         packed = _pack((pickle.dumps((work, common)), [pickle.dumps(task) for task in tasks]))
         numbers = self._session.range(0, len(tasks), numPartitions=len(tasks))
         made = numbers.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
-        return [_unpack(one) for one in made.column("made").to_pylist()]
+        return [_unpack(cast("bytes", one)) for one in made.column("made").to_pylist()]
 
     def finished(self) -> int:
         """How many tasks are done of those that are under way, as the server last said."""
@@ -70,10 +70,10 @@ def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     (work, common), tasks = _shared(packed)
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            made = _pack(in_worker(work, common, pickle.loads(tasks[number])))  # noqa: S301 # from _pack, see _unpack
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([number], pa.int64()), pa.array([made], pa.binary())], schema=_OUTCOME
-            )
+            task = pickle.loads(tasks[cast("int", number)])  # noqa: S301 # of on_each, see _unpack
+            made = _pack(in_worker(work, common, task))
+            columns = [pa.array([number], pa.int64()), pa.array([made], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=_OUTCOME)
 
 
 @lru_cache(maxsize=1)

@@ -136,34 +136,54 @@ def jobs_at(gate: Path) -> list[int]:
     return [int(path.suffix.removeprefix(".")) for path in gate.parent.glob(f"{GATE}.*")]
 
 
-def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_and_no_watermark_is_lost(
-    stack: AirflowStack, world: World
-) -> None:
-    start(stack, CLICKS)
-    before = len(runs(stack, CLICKS))
+@pytest.fixture
+def gate(world: World) -> Iterator[Path]:
+    """A closed gate, at which jobs wait until it is removed."""
     gate = world.root / GATE
     gate.touch()
-    world.upload("clicks", 100)
-    wait_until(lambda: len(jobs_at(gate)) == 1, timeout=60, what="the job to run")
+    yield gate
+    for path in gate.parent.glob(f"{GATE}*"):
+        path.unlink()
 
-    # Two events while a run is on, 8 ms apart.
-    world.upload("clicks", 200, start=100)
+
+def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
+    stack: AirflowStack, world: World, gate: Path
+) -> None:
+    start(stack, CLICKS)
+    before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
+    world.upload("clicks", end + 100, start=end)
+    wait_until(lambda: len(jobs_at(gate)) == 1, timeout=60, what="the job to run")
+    world.upload("clicks", end + 200, start=end + 100)
     time.sleep(0.008)
-    world.upload("clicks", 300, start=200)
-    [pid] = jobs_at(gate)
-    job = psutil.Process(pid)
+    world.upload("clicks", end + 300, start=end + 200)
+    gate.unlink()
+
+    wait_until(lambda: landed(world, "clicks") == end + 300, timeout=90, what="all to be landed", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), timeout=60, what="clicks to wait again", interval=0.5)
+    assert {run["state"] for run in runs(stack, CLICKS)[:-1]} == {"success"}
+
+
+@pytest.mark.full
+def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_beside_the_retrys(
+    stack: AirflowStack, world: World, gate: Path
+) -> None:
+    start(stack, CLICKS)
+    before, end, n = len(runs(stack, CLICKS)), landed(world, "clicks"), committed_ledger(world.lake("clicks")).n
+    world.upload("clicks", end + 100, start=end)
+    wait_until(lambda: len(jobs_at(gate)) == 1, timeout=60, what="the job to run")
+    job = psutil.Process(jobs_at(gate)[0])
     submitting = job.parents()[:2]
     assert all("airflow" in " ".join(one.cmdline()) for one in submitting), submitting
     for one in submitting:
         one.kill()
-    wait_until(lambda: len(jobs_at(gate)) == 2, timeout=90, what="the same plan to be submitted again", interval=0.5)
+    wait_until(lambda: len(jobs_at(gate)) == 2, timeout=120, what="the plan to be submitted again", interval=0.5)
     assert job.is_running()
     gate.unlink()
 
-    wait_until(lambda: landed(world, "clicks") == 300, timeout=90, what="all to be landed", interval=0.5)
-    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), timeout=60, what="clicks to wait again", interval=0.5)
-    assert [run["state"] for run in runs(stack, CLICKS)][:-1] == ["success"] * (before + 1)
-    assert committed_ledger(world.lake("clicks")).n == 2
+    wait_until(lambda: landed(world, "clicks") == end + 100, timeout=90, what="all to be landed", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before), timeout=60, what="clicks to wait again", interval=0.5)
+    assert {run["state"] for run in runs(stack, CLICKS)[:-1]} == {"success"}
+    assert committed_ledger(world.lake("clicks")).n == n + 1
 
 
 def test_what_comes_while_the_dag_is_paused_and_the_triggerer_dead_is_landed_after_all(

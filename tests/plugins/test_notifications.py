@@ -119,12 +119,12 @@ def test_the_topics_file_chooses(world: World) -> None:
     settings = yaml.safe_load(world.topics_file.read_text())
     settings["notifications"] = {
         "queue_url": "https://sqs.eu-west-1.amazonaws.com/123456789012/{cluster}",
-        "sweep": "10m",
+        "sweep": "2m",
     }
     world.write_topics(**settings)
     trigger = trigger_of(world.deployment, CLUSTER, 10, baseline)
     assert isinstance(trigger, NotificationTrigger)
-    assert (trigger.source.seconds, trigger.bell.seconds) == (600, 10)
+    assert (trigger.source.seconds, trigger.bell.seconds) == (120, 10)
     assert trigger.bell.queue == f"{QUEUES}/kafka-1"
     path, kwargs = trigger.serialize()
     assert path == "tidemark_airflow.notifications.NotificationTrigger"

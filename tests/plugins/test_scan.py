@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterator
 
@@ -134,6 +135,16 @@ def test_a_topic_is_the_same_object_until_an_index_that_names_it_changes(world: 
 
     assert second["clicks"] is first["clicks"]
     assert second["orders"] is not first["orders"]
+
+
+def test_the_garbage_collector_passes_over_what_is_kept(world: World, scanner: IndexScanner) -> None:
+    world.put_index(*(entry(partition=n, next_offset=n) for n in range(50)))
+    kept = scanner.scan().topics["orders"]
+    gc.collect()  # the rows
+    gc.collect()  # what has them
+
+    assert len(kept) == 50
+    assert not any(gc.is_tracked(one) for one in (*kept, kept))
 
 
 def status(world: World) -> ScanStatus:

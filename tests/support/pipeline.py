@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support.paths import env_python
 from tests.support.spark import local_conf, small_jvm_conf, spark_env, spark_home
 
 _FROM_SPARK = ("JAVA_HOME", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_LOCAL_IP")
@@ -25,6 +26,7 @@ def pipeline_env(topics: Path, conf_dir: Path, *, scan_seconds: float) -> dict[s
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "TIDEMARK_SCAN_SECONDS": str(scan_seconds),
+        "TIDEMARK_SPARK_PYTHON": str(env_python("spark")),
         "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
         "TIDEMARK_TOPICS": str(topics),
     }

@@ -208,9 +208,9 @@ class ConnectServer:
         *,
         master: str = "local[2]",
         env: Mapping[str, str] | None = None,
-        conf: Mapping[str, str] | None = None,
+        token: str | None = None,
     ) -> None:
-        """Nothing is started yet. The server's workers inherit ``env``."""
+        """Nothing is started yet. The server's workers inherit ``env``; with a ``token``, it asks clients for it."""
         self.port, self._web_port = free_ports(2)
         self.url = f"sc://{HOST}:{self.port}"
         pairs = {
@@ -220,12 +220,12 @@ class ConnectServer:
             "spark.ui.enabled": "true",
             "spark.ui.port": str(self._web_port),
             **small_jvm_conf(),
-            **(conf or {}),
         }
         server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         command = submit_command((), master=master, conf=pairs)
         # spark-submit takes this class for a daemon, whose memory is given so.
-        environment = spark_env({"SPARK_DAEMON_MEMORY": "512m", **(env or {})})
+        secret = {} if token is None else {"SPARK_CONNECT_AUTHENTICATE_TOKEN": token}
+        environment = spark_env({"SPARK_DAEMON_MEMORY": "512m", **secret, **(env or {})})
         log = root.resolve() / "connect.log"
         self.process = ManagedProcess("Spark Connect", [*command, *server], log=log, env=environment, cwd=ROOT)
 

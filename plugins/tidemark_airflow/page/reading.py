@@ -93,8 +93,8 @@ class Reader:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._deployments = Kept(self._load, seconds=float("inf"), most=1)
-        self._indexes = Kept(lambda cluster: Indexes(self.deployment(), cluster), seconds=float("inf"))
-        self._looks = Kept(lambda cluster: self._indexes.get(cluster).look(), seconds=settings.scan_seconds())
+        self._indexes = Kept(self._indexes_of, seconds=float("inf"))
+        self._looks = Kept(lambda place: self._indexes.get(place).look(), seconds=settings.scan_seconds())
         self._overviews = Kept(self._read_overview)
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
@@ -143,7 +143,7 @@ class Reader:
 
     def standing(self, lake: Lake) -> Standing:
         """The evidence that holds now. Raises StoreError, FormatError."""
-        self._evidence.fetch(lake, committed_ledger(lake).landed)
+        self._evidence.fetch(lake, self.topic(lake.topic).ledger.landed)
         return Standing.of(lake, self._evidence.read)
 
     def lake(self, cluster: str, topic: str) -> Lake:
@@ -153,6 +153,9 @@ class Reader:
 
     def _load(self, _: tuple[int, int]) -> Deployment:
         return settings.deployment()
+
+    def _indexes_of(self, place: tuple[str, str]) -> Indexes:
+        return Indexes(self.deployment(), place[0])
 
     def _shared(self, cluster: str) -> tuple[Store, DeploymentKeys]:
         deployment = self.deployment()
@@ -171,8 +174,10 @@ class Reader:
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:
         lake = self.lake(*key)
         ledger = committed_ledger(lake)
-        failure = self._looks.get(lake.topic.cluster)
-        led = self._indexes.get(lake.topic.cluster).leaders_of(lake.topic.topic)
+        # By where they lie, too: the topics file may say otherwise one day.
+        place = lake.topic.cluster, lake.deployment.model_dump_json(include={"raw", "store"})
+        failure = self._looks.get(place)
+        led = self._indexes.get(place).leaders_of(lake.topic.topic)
         entries = [one.entry for one in led.values()]
         brokers = {partition: one.broker for partition, one in led.items()}
         at = utc_now()

@@ -1,6 +1,6 @@
 """The triggers of many waiting topics on one event loop, shared as Airflow's triggerer shares them: what scans cost.
 
-Runs in Airflow's environment: ``python -m bench.triggerer SCANS``. Reads the source of the scans and
+Runs in Airflow's environment: ``python -m tests.plugins.triggerer SCANS``. Reads the source of the scans and
 the baselines from standard input, one JSON object, and prints one JSON object for each scan that all have judged.
 """
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any, cast
+from unittest.mock import patch
 
 import psutil
 from airflow.triggers.shared_stream import SharedStreamManager
@@ -33,7 +34,7 @@ class Counted:
     """A store, and what was asked of it."""
 
     requests = 0
-    bytes = 0
+    read = 0
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self._store: Store = open_store(url, options)
@@ -44,11 +45,16 @@ class Counted:
         Counted.requests += max(1, math.ceil(len(found) / 1000))
         return iter(found)
 
+    def put(self, key: str, body: bytes) -> str:
+        """The scan's status."""
+        Counted.requests += 1
+        return self._store.put(key, body)
+
     def get(self, key: str) -> Fetched:
         """The object."""
         found = self._store.get(key)
         Counted.requests += 1
-        Counted.bytes += len(found.body)
+        Counted.read += len(found.body)
         return found
 
 
@@ -96,6 +102,7 @@ async def measure(source: dict[str, Any], baselines: list[dict[str, Any]], scans
     for _ in range(scans):
         for _ in triggers:
             await judged.acquire()
+        await asyncio.sleep(10 * BEAT)  # what they held up is told by the next beat
         now = time.process_time(), time.monotonic()
         late = beats.taken()
         found = {
@@ -104,12 +111,12 @@ async def measure(source: dict[str, Any], baselines: list[dict[str, Any]], scans
             "late_max": late[-1],
             "late_p99": late[int(len(late) * 0.99)],
             "requests": Counted.requests,
-            "bytes": Counted.bytes,
+            "bytes": Counted.read,
             "rss": process.memory_info().rss,
         }
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
-        Counted.requests = Counted.bytes = 0
+        Counted.requests = Counted.read = 0
         before = now
     beating.cancel()
     for task in tasks:
@@ -120,9 +127,9 @@ async def measure(source: dict[str, Any], baselines: list[dict[str, Any]], scans
 def main() -> None:
     """See the module."""
     given = json.load(sys.stdin)
-    trigger.IndexScanner = cast("Any", partial(IndexScanner, open_one=cast("Any", Counted)))  # type: ignore[misc] # to count requests
     gc.collect()
-    asyncio.run(measure(given["source"], given["baselines"], int(sys.argv[1])))
+    with patch.object(trigger, "IndexScanner", partial(IndexScanner, open_one=cast("Any", Counted))):
+        asyncio.run(measure(given["source"], given["baselines"], int(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,217 @@
+"""Airflow's own processes and Spark at work: how soon a watermark is landed, what a run costs, and what it leaves.
+
+One topic, small segments that are written by hand, stores on the local disk: what is measured is the orchestration.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from bench.data import HOME
+from bench.measure import MB, Row
+from tests.spark.world import World
+from tests.support.airflow import AirflowStack
+from tests.support.paths import ROOT, env_python
+from tests.support.pipeline import pipeline_env
+from tests.support.process import ManagedProcess
+from tests.support.spark import ConnectServer
+from tests.support.waiting import wait_until
+from tests.tidemark.records.build import simple
+
+SCAN_SECONDS: Final = 2.0
+ROUNDS: Final = {"spark": 8, "spark_connect": 20}
+"""Runs that count, by the connection's type, after one that does not."""
+
+DAG: Final = "tidemark_ingest__east__orders"
+TOKEN: Final = "token-that-nobody-may-find"  # noqa: S105 # it opens nothing; that it is found nowhere is measured
+SECRET: Final = "secret-that-nobody-may-find"  # noqa: S105 # likewise
+
+
+class Landing(NamedTuple):
+    """Seconds from a watermark to the task that converts, and to the commit."""
+
+    starts: float
+    committed: float
+
+
+class Used(NamedTuple):
+    """CPU seconds, bytes of the metadata database's pages in use, bytes of logs."""
+
+    cpu: float
+    database: int
+    logs: int
+
+
+def measure() -> list[Row]:
+    """Both ways of Spark, one after the other, on one stack."""
+    folder = HOME / "stack"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "world").mkdir(parents=True)
+    world = World(folder / "world", "batch: {age: 0s}")
+    env = pipeline_env(world.topics_file, folder / "spark-conf", scan_seconds=SCAN_SECONDS)
+    del env["AIRFLOW_CONN_SPARK_DEFAULT"]  # it lies in the metadata database, to be changed on the way
+    env["AWS_SECRET_ACCESS_KEY"] = SECRET
+    rows: list[Row] = []
+    with (
+        ConnectServer(folder) as server,
+        AirflowStack(folder / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as stack,
+    ):
+        began = time.monotonic()
+        stack.client.post("/connections", _connection("spark", "local[2]"))
+        stack.client.wait_for_dag(DAG)
+        for kind, rounds in ROUNDS.items():
+            if kind == "spark_connect":
+                body = _connection(kind, "localhost", port=server.port, password=TOKEN)  # where a token needs no TLS
+                stack.client.patch("/connections/spark_default", body)
+            rows += _way(kind, rounds, world, stack, server)
+        minutes = (time.monotonic() - began) / 60
+        note = f"proportional set size after {minutes:.0f} minutes and {sum(ROUNDS.values()) + 2} runs"
+        for process in (*stack.processes, server.process):
+            rows.append(Row("orchestration", f"memory: {process.name}", "MB", (_memory(process) / MB,), note))
+        rows += _cleaned(stack, world)
+        _check_secrets(folder / "airflow")
+    return rows
+
+
+def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: ConnectServer) -> Iterator[Row]:
+    _land(world, stack)
+    before = _used(stack, server)
+    landings = [_land(world, stack) for _ in range(rounds)]
+    used = _used(stack, server)
+    way = {"spark": "spark-submit", "spark_connect": "Spark Connect"}[kind]
+    aim = {"spark": 30, "spark_connect": 8}[kind]
+    note = f"{rounds} runs one after the other, a scan every {SCAN_SECONDS:.0f} s, 2 cores for all of it"
+
+    def row(name: str, unit: str, *values: float, note: str = "") -> Row:
+        return Row("orchestration", f"{way}: {name}", unit, values, note)
+
+    yield row("watermark to the converting task", "s", *(one.starts for one in landings), note=note)
+    yield row(f"watermark to commit (aim {aim})", "s", *(one.committed for one in landings), note=note)
+    cpu = (used.cpu - before.cpu) / rounds
+    yield row("CPU of a run", "s", cpu, note="all of Airflow's processes, and Spark")
+    yield row("runs a minute that 2 cores sustain", "", 120 / cpu, note="by that CPU; a DAG for each topic")
+    database = (used.database - before.database) / rounds
+    yield row("metadata database, a run", "KB", database / 1e3)
+    logs = (used.logs - before.logs) / rounds
+    yield row("logs, a run", "KB", logs / 1e3)
+    note = "100 topics, a run every 5 minutes each"
+    yield row("metadata database and logs, a day", "MB", (database + logs) * 28_800 / MB, note=note)
+
+
+def _land(world: World, stack: AirflowStack) -> Landing:
+    """One more segment: until its rows are committed."""
+    n = world.ledger.n
+    world.raw.segment([simple(world.raw.partition().end)])
+    world.raw.publish()
+    told, clock = datetime.now(UTC), time.monotonic()
+    wait_until(lambda: world.ledger.n > n, timeout=180, what="the commit", interval=0.1)
+    committed = time.monotonic() - clock
+    started: list[datetime] = []
+
+    def has_ended() -> bool:
+        newest = stack.client.get(f"/dags/{DAG}/dagRuns", order_by="-run_after", limit=2)["dag_runs"]
+        for run in newest:
+            for task in stack.client.task_instances(DAG, run["dag_run_id"]):
+                at = task["start_date"] and datetime.fromisoformat(task["start_date"])
+                if task["task_id"] == "convert_and_publish" and task["state"] == "success" and at and at > told:
+                    started.append(at)
+                    return True
+        return False
+
+    wait_until(has_ended, timeout=60, what="the run to end", interval=0.5)
+    # The next run waits in its sensor by then, so that each round starts from rest.
+    wait_until(lambda: _waits(stack), timeout=60, what="the next run to wait", interval=0.5)
+    return Landing((started[0] - told).total_seconds(), committed)
+
+
+def _waits(stack: AirflowStack) -> bool:
+    [newest] = stack.client.get(f"/dags/{DAG}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+    states = {one["task_id"]: one["state"] for one in stack.client.task_instances(DAG, newest["dag_run_id"])}
+    return states.get("wait_and_plan") == "deferred"
+
+
+def _connection(kind: str, host: str, **more: object) -> dict[str, object]:
+    return {"connection_id": "spark_default", "conn_type": kind, "host": host, **more}
+
+
+def _tree(process: ManagedProcess) -> list[psutil.Process]:
+    root = psutil.Process(process.pid)
+    return [root, *root.children(recursive=True)]
+
+
+def _memory(process: ManagedProcess) -> float:
+    return sum(_of(one, lambda alive: float(alive.memory_full_info().pss)) for one in _tree(process))
+
+
+def _cpu(process: psutil.Process) -> float:
+    """Of the process and of its children that have ended."""
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _of(process: psutil.Process, what: Callable[[psutil.Process], float]) -> float:
+    try:
+        return what(process)
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _used(stack: AirflowStack, server: ConnectServer) -> Used:
+    processes = (*stack.processes, server.process)
+    cpu = sum(_of(one, _cpu) for process in processes for one in _tree(process))
+    logs = sum(path.stat().st_size for path in (stack.home / "logs").rglob("*.log"))
+    return Used(cpu, _pages(stack.home), logs)
+
+
+@contextmanager
+def _database(home: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(f"file:{home / 'airflow.db'}?mode=ro", uri=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _pages(home: Path) -> int:
+    """Bytes in use, whatever of them lies in the write-ahead log still."""
+    with _database(home) as connection:
+        count, free, size = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+    return int((count - free) * size)
+
+
+def _cleaned(stack: AirflowStack, world: World) -> Iterator[Row]:
+    """Clean as the deployed job does, but of all that is past; the topic goes on as if nothing had been."""
+    before, cutoff = _pages(stack.home), datetime.now(UTC) + timedelta(minutes=1)
+    began = time.monotonic()
+    env = {**stack.env, "PATH": f"{env_python('airflow').parent}:{stack.env['PATH']}"}
+    log = stack.home / "clean.log"
+    command: list[str | Path] = [ROOT / "deploy" / "airflow-clean.sh", cutoff.isoformat(timespec="seconds")]
+    with ManagedProcess("clean", command, log=log, env=env, cwd=stack.home) as cleaning:
+        if (code := cleaning.wait(300)) != 0:
+            raise RuntimeError(f"the clean-up ended with {code}\n{cleaning.log_tail()}")
+    seconds = time.monotonic() - began
+    after = _pages(stack.home)
+    landing = _land(world, stack)
+    note = f"of {sum(ROUNDS.values()) + 2} runs; the next one landed in {landing.committed:.1f} s"
+    yield Row("orchestration", "clean-up: time", "s", (seconds,), note)
+    yield Row("orchestration", "clean-up: metadata database before", "MB", (before / MB,))
+    yield Row("orchestration", "clean-up: metadata database after", "MB", (after / MB,))
+
+
+def _check_secrets(home: Path) -> None:
+    """Neither the store's secret nor the server's token stands in the metadata database, in a log or anywhere else."""
+    for path in (one for one in home.rglob("*") if one.is_file()):
+        body = path.read_bytes()
+        if found := [secret for secret in (TOKEN, SECRET) if secret.encode() in body]:
+            raise RuntimeError(f"{path} has {', '.join(found)}")
