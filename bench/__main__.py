@@ -19,7 +19,19 @@ from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("data", "agent", "idle", "parsers", "scale", "watch", "orchestration", "memory", "executors", "decode", "convert")
+PARTS = (
+    "data",
+    "agent",
+    "idle",
+    "parsers",
+    "scale",
+    "watch",
+    "orchestration",
+    "memory",
+    "executors",
+    "decode",
+    "convert",
+)
 
 
 def main() -> int:

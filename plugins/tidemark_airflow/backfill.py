@@ -29,6 +29,8 @@ from tidemark_airflow.backfilling import CompareOperator, PreviewOperator, Resul
 from tidemark_airflow.spark import ConvertOperator
 
 DAG_ID = "tidemark_backfill"
+_RUNS = 16
+"""Those that wait for an approval count, too, and must not keep others from running."""
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +126,7 @@ def backfill_dag(deployment: Deployment) -> DAG:
     with DAG(
         dag_id=DAG_ID,
         schedule=None,
-        max_active_runs=4,
+        max_active_runs=_RUNS,
         catchup=False,
         default_args={**tasks.DEFAULT_ARGS, "owner": "tidemark"},
         tags=["tidemark", "backfill"],
