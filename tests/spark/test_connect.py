@@ -111,6 +111,13 @@ def test_what_is_ended_leaves_nothing_on_the_server(tmp_path: Path, server: Conn
     wait_until(lambda: time.time() - beat.stat().st_mtime > 1, timeout=60, what="the worker to be ended")
 
 
+def test_the_server_tells_how_far_a_run_is(tmp_path: Path, server: ConnectServer) -> None:
+    env = {**os.environ, "SPARK_REMOTE": server.url, "PYTHONPATH": str(ROOT)}
+    command = [str(env_python("spark")), "-m", "tests.spark.half_done", str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout == "[0, 1]\n", done.stderr[-2000:]
+
+
 def where(*arguments: str) -> Where:
     """What a job's command line says."""
     parser = argparse.ArgumentParser()

@@ -80,6 +80,13 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
     check_directory(world)
 
 
+def test_a_driver_tells_how_far_a_run_is(tmp_path: Path) -> None:
+    env = spark_env({"PYTHONPATH": str(ROOT)}, env="dev")
+    command = [sys.executable, "-m", "tests.spark.half_done", str(tmp_path)]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout == "[0, 1]\n", done.stderr[-2000:]
+
+
 def check_directory(world: World) -> None:
     """Once every run is over and swept, in the directory lie the table and its quarantine, and nothing else."""
     age_all(world, OLDER)
