@@ -28,7 +28,7 @@ from tidemark.table import committed_ledger, live_files, open_table
 from tidemark.watermark_index import IndexEntry, WatermarkIndex, merge
 
 WATCH = "tidemark_watch"
-SMALL = {"segment.bytes": str(64 << 10)}
+SMALL = {"segment.bytes": str(1 << 20)}
 POISONED, LOST, HELD = range(3)
 """Partitions: one gets records that the parser refuses, one loses an object, and of one nothing may be uploaded."""
 
@@ -46,7 +46,7 @@ class Provoked:
         agent = yaml.safe_load(small.agent_file.read_text())
         agent["index"] = {"min_interval": "500ms", "idle_interval": "5s"}
         small.agent_file.write_text(yaml.safe_dump(agent))
-        self.producer = Producer({"bootstrap.servers": small.kafka.bootstrap, "batch.size": 16384})
+        self.producer = Producer({"bootstrap.servers": small.kafka.bootstrap, "batch.size": 200_000})
 
     def parse(self, *, required: bool) -> None:
         columns = [{"name": "id", "type": "int64", "required": required}]
@@ -58,7 +58,7 @@ class Provoked:
 
     def send(self, topic: str, partition: int, count: int, value: str = '{"id": 1}') -> None:
         for _ in range(count):
-            self.producer.produce(topic, value=value.ljust(1000).encode(), partition=partition)
+            self.producer.produce(topic, value=value.ljust(20_000).encode(), partition=partition)
         assert self.producer.flush(60) == 0
 
     @property
