@@ -15,6 +15,7 @@ from tidemark.overview import STATES, Overview, TopicSummary
 from tidemark.topics import TopicSettings
 from tidemark_airflow.ingest import dag_id
 from tidemark_airflow.page.models import (
+    PARTITION_FILTERS,
     ClusterNow,
     DateRow,
     DatesAnswer,
@@ -110,9 +111,7 @@ def topic_answer(
         rows=now.ledger.rows,
         lag=health.lag,
         missing=sum(gap.end - gap.start for gap in gaps),
-        counts={
-            name: sum(_passes(one, name) for one in health.partitions) for name in ("all", "gaps", "held", "behind")
-        },
+        counts={name: sum(_passes(one, name) for one in health.partitions) for name in PARTITION_FILTERS},
         dates=dict(Counter(one.state for one in health.dates.values())),
         failure=now.failure,
         may_acknowledge=may_acknowledge,

@@ -6,7 +6,7 @@ seconds. Attempts are strings, for the browser rounds numbers above 2^53.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from pydantic import AwareDatetime, BaseModel, Field
 
@@ -17,6 +17,7 @@ from tidemark.overview import Sample, TopicState
 from tidemark_airflow.page.strips import Span
 
 PartitionFilter = Literal["all", "gaps", "held", "behind"]
+PARTITION_FILTERS: Final[tuple[PartitionFilter, ...]] = get_args(PartitionFilter)
 
 
 class ClusterNow(BaseModel):

@@ -100,7 +100,7 @@ class Reader:
         """Nothing is read yet."""
         self._deployments = Kept(self._load, seconds=float("inf"), most=1)
         self._indexes = Kept(self._indexes_of, seconds=float("inf"))
-        self._looks = Kept(lambda place: self._indexes.get(place).look(), seconds=settings.scan_seconds())
+        self._looks = Kept(self._look_at, seconds=settings.scan_seconds())
         self._overviews = Kept(self._read_overview)
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
@@ -164,6 +164,9 @@ class Reader:
 
     def _indexes_of(self, place: tuple[str, str]) -> Indexes:
         return Indexes(self.deployment(), place[0])
+
+    def _look_at(self, place: tuple[str, str]) -> str:
+        return self._indexes.get(place).look()
 
     def _shared(self, cluster: str) -> tuple[Store, DeploymentKeys]:
         deployment = self.deployment()
