@@ -13,13 +13,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import agent, convert, decode, executors, idle, memory, orchestration, parsers, scale
+from bench import agent, convert, decode, executors, idle, memory, orchestration, parsers, scale, watch
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("data", "agent", "idle", "parsers", "scale", "orchestration", "memory", "executors", "decode", "convert")
+PARTS = (
+    "data",
+    "agent",
+    "idle",
+    "parsers",
+    "scale",
+    "watch",
+    "orchestration",
+    "memory",
+    "executors",
+    "decode",
+    "convert",
+)
 
 
 def main() -> int:
@@ -65,6 +77,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "scale": scale.measure,
             "idle": lambda: idle.measure(s3),
             "orchestration": lambda: orchestration.measure(s3),
+            "watch": lambda: watch.measure(s3),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
