@@ -25,5 +25,7 @@ task may be killed and run again.
 * :mod:`tidemark_airflow.webhook`     a notifier for any web hook
 * :mod:`tidemark_airflow.tasks`       what the tasks of all DAGs share
 * :mod:`tidemark_airflow.ingest`      the DAG of a topic
-* :mod:`tidemark_airflow.backfill`    the DAG that rebuilds dates
+* :mod:`tidemark_airflow.backfill`    the DAG of backfills, and its form
+* :mod:`tidemark_airflow.backfilling`  its tasks: preview, compare, result
+* :mod:`tidemark_airflow.approving`   its task that asks a person
 """

@@ -24,10 +24,13 @@ from tidemark.backfill.request import DEFAULTS, LONGEST_REASON, MODES, check_req
 from tidemark.errors import ConfigError
 from tidemark.topics import Deployment
 from tidemark_airflow import settings, tasks
-from tidemark_airflow.backfilling import ApproveOperator, CompareOperator, PreviewOperator, ResultOperator, by_topic
+from tidemark_airflow.approving import ApproveOperator
+from tidemark_airflow.backfilling import CompareOperator, PreviewOperator, ResultOperator, by_topic
 from tidemark_airflow.spark import ConvertOperator
 
 DAG_ID = "tidemark_backfill"
+_RUNS = 16
+"""Those that wait for an approval count, too, and must not keep others from running."""
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +126,7 @@ def backfill_dag(deployment: Deployment) -> DAG:
     with DAG(
         dag_id=DAG_ID,
         schedule=None,
-        max_active_runs=4,
+        max_active_runs=_RUNS,
         catchup=False,
         default_args={**tasks.DEFAULT_ARGS, "owner": "tidemark"},
         tags=["tidemark", "backfill"],

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tidemark.backfill.request import APPROVE_ABOVE_DAYS, Request, report_name
+from tidemark.backfill.request import Request, report_name
 from tidemark_airflow import settings
 from tidemark_airflow.links import report_url
 from tidemark_airflow.spark import JobOperator
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
 
     from tidemark.backfill.report import Report
     from tidemark.table import Lake
-
-_ANSWER_WITHIN: Final = timedelta(hours=24)
-"""A plan is carried out within two days or not at all, and conversion takes its time, too."""
 
 
 class Previewed(TypedDict):
@@ -132,86 +127,9 @@ class CompareOperator(JobOperator):
         if self.planned["empty"]:
             raise AirflowSkipException("there is no plan to compare")
         name = report_name(context["run_id"])
-        if not _report(self.cluster, self.topic, name)[1].request.compares:
+        if not report_of(self.cluster, self.topic, name)[1].request.compares:
             raise AirflowSkipException("row differences were not asked for")
         self.submit(context, "--plan", self.planned["plan"], "--compare", "--report", name)
-
-
-class ApproveOperator(ApprovalOperator):
-    """Asks a person where much is to be rewritten. Returns the topics to convert: none if that was rejected.
-
-    :param previewed: a :class:`Previewed` of each topic (templated)
-    """
-
-    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "previewed")
-
-    def __init__(self, *, previewed: Any, **kwargs: Any) -> None:
-        super().__init__(
-            subject="Rewrite dates of tables?",
-            response_timeout=_ANSWER_WITHIN,
-            assigned_users=[{"id": one, "name": one} for one in settings.approvers()] or None,
-            **kwargs,
-        )
-        self.previewed = previewed
-
-    def execute(self, context: Context) -> list[Previewed]:
-        """What to convert, if no approval is needed; else wait for a person, who sees the reports."""
-        from tidemark.backfill.outcomes import Approval
-        from tidemark.backfill.report import write_part
-        from tidemark.backfill.tables import markdown, sections
-        from tidemark.stored import utc_now
-
-        name = report_name(context["run_id"])
-        wanted = self._wanted(name)
-        why = why_approve([report for _, _, report in wanted])
-        if not why:
-            return [one for one, _, _ in wanted]
-        body = []
-        for one, lake, report in wanted:
-            approval = Approval(why=why, at=utc_now())
-            write_part(lake, name, "approval", approval, int(one["planned"]["attempt"]))
-            shown = markdown(sections(report._replace(approval=approval)))
-            body += [f"[Report]({report_url(one['cluster'], one['topic'], name)})", shown]
-        self.subject = f"Rewrite dates of {', '.join(report.request.label for _, _, report in wanted)}?"
-        self.body = "\n\n".join([f"**{why}**", *body])
-        super().execute(context)
-        return []  # never: the line above waits
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> list[Previewed]:
-        """Note who answered, and what; then what to convert."""
-        from tidemark.backfill.outcomes import Approval
-        from tidemark.backfill.report import write_part
-
-        answer = super().execute_complete(context, event)
-        approved = answer["chosen_options"] == [self.APPROVE]
-        name, user = report_name(context["run_id"]), answer["responded_by_user"] or {}
-        wanted = self._wanted(name)
-        why = why_approve([report for _, _, report in wanted])
-        for one, lake, _ in wanted:
-            said = Approval(why=why, approved=approved, by=str(user.get("name", "")), at=answer["responded_at"])
-            write_part(lake, name, "approval", said, int(one["planned"]["attempt"]))
-        return [one for one, _, _ in wanted] if approved else []
-
-    def process_trigger_event_error(self, event: dict[str, Any]) -> None:
-        """Nobody answered: to ask again would be of a plan that cannot be carried out any more."""
-        raise AirflowFailException(f"no answer within {_ANSWER_WITHIN}: start the backfill again")
-
-    def _wanted(self, name: str) -> list[tuple[Previewed, Lake, Report]]:
-        """The topics that have a plan which rewrites."""
-        found = ((one, *_report(one["cluster"], one["topic"], name)) for one in self.previewed)
-        return [one for one in found if not one[0]["planned"]["empty"] and one[2].request.rewrites]
-
-
-def why_approve(reports: Sequence[Report]) -> str:
-    """Why a person is to approve what ``reports`` show; empty if nobody needs to."""
-    from tidemark.backfill.tables import gib
-
-    size = sum(one.preview.bytes for one in reports if one.preview)
-    dates = max((len(one.preview.dates) for one in reports if one.preview), default=0)
-    limit = min((one.request.approve_above for one in reports), default=0)
-    if size > limit:
-        return f"{gib(size)} of raw are converted again, more than {gib(limit)}"
-    return f"{dates} dates are rewritten, more than {APPROVE_ABOVE_DAYS}" if dates > APPROVE_ABOVE_DAYS else ""
 
 
 class ResultOperator(BaseOperator):
@@ -238,7 +156,7 @@ class ResultOperator(BaseOperator):
         from tidemark.backfill.tables import text
 
         name = report_name(context["run_id"])
-        lake, report = _report(self.cluster, self.topic, name)
+        lake, report = report_of(self.cluster, self.topic, name)
         if report.preview is None:
             raise AirflowFailException(f"{lake.keys.report(name, 'preview')}: is gone")
         found = outcome_of(lake, report.preview)
@@ -249,7 +167,8 @@ class ResultOperator(BaseOperator):
             raise AirflowFailException(f"{self.cluster}/{self.topic}: {found.status}; see the report")
 
 
-def _report(cluster: str, topic: str, name: str) -> tuple[Lake, Report]:
+def report_of(cluster: str, topic: str, name: str) -> tuple[Lake, Report]:
+    """The topic's table, and its report of that name."""
     from tidemark.backfill.report import read_report
 
     lake = settings.lake_of(cluster, topic)

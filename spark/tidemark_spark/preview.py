@@ -53,7 +53,7 @@ def preview(
         bytes=sum(one.size for one in plan.tasks),
         removes=plan.removes,
         columns=columns,
-        waiting=waiting_offsets(lake, standing.ledger),
+        waiting=waiting_offsets(lake, standing.ledger) if plan.kind == "rebuild" else 0,  # a replay needs no raw
         reads=sum(_reads(one) for one in plan.tasks),
         writes=max(len(plan.tasks), sum(one.files for one in dates)) + len(dates) + _COMMIT_WRITES,
         rate=rate_of(lake, standing.ledger),

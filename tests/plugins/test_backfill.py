@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from airflow.sdk import Context
+from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from tests.plugins.world import CLUSTER, World
@@ -17,15 +17,14 @@ from tidemark.backfill.request import APPROVE_ABOVE_DAYS, Request, check_request
 from tidemark.runs import RunResult
 from tidemark.stored import utc_now
 from tidemark_airflow import backfill, backfilling
+from tidemark_airflow.approving import ApproveOperator, why_approve
 from tidemark_airflow.backfilling import (
-    ApproveOperator,
     CompareOperator,
     Previewed,
     PreviewOperator,
     ReportLink,
     ResultOperator,
     arguments_of,
-    why_approve,
 )
 from tidemark_airflow.spark import JobOperator
 
@@ -190,7 +189,10 @@ def test_the_answer_is_in_the_report(world: World, option: str, state: str) -> N
         "responded_by_user": {"id": "1", "name": "grace"},
     }
 
-    assert approving([large]).execute_complete(CONTEXT, event) == ([large] if option == "Approve" else [])
+    with DAG("backfill", schedule=None):
+        approve = approving([large])
+        approve >> ResultOperator(task_id="result", **large)
+    assert approve.execute_complete(CONTEXT, event) == ([large] if option == "Approve" else [])
     report = read_report(world.lake(), NAME)
     assert report.state == state
     assert report.approval is not None

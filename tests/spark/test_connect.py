@@ -13,13 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.test_compaction import delta_rows, piecemeal
 from tests.spark.test_executors import ATTEMPT, JOB, PARSERS, UNRULY, Runs, data
+from tests.spark.test_runs import spread
 from tests.spark.world import World
 from tests.support.paths import ROOT, env_python
 from tests.support.spark import ConnectServer
 from tests.support.waiting import wait_until
+from tidemark.audits import AuditReport
+from tidemark.backfill.comparisons import Comparison
 from tidemark.errors import ConfigError
 from tidemark.planning import ranges, raw
+from tidemark.runs import RunResult
 from tidemark_spark.where import Where, add_options
 
 pytestmark = pytest.mark.timeout(600)
@@ -109,6 +114,52 @@ def test_what_is_ended_leaves_nothing_on_the_server(tmp_path: Path, server: Conn
     wait_until(lambda: server.running_jobs() == 0, timeout=60, what="the server to end the job")
     assert server.online_sessions() == 0
     wait_until(lambda: time.time() - beat.stat().st_mtime > 1, timeout=60, what="the worker to be ended")
+
+
+def test_the_server_tells_how_far_a_run_is(tmp_path: Path, server: ConnectServer) -> None:
+    env = {**os.environ, "SPARK_REMOTE": server.url, "PYTHONPATH": str(ROOT)}
+    command = [str(env_python("spark")), "-m", "tests.spark.half_done", str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout == "[0, 1]\n", done.stderr[-2000:]
+
+
+def answer(world: World, server: ConnectServer, job: str, *arguments: str) -> list[str]:
+    """The last lines that a job prints, which runs on the server."""
+    command = [str(env_python("spark")), str(JOB.with_name(job)), "--topics", str(world.topics_file), *arguments]
+    env = {**os.environ, "SPARK_REMOTE": server.url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip().splitlines()[-3:]
+
+
+def test_the_audit_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
+    world = World(tmp_path)
+    spread(world)
+    world.land()
+    report = AuditReport.from_bytes(answer(world, server, "audit.py", "--json")[-1].encode(), "output")
+    assert report.passed, report.text()
+    assert [one.rows for one in report.partitions] == [17, 17]
+
+
+def test_a_comparison_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
+    world = World(tmp_path)
+    spread(world)
+    world.land()
+    last = answer(world, server, "convert.py", "--topic", "orders", "--rebuild", "--all", "--compare")[-1]
+    compared = Comparison.from_bytes(last.encode(), "output")
+    assert (compared.differences, compared.rows, world.ledger.n) == ((), 34, 1)
+
+
+def test_compaction_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
+    world = World(tmp_path, "compaction: {files: 3}")
+    piecemeal(world)
+    rows = delta_rows(world)
+    told, _, last = answer(world, server, "compact.py", "--topic", "orders")
+    assert told.startswith("2026-02-03: 6 files of 2 partitions")
+    result = RunResult.from_bytes(last.encode(), "output")
+    assert (result.status, result.rows, result.files) == ("landed", 30, 4)
+    assert delta_rows(world) == rows
+    world.check()
 
 
 def where(*arguments: str) -> Where:

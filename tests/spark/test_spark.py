@@ -19,7 +19,6 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.test_compaction import delta_rows, piecemeal
 from tests.spark.test_runs import spread
 from tests.spark.test_sweep import OLDER, age_all
 from tests.spark.world import World, in_process
@@ -28,8 +27,6 @@ from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env, spark_submit
 from tests.tidemark.records.build import Record, batch, simple
-from tidemark.audits import AuditReport
-from tidemark.backfill.comparisons import Comparison
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
 from tidemark.runs import RunPlan, RunResult
@@ -39,8 +36,6 @@ from tidemark_spark.driver import run
 from tidemark_spark.sweep import sweep
 
 JOB = ROOT / "spark" / "jobs" / "convert.py"
-COMPACT = ROOT / "spark" / "jobs" / "compact.py"
-AUDIT = ROOT / "spark" / "jobs" / "audit.py"
 
 
 AFTER_THE_COMMIT = ("commit", "marks", "result")
@@ -78,6 +73,13 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
     world.raw.segment([simple(22)])
     assert world.land().rows == 3
     check_directory(world)
+
+
+def test_a_driver_tells_how_far_a_run_is(tmp_path: Path) -> None:
+    env = spark_env({"PYTHONPATH": str(ROOT)}, env="dev")
+    command = [sys.executable, "-m", "tests.spark.half_done", str(tmp_path)]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout == "[0, 1]\n", done.stderr[-2000:]
 
 
 def check_directory(world: World) -> None:
@@ -260,38 +262,6 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
     world.check()
     # A plain read of the directory sees what was replaced as well, until the files are cleaned up.
     assert len(_duckdb(deployed.server, [f"{world.lake.url}/dt=*/*.parquet"])) > len(rows)
-
-
-def test_the_audit_runs_on_spark(world: World) -> None:
-    spread(world)
-    world.land()
-    arguments = ("--topics", str(world.topics_file), "--json")
-    report = AuditReport.from_bytes(spark_submit(AUDIT, *arguments).strip().splitlines()[-1].encode(), "output")
-    assert report.passed, report.text()
-    assert [one.rows for one in report.partitions] == [17, 17]
-
-
-@pytest.mark.full
-def test_a_comparison_runs_on_spark(world: World) -> None:
-    spread(world)
-    world.land()
-    arguments = ("--topics", str(world.topics_file), "--topic", "orders", "--rebuild", "--all", "--compare")
-    output = spark_submit(JOB, *arguments, master="local[2]").strip().splitlines()[-1]
-    compared = Comparison.from_bytes(output.encode(), "output")
-    assert (compared.differences, compared.rows, world.ledger.n) == ((), 34, 1)
-
-
-def test_compaction_runs_on_spark(tmp_path: Path) -> None:
-    world = World(tmp_path, "compaction: {files: 3}")
-    piecemeal(world)
-    rows = delta_rows(world)
-    arguments = ("--topics", str(world.topics_file), "--topic", "orders")
-    told, _, last = spark_submit(COMPACT, *arguments, master="local[2]").strip().splitlines()[-3:]
-    assert told.startswith("2026-02-03: 6 files of 2 partitions")
-    result = RunResult.from_bytes(last.encode(), "output")
-    assert (result.status, result.rows, result.files) == ("landed", 30, 4)
-    assert delta_rows(world) == rows
-    world.check()
 
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -55,9 +55,9 @@ class PartitionPreview(Part):
 class Preview(StoredObject):
     """``reports/<name>/preview.json``: the dry run. ``added`` are dates that were not asked for, and exchange rows.
 
-    A replay reads quarantined rows, so its ``segments`` are files of quarantine. ``waiting`` counts the offsets that
-    are uploaded and not landed: they are ingestion's. ``reads`` and ``writes`` are the requests of one pass, ``rate``
-    is in bytes a second. ``plan`` is the key of the plan of ``attempt``, which does it; empty if none was written.
+    A replay reads quarantined rows, so its ``segments`` are files of quarantine. Of a rebuild, ``waiting`` counts the
+    offsets that are uploaded and not landed: they are ingestion's. ``reads`` and ``writes`` are the requests of one
+    pass, ``rate`` is in bytes a second. ``plan`` is the key of the plan of ``attempt``; empty if none was written.
     """
 
     cluster: str

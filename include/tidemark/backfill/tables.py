@@ -173,9 +173,15 @@ def _change(one: DateChange) -> tuple[str, ...]:
 
 
 def _capped(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], note: str = "") -> Section:
-    if len(rows) > MOST_ROWS:
-        note = f"{note} {len(rows) - MOST_ROWS:,} rows more are in the report's JSON.".strip()
-    return Section(title, header, tuple(rows[:MOST_ROWS]), note)
+    return capped(Section(title, header, tuple(rows), note), MOST_ROWS, "the report's JSON")
+
+
+def capped(section: Section, most: int, where: str) -> Section:
+    """``section`` with ``most`` rows; how many more there are, and ``where``, is told."""
+    more = len(section.rows) - most
+    if more <= 0:
+        return section
+    return section._replace(rows=section.rows[:most], note=f"{section.note} {more:,} rows more are in {where}.".strip())
 
 
 def _lines(section: Section) -> list[str]:

@@ -58,6 +58,7 @@ def html_of(report: Report, root: str, name: str) -> str:
             "<!doctype html>",
             f'<html lang="en"><head><meta charset="utf-8"><title>{title}: {escape(report.state)}</title>',
             f'<meta name="viewport" content="width=device-width, initial-scale=1">{again}',
+            f'<link rel="icon" type="image/svg+xml" href="{root}/static/icon.svg">',
             f'<link rel="stylesheet" href="{root}/static/report.css"></head><body>',
             f'<header><h1>{title}</h1><p class="state" role="status">{escape(report.state)}</p></header>',
             f'<nav aria-label="Elsewhere">{"".join(_link(*one) for one in links)}</nav>',
@@ -74,10 +75,8 @@ def _link(href: str, text: str) -> str:
 
 def _section(number: int, section: Section) -> str:
     note = f"<p>{escape(section.note)}</p>" if section.note else ""
-    heading = f'<h2 id="part-{number}">{escape(section.title)}</h2>'
-    return (
-        f'<section aria-labelledby="part-{number}">{heading}{note}{_table(section) if section.rows else ""}</section>'
-    )
+    heading = f"<h2>{escape(section.title)}</h2>"
+    return f'<section id="part-{number}">{heading}{note}{_table(section) if section.rows else ""}</section>'
 
 
 def _table(section: Section) -> str:

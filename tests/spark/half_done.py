@@ -1,0 +1,41 @@
+"""Wait until Spark says that one of two tasks is done, while the other waits for that. FOLDER is where they meet.
+
+Spark is where ``SPARK_REMOTE`` says, or here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from threading import Thread
+
+from tests.support.waiting import wait_until
+from tidemark_spark.session import spark
+from tidemark_spark.where import Where
+
+
+def work(folder: str, number: int) -> int:
+    """The second task ends when it may."""
+    if number:
+        wait_until((Path(folder) / "told").exists, timeout=120, what="the other task to be told of")
+    return number
+
+
+def main(folder: str) -> None:
+    """Print what both tasks made."""
+    from tests.spark.half_done import work as importable
+
+    remote = os.environ.get("SPARK_REMOTE")
+    there = spark("half done", Where(None if remote else "local[2]", remote))
+    made: list[int] = []
+    runs = Thread(target=lambda: made.extend(there.on_each(importable, folder, [0, 1])))
+    runs.start()
+    wait_until(lambda: there.finished() == 1, timeout=100, what="a task to be done")
+    (Path(folder) / "told").touch()
+    runs.join()
+    sys.stdout.write(f"{sorted(made)}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
