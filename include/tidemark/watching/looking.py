@@ -154,7 +154,8 @@ def _read_index(store: Store, key: str) -> WatermarkIndex | FormatError | None:
 
 
 def _scan_status(store: Store, key: str) -> ScanStatus | None:
+    """What the triggerer said last; nothing if it said nothing that can be read: the watch reads the indexes itself."""
     try:
         return ScanStatus.from_bytes(store.get(key).body, key)
-    except NotFound:
+    except (NotFound, FormatError):
         return None

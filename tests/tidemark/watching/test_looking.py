@@ -225,6 +225,9 @@ def test_a_scan_that_fails_for_a_while(world: World) -> None:
     assert (found.kind, "AccessDenied" in found.text) == ("scan", True)
     store.put(key, failing.model_copy(update={"failing_since": None}).to_bytes())
     assert keys(world, 3) == []
+    store.put(key, b"damaged")
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    assert "gap/kafka-1/orders/0-0/100" in keys(world, 4)
 
 
 def test_what_cannot_be_read_is_told_of_and_hides_nothing_else(world: World) -> None:
