@@ -36,7 +36,7 @@ from tidemark.watermark_index import IndexEntry, WatermarkIndex
 from tidemark_airflow.pending import Row, row_of
 
 if TYPE_CHECKING:
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
 CLUSTER = "kafka-1"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -245,7 +245,7 @@ def commit(
         DeltaTable.create(lake.url, Schema(fields), partition_by=["dt"])
     table = DeltaTable(lake.url)
     named = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
-    added = [_live(one) for one in evidence if one.offset_class == "landed"]
+    added: list[AddAction | RemoveAction] = [_live(one) for one in evidence if one.offset_class == "landed"]
     table.create_write_transaction(
         added, "append", table.schema(), commit_properties=CommitProperties(None, None, named)
     )

@@ -10,14 +10,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from tidemark.errors import NotFound
 from tidemark.evidence import evidence_key, parse_evidence, read_evidence
 from tidemark.table import Lake
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _READERS: Final = 16
 _MOST_BYTES: Final = 64 << 20
@@ -40,8 +37,8 @@ class KeptEvidence:
                 if body is not None:
                     self._keep((lake.store.url, key), body)
 
-    def read(self, lake: Lake, attempt: int) -> pa.Table:
-        """As :func:`tidemark.evidence.read_evidence`."""
+    def read(self, lake: Lake, attempt: int) -> Any:
+        """As :func:`tidemark.evidence.read_evidence`: a table of Arrow's, which has no types here."""
         body = self._get(lake, evidence_key(lake, attempt))
         return read_evidence(lake, attempt) if body is None else parse_evidence(body)
 
