@@ -76,8 +76,8 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "parsers": parsers.measure,
             "scale": scale.measure,
             "idle": lambda: idle.measure(s3),
-            "orchestration": lambda: orchestration.measure(s3),
             "watch": lambda: watch.measure(s3),
+            "orchestration": lambda: orchestration.measure(s3),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),

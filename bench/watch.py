@@ -62,10 +62,10 @@ def _rows(where: str, deployment: Deployment, local: Deployment) -> list[Row]:
 
     def look(what: str, minute: int) -> None:
         with _counted() as counts:
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             watch(deployment, CLUSTER, now + minute * _MINUTE)
-            seconds = time.perf_counter() - started
-        told = ", ".join(f"{counts[name]} {name.upper()}" for name in ("list", "get", "put"))
+            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        told = f"{cpu:.1f} CPU-s; " + ", ".join(f"{counts[name]} {name.upper()}" for name in ("list", "get", "put"))
         found.append(Row(where, f"look at {TOPICS} topics, {what}", "s", (seconds,), told))
 
     look("the first, by the tables' own logs", 0)

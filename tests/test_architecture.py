@@ -75,7 +75,9 @@ def test_importing_the_agent_loads_nothing_heavy() -> None:
     assert not loaded & {"pyarrow", "numpy", "numba", "pandas", "pyspark", "deltalake"}
 
 
-@pytest.mark.parametrize("module", ["topics", "ledger", "runs", "table", "watermark_index", "planning"])
+@pytest.mark.parametrize(
+    "module", ["topics", "ledger", "runs", "table", "watermark_index", "planning", "health", "incidents"]
+)
 def test_what_airflow_parses_loads_nothing_heavy(module: str) -> None:
     assert not loaded_by(f"import tidemark.{module}") & set(HEAVY)
 

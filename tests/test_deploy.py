@@ -221,7 +221,7 @@ def said(command: list[str]) -> str:
 def test_the_clean_up_leaves_what_a_waiting_task_and_a_pending_run_need() -> None:
     """A quiet topic's task may have begun months ago, and ``airflow db clean`` spares none for being alive."""
     [tables] = re.findall(r"--tables (\S+)", (DEPLOY / "airflow-clean.sh").read_text())
-    assert set(tables.split(",")) == {"asset_event", "dag_run", "import_error", "job", "log"}
+    assert set(tables.split(",")) == {"asset_event", "dag_run", "import_error", "log"}
 
 
 def test_the_clean_up_runs_once_a_day() -> None:

@@ -64,6 +64,11 @@ class Condition(Part):
     patience: timedelta = Field(default=timedelta(), exclude=True)
 
 
+def in_utc(at: datetime) -> str:
+    """A time as people are told of it."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
 class Delivery(Part):
     """That a notifier told of an incident: up to which revision, under which key (a group's, maybe), and as what."""
 

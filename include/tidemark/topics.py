@@ -122,8 +122,8 @@ class WatchSettings(Settings):
 class NotificationSettings(Settings):
     """The SQS queue that gets S3's notifications of new ``offset.wm``; ``{cluster}`` in its URL is the cluster's name.
 
-    Notifications can be lost, so the watermark indexes are read every ``sweep`` all the same; often enough for those who
-    ask whether the triggerer is alive.
+    Notifications can be lost, so the watermark indexes are read every ``sweep`` all the same, and often enough for
+    those who ask whether the triggerer is alive.
     """
 
     queue_url: str = Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+/[A-Za-z0-9._{}/-]+$")

@@ -8,9 +8,6 @@ from collections.abc import Iterable
 from tidemark_airflow.pending import Row
 from tidemark_airflow.scan import Scan
 
-_RANK = slice(2, 5)
-"""Incarnation, leader epoch and next offset: of two rows of a partition the higher one counts."""
-
 
 class Overlay:
     """What is known of all topics: the last scan, and what is newer. A topic whose rows stay keeps its sequence."""
@@ -36,7 +33,8 @@ class Overlay:
             newer: dict[int, Row] = {}
             for row in several:
                 before = known.get(row[1])
-                if before is None or row[_RANK] > before[_RANK]:
+                # Incarnation, leader epoch and next offset: of two rows of a partition the higher one counts.
+                if before is None or row[2:5] > before[2:5]:
                     known[row[1]] = newer[row[1]] = (*row[:5], before[5] if before else None, row[6])
             if newer:
                 self._newer.update({(topic, partition): row for partition, row in newer.items()})

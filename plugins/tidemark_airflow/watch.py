@@ -198,7 +198,7 @@ def _blind(before: Sightings, now: datetime) -> Look:
 
 def _with_imports(found: Look, place: Place, cluster: str, now: datetime) -> Look:
     """With the files that do not import: of the first cluster, since they are of none."""
-    from tidemark.watching.conditions import import_error
+    from tidemark.watching.deployment_conditions import import_error
 
     before = found.sightings.imports
     if place.problem:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
-_OUTCOME = pa.schema([pa.field("task", pa.int64()), pa.field("made", pa.binary())])
+_FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("made", pa.binary())]
+_OUTCOME = pa.schema(_FIELDS)
 
 
 class Connected:
@@ -72,8 +73,7 @@ def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
         for number in batch.column(0).to_pylist():
             task = pickle.loads(tasks[cast("int", number)])  # noqa: S301 # of on_each, see _unpack
             made = _pack(in_worker(work, common, task))
-            columns = [pa.array([number], pa.int64()), pa.array([made], pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, schema=_OUTCOME)
+            yield pa.RecordBatch.from_pydict({"task": [number], "made": [made]}, schema=_OUTCOME)
 
 
 @lru_cache(maxsize=1)

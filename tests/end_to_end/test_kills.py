@@ -6,6 +6,7 @@ spark-submit lives on beside the retry), and Spark's driver.
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,8 +39,8 @@ from tidemark.table import Lake, committed_ledger
 
 TOPICS = 3
 PARTITIONS = 2
-ROUNDS = 40
 PER_ROUND = 150
+TIMES = 2
 KINDS = ("triggerer", "scheduler", "worker", "driver")
 # Recovery as in production, only sooner; and no DAG but the topics' own, as all share two cores.
 SOONER = {
@@ -90,13 +92,14 @@ class Killer:
         self._left: list[psutil.Process] = []
         self.struck: Counter[str] = Counter()
 
-    def strike(self) -> None:
-        """Kill one of what was struck least, if it is there."""
-        for kind in sorted(KINDS, key=lambda kind: (self.struck[kind], self._rng.random())):
-            if self._kill(kind):
-                self.struck[kind] += 1
-                sys.stdout.write(f"{time.strftime('%H:%M:%S')} killed: {kind}\n")
-                return
+    def strike(self, kind: str) -> None:
+        """Kill one of a kind: of those that work for a job, as soon as there is a job."""
+        if kind in {"triggerer", "scheduler"}:
+            self._restart(kind)
+        else:
+            wait_until(lambda: self._kill(kind), timeout=180, what=f"a job with a {kind} to kill", interval=0.2)
+        self.struck[kind] += 1
+        sys.stdout.write(f"{time.strftime('%H:%M:%S')} killed: {kind}\n")
 
     def end(self) -> None:
         """Kill what outlived its scheduler."""
@@ -104,18 +107,17 @@ class Killer:
             if process.is_running():
                 process.kill()
 
+    def _restart(self, kind: str) -> None:
+        component = self._airflow.component(kind)
+        if kind == "scheduler":
+            self._left += psutil.Process(component.pid).children(recursive=True)
+            component.send(SIGKILL)
+            component.wait(30)
+        else:
+            component.kill()
+        component.start()
+
     def _kill(self, kind: str) -> bool:
-        if kind in {"triggerer", "scheduler"}:
-            component = self._airflow.component(kind)
-            children = psutil.Process(component.pid).children(recursive=True)
-            if kind == "triggerer":
-                component.kill()
-            else:
-                self._left += children
-                component.send(SIGKILL)
-                component.wait(30)
-            component.start()
-            return True
         jobs = self._jobs()
         if not jobs:
             return False
@@ -140,8 +142,9 @@ class Killer:
 
 
 @contextmanager
-def load(small: SmallDeployment, seed: int) -> Iterator[threading.Thread]:
-    """Sends records to all topics at once, one of them in transactions of which a third are aborted."""
+def load(small: SmallDeployment, seed: int) -> Iterator[None]:
+    """Sends records to all topics, one of them in transactions of which a third are aborted, until it is left."""
+    ended = threading.Event()
 
     def produce() -> None:
         rng = random.Random(seed)
@@ -150,7 +153,7 @@ def load(small: SmallDeployment, seed: int) -> Iterator[threading.Thread]:
         producer = Producer(base)
         transactions = Producer({**base, "transactional.id": transactional})
         transactions.init_transactions()
-        for number in range(ROUNDS):
+        for number in itertools.count():
             for topic in plain:
                 send(producer, topic, rng, PER_ROUND, PARTITIONS)
             transactions.begin_transaction()
@@ -159,12 +162,16 @@ def load(small: SmallDeployment, seed: int) -> Iterator[threading.Thread]:
                 transactions.abort_transaction()
             else:
                 transactions.commit_transaction()
-            time.sleep(2)
+            if ended.wait(2):
+                return
 
-    thread = threading.Thread(target=produce)
-    thread.start()
-    yield thread
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(produce)
+        try:
+            yield
+        finally:
+            ended.set()
+        sending.result()
 
 
 @pytest.mark.full
@@ -177,15 +184,16 @@ def test_tables_are_exact_and_nothing_is_stuck_whatever_is_killed(
     killer = Killer(airflow, small.topics_file, rng)
     began = time.monotonic()
     try:
-        with small.running_agent(), load(small, rng.randrange(1 << 32)) as sending:
-            wait_until(
-                lambda: any(committed_ledger(small.lake(topic)).rows for topic in small.topics),
-                timeout=200,
-                what="the first rows to land",
-            )
-            while sending.is_alive() or min(killer.struck[kind] for kind in KINDS) < 2:
-                killer.strike()
-                time.sleep(rng.uniform(3, 12))
+        with small.running_agent():
+            with load(small, rng.randrange(1 << 32)):
+                wait_until(
+                    lambda: any(committed_ledger(small.lake(topic)).rows for topic in small.topics),
+                    timeout=200,
+                    what="the first rows to land",
+                )
+                for kind in rng.sample(KINDS * TIMES, len(KINDS) * TIMES):
+                    killer.strike(kind)
+                    time.sleep(rng.uniform(1, 10))
             expected = {topic: consumed(small.kafka.bootstrap, topic) for topic in small.topics}
             for topic, rows in expected.items():
                 all_landed = partial(has_rows, small.lake(topic), len(rows))
@@ -218,9 +226,7 @@ def is_at_rest(airflow: AirflowStack, topic: str) -> bool:
 
 def check_events(airflow: AirflowStack, lake: Lake) -> None:
     """Each commit that changed a date is told of by an event that is at least as new, and the pointer has passed it."""
-    events = airflow.client.get(
-        "/assets/events", source_dag_id=f"tidemark_ingest__test__{lake.topic.topic}", limit=1000
-    )
+    events = airflow.client.get("/assets/events", source_dag_id=dag_of(lake.topic.topic), order_by="-timestamp")
     told: dict[str, int] = {}
     for event in events["asset_events"]:
         dt, n = str(event["partition_key"]), int(event["extra"]["ledger"])

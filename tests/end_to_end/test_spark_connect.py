@@ -20,7 +20,7 @@ DAG = "tidemark_ingest__east__orders"
 TOKEN = "token-that-nobody-may-find"
 SECRET = "secret-that-nobody-may-find"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.full]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +9,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
 from tests.support.ports import HOST
-from tests.support.receivers import HookServer, SmtpServer
+from tests.support.receivers import SECRET, HookServer, SmtpServer, alert_env
 from tests.tidemark.test_incidents import NOW, condition
 from tidemark.errors import ConfigError
 from tidemark.incidents import merge
@@ -18,36 +17,24 @@ from tidemark.watching.messages import due
 from tidemark_airflow import alerts
 from tidemark_airflow.telling import news_of
 
-SECRET = "T0P-S3CRET"
-MAIL = {
-    "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
-    "from_email": "tidemark@example.com",
-    "to": "oncall@example.com",
-    "subject": "{{ tidemark.subject }}",
-    "html_content": "{{ tidemark.html }}",
-}
-HOOK = {"notifier": "tidemark_airflow.webhook.WebhookNotifier", "http_conn_id": "tidemark_hook"}
-
 
 @pytest.fixture
-def smtp(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmtpServer]:
+def smtp() -> Iterator[SmtpServer]:
     with SmtpServer() as server:
-        extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 1}
-        connection = {"conn_type": "smtp", "host": HOST, "port": server.port, "extra": extra}
-        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
         yield server
 
 
 @pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookServer]:
+def hook() -> Iterator[HookServer]:
     with HookServer() as server:
-        connection = {"conn_type": "http", "host": server.url, "login": "tidemark", "password": SECRET}
-        monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_HOOK", json.dumps(connection))
         yield server
 
 
-def use(monkeypatch: pytest.MonkeyPatch, **named: object) -> None:
-    monkeypatch.setenv("TIDEMARK_NOTIFIERS", json.dumps(named))
+@pytest.fixture(autouse=True)
+def both(smtp: SmtpServer, hook: HookServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are told, unless a test says otherwise."""
+    for name, value in alert_env(smtp, hook).items():
+        monkeypatch.setenv(name, value)
 
 
 def context(error: Exception | None = None) -> Context:
@@ -61,9 +48,7 @@ def news(title: str = "offsets are missing") -> alerts.News:
     return news_of(message)
 
 
-def test_a_mail_by_the_smtp_notifier(smtp: SmtpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, mail=MAIL)
-
+def test_a_mail_by_the_smtp_notifier(smtp: SmtpServer) -> None:
     alerts.send(context(), "mail", news("a <b>bold</b> topic"))
 
     [mail] = smtp.mails
@@ -72,9 +57,7 @@ def test_a_mail_by_the_smtp_notifier(smtp: SmtpServer, monkeypatch: pytest.Monke
     assert "tidemark acknowledge-gap" in smtp.texts[0]
 
 
-def test_a_web_hook_gets_the_whole_message_as_json(hook: HookServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, hook=HOOK)
-
+def test_a_web_hook_gets_the_whole_message_as_json(hook: HookServer) -> None:
     alerts.send(context(), "hook", news())
     alerts.send(context(), "hook", news())
 
@@ -95,7 +78,6 @@ def test_a_web_hook_gets_the_whole_message_as_json(hook: HookServer, monkeypatch
 def test_a_notifier_that_fails_is_an_error_which_names_no_secret(
     hook: HookServer, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    use(monkeypatch, hook=HOOK)
     hook.refusing = trouble == "refused"
     if trouble == "gone":
         monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_HOOK", f'{{"conn_type": "http", "host": "http://{HOST}:1/{SECRET}"}}')
@@ -135,10 +117,7 @@ def test_wrong_notifiers_are_named(monkeypatch: pytest.MonkeyPatch, value: str, 
     assert problem in str(raised.value)
 
 
-def test_a_failed_task_is_told_of_by_all_that_can(
-    smtp: SmtpServer, hook: HookServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(monkeypatch, hook=HOOK, mail=MAIL)
+def test_a_failed_task_is_told_of_by_all_that_can(smtp: SmtpServer, hook: HookServer) -> None:
     hook.refusing = True
 
     alerts.on_failure(context(ValueError("no such topic")))

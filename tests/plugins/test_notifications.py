@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import yaml
@@ -30,6 +30,9 @@ from tidemark_airflow.pending import Baseline
 from tidemark_airflow.s3_events import Rung, Written, watermark_of, written
 from tidemark_airflow.scan import Scan, Source
 from tidemark_airflow.trigger import WatermarkTrigger
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs.literals import QueueAttributeNameType
 
 Result = TypeVar("Result")
 
@@ -201,9 +204,12 @@ class Rings:
 
     def left(self) -> int:
         """Messages that are not deleted."""
-        names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
-        found = self.client.get_queue_attributes(QueueUrl=self.queue, AttributeNames=list(names))["Attributes"]
-        return sum(int(found[name]) for name in names)  # type: ignore[index] # a literal of the stubs'
+        names: tuple[QueueAttributeNameType, ...] = (
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesNotVisible",
+        )
+        found = self.client.get_queue_attributes(QueueUrl=self.queue, AttributeNames=names)["Attributes"]
+        return sum(int(found[name]) for name in names)
 
     async def emptied(self) -> None:
         while self.left():

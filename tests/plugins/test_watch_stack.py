@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -11,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins.test_alerts import HOOK, MAIL, SECRET
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, gap, state
 from tests.support.airflow import AirflowStack
 from tests.support.paths import ROOT
-from tests.support.ports import HOST
-from tests.support.receivers import HookServer, SmtpServer
+from tests.support.receivers import SECRET, HookServer, SmtpServer, alert_env
 from tests.support.waiting import wait_until
 from tidemark.audits import AuditReport, Finding, Verdict
 from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
@@ -65,19 +62,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stack(
     world: World, smtp: SmtpServer, hook: HookServer, dags: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AirflowStack]:
-    mail = {
-        "conn_type": "smtp",
-        "host": HOST,
-        "port": smtp.port,
-        "extra": {"disable_ssl": True, "disable_tls": True, "retry_limit": 1},
-    }
-    web = {"conn_type": "http", "host": hook.url, "login": "tidemark", "password": SECRET}
-    env = {
-        "TIDEMARK_TOPICS": str(world.topics_file),
-        "TIDEMARK_NOTIFIERS": json.dumps({"hook": HOOK, "mail": MAIL}),
-        "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(mail),
-        "AIRFLOW_CONN_TIDEMARK_HOOK": json.dumps(web),
-    }
+    env = {"TIDEMARK_TOPICS": str(world.topics_file), **alert_env(smtp, hook)}
     with AirflowStack(tmp_path_factory.mktemp("airflow"), dags=dags, plugins=ROOT / "plugins", env=env) as airflow:
         airflow.client.wait_for_dag(WATCH)
         airflow.client.unpause(WATCH)

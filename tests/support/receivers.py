@@ -17,6 +17,33 @@ from typing import Any, Self
 
 from tests.support.ports import HOST
 
+SECRET = "T0P-S3CRET"
+"""The web hook's password; it must show up nowhere."""
+
+NOTIFIERS: dict[str, dict[str, str]] = {
+    "hook": {"notifier": "tidemark_airflow.webhook.WebhookNotifier", "http_conn_id": "tidemark_hook"},
+    "mail": {
+        "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+        "from_email": "tidemark@example.com",
+        "to": "oncall@example.com",
+        "subject": "{{ tidemark.subject }}",
+        "html_content": "{{ tidemark.html }}",
+    },
+}
+"""What ``TIDEMARK_NOTIFIERS`` holds where both are told."""
+
+
+def alert_env(smtp: SmtpServer, hook: HookServer) -> dict[str, str]:
+    """What Airflow needs in its environment to tell both."""
+    extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 1}
+    mail = {"conn_type": "smtp", "host": HOST, "port": smtp.port, "extra": extra}
+    web = {"conn_type": "http", "host": hook.url, "login": "tidemark", "password": SECRET}
+    return {
+        "TIDEMARK_NOTIFIERS": json.dumps(NOTIFIERS),
+        "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(mail),
+        "AIRFLOW_CONN_TIDEMARK_HOOK": json.dumps(web),
+    }
+
 
 class _Serving:
     """A server in a thread, until the ``with`` ends."""

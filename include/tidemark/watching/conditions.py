@@ -1,4 +1,4 @@
-"""What is wrong, by what was read. Pure: the same observation at the same time gives the same conditions.
+"""What is wrong with a topic, by what was read. Pure: the same observation at the same time gives the same conditions.
 
 Each cause is told of once: what a gap or a segment that is not uploaded holds back is not late as well, and of a
 partition whose agent is gone nothing is known.
@@ -6,23 +6,21 @@ partition whose agent is gone nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Final
 
 from tidemark.audits import Verdict
+from tidemark.gaps import Gap
 from tidemark.health import Mark, PartitionHealth, TopicHealth
-from tidemark.incidents import Condition
+from tidemark.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
 from tidemark.watching.sightings import Sample
-from tidemark.watermark_index import Led, WatermarkIndex
+from tidemark.watermark_index import Led
 
-MOST_OF_A_TOPIC: Final = 1000
-"""Of each kind; the others follow as these close."""
-
-PATIENCE: Final = timedelta(minutes=2)
-"""What may be a hiccup of a store must last for so long."""
+MOST_GAPS: Final = 50
+"""More gaps of a topic than this are one incident: nobody reads them one by one, and the object must stay small."""
 
 ON_ITS_WAY: Final = timedelta(minutes=5)
 """What was uploaded so recently may well be landed by the next run, however late it was uploaded."""
@@ -39,8 +37,11 @@ _GAPS: Final = {
 
 def gaps(health: TopicHealth) -> Iterator[Condition]:
     """The topic's LOST offsets that nobody acknowledged."""
-    found = ((one, gap) for one in health.partitions for gap in one.gaps)
-    for one, gap in islice(found, MOST_OF_A_TOPIC):
+    found = [(one, gap) for one in health.partitions for gap in one.gaps]
+    if len(found) > MOST_GAPS:
+        yield _many_gaps(health, [gap for _, gap in found])
+        return
+    for one, gap in found:
         name, count = _name(health.cluster, health.topic, one), gap.end - gap.start
         yield Condition(
             kind="gap",
@@ -55,11 +56,30 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
             title=f"{name}: offsets {gap.start} to {gap.end - 1} are missing",
             text=f"{count} offsets from {gap.start} on are LOST; the partition waits there, the others go on",
             likely=_GAPS[gap.reason],
-            mend=f"upload the segments again where a replica still has them, or give the offsets up: tidemark "
-            f"acknowledge-gap {health.topic} {one.partition} {gap.start} {gap.end} --cluster {health.cluster} "
-            "--by NAME --reason WHY",
+            mend=f"on a broker that still has them: tidemark-agent backfill {health.topic} {one.partition} --from "
+            f"{gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
+            f"{one.partition} {gap.start} {gap.end} --cluster {health.cluster} --by NAME --reason WHY",
             fact=f"{gap.end} {gap.reason}",
         )
+
+
+def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
+    """Under the key that a message about some of them has, too."""
+    count, reason = sum(gap.end - gap.start for gap in gaps), Counter(gap.reason for gap in gaps).most_common(1)[0][0]
+    partitions = sum(bool(one.gaps) for one in health.partitions)
+    return Condition(
+        kind="gap",
+        key=f"gap/{health.cluster}/{health.topic}",
+        cluster=health.cluster,
+        topic=health.topic,
+        offsets=count,
+        since=min(gap.detected_at for gap in gaps),
+        title=f"{health.cluster}/{health.topic}: {len(gaps)} gaps in {partitions} partitions",
+        text=f"{count} offsets are LOST; these partitions wait at their gaps, the others go on",
+        likely=f"of most of them: {_GAPS[reason]}",
+        mend="the topic's continuity page shows each, and acknowledges those that are lost for good; or tidemark "
+        f"continuity {health.topic} --cluster {health.cluster}",
+    )
 
 
 def stuck(
@@ -180,97 +200,6 @@ def audits(verdict: Verdict) -> Iterator[Condition]:
         )
 
 
-def agents_gone(
-    cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[Led], silence: timedelta, now: datetime
-) -> Iterator[Condition]:
-    """Brokers whose agent is silent and whose partitions nobody else leads; an idle agent writes all the same.
-
-    A broker that was taken away, or that died, leads nothing any more: others tell of its partitions since then.
-    """
-    leads: dict[int, set[tuple[str, int]]] = {}
-    for one in led:
-        leads.setdefault(one.broker, set()).add((one.entry.topic, one.entry.partition))
-    for index in indexes:
-        mine = leads.get(index.broker)
-        if not mine or now - index.written_at <= silence:
-            continue
-        topics = sorted({topic for topic, _ in mine})
-        more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""
-        yield Condition(
-            kind="agent_gone",
-            key=f"agent_gone/{cluster}/{index.broker}",
-            cluster=cluster,
-            since=index.written_at,
-            title=f"{cluster}: the agent of broker {index.broker} is silent",
-            text=f"it has not written its watermark index since {_time(index.written_at)}; it was the last to lead "
-            f"{len(mine)} partitions of {', '.join(topics[:5])}{more}",
-            likely="the agent is stopped, or cannot reach the store; or the broker is down and has no other replica",
-            mend=f"on broker {index.broker}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
-        )
-
-
-def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
-    """That nothing is known of a topic, or of some part of it."""
-    return Condition(
-        kind="unreadable",
-        key=f"unreadable/{cluster}/{topic}",
-        cluster=cluster,
-        topic=topic,
-        since=now,
-        title=f"{cluster}/{topic}: cannot be looked at",
-        text=reason,
-        likely="an object was damaged or removed, or the role of Airflow's workers may not read it",
-        mend=f"tidemark status {topic} --cluster {cluster}",
-        patience=PATIENCE,
-    )
-
-
-def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Condition:
-    """That nothing is known of what a broker leads, since its watermark index does not parse."""
-    return Condition(
-        kind="unreadable",
-        key=f"unreadable/{cluster}/{key}",
-        cluster=cluster,
-        since=now,
-        title=f"{cluster}: a watermark index cannot be read",
-        text=f"nothing is known of what its broker leads: {reason}",
-        likely="the object was written by something else, or by a newer agent",
-        mend="have the broker's agent write it again: systemctl restart tidemark-agent",
-        patience=PATIENCE,
-    )
-
-
-def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
-    """That the triggerer cannot read the watermark indexes."""
-    return Condition(
-        kind="scan",
-        key=f"scan/{cluster}",
-        cluster=cluster,
-        since=since,
-        title=f"{cluster}: the watermark indexes cannot be read",
-        text=f"no topic of {cluster} is woken: {reason}",
-        likely="the store does not answer, or the triggerer's role may not read it",
-        mend="see the log of Airflow's triggerer",
-        patience=PATIENCE,
-    )
-
-
-def import_error(cluster: str, file: str, error: str, since: datetime) -> Condition:
-    """That Airflow cannot import a file; ``cluster`` is the deployment's first."""
-    last = error.strip().splitlines()[-1] if error.strip() else "unknown"
-    return Condition(
-        kind="import_error",
-        key=f"import_error/{cluster}/{file}",
-        cluster=cluster,
-        since=since,
-        title=f"{file} cannot be imported",
-        text=f"its DAGs do not run, or run as they were before: {last}",
-        likely="a mistake in the file, in the topics file, or in what is installed beside them",
-        mend="tidemark config check; airflow dags list-import-errors",
-        fact=last,
-    )
-
-
 def _is_at_gap(one: PartitionHealth) -> bool:
     return any(gap.start <= (one.landed or 0) < gap.end for gap in one.gaps)
 
@@ -283,10 +212,10 @@ def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scann
             f"{oldest.partition}: nothing after it can be decided; kafka-transactions.sh can abort one that hangs"
         )
     if scanned_at is not None and now - scanned_at > timedelta(minutes=5):
-        return f"the watermarks have not been scanned since {_time(scanned_at)}: does Airflow's triggerer run?"
+        return f"the watermarks have not been scanned since {in_utc(scanned_at)}: does Airflow's triggerer run?"
     since = oldest.waits_since or now
     if health.committed_at is None or health.committed_at < since:
-        last = "nothing was ever" if health.committed_at is None else f"since {_time(health.committed_at)} nothing was"
+        last = "nothing was ever" if health.committed_at is None else f"since {in_utc(health.committed_at)} nothing was"
         return f"{last} committed: the ingest DAG is paused, its runs fail, or Spark does not answer"
     return "runs commit, and do not keep up, or leave this partition out; see the log of the last run"
 
@@ -294,10 +223,6 @@ def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scann
 def _name(cluster: str, topic: str, one: PartitionHealth) -> str:
     life = f" (incarnation {one.incarnation})" if one.incarnation else ""
     return f"{cluster}/{topic} partition {one.partition}{life}"
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _words(length: timedelta) -> str:

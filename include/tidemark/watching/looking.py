@@ -21,7 +21,7 @@ from tidemark.scan_status import ScanStatus
 from tidemark.store import Store, open_store
 from tidemark.table import open_lake
 from tidemark.topics import Deployment
-from tidemark.watching import conditions
+from tidemark.watching import deployment_conditions
 from tidemark.watching.sightings import Sightings, TopicSighting
 from tidemark.watching.topic import Around, look_at_topic
 from tidemark.watermark_index import Led, WatermarkIndex, leaders
@@ -83,7 +83,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
         )
     found = [*brokers.conditions, *(one for topic in looks for one in topic.conditions)]
     if status and status.failing_since:
-        found.append(conditions.scan_failing(cluster, status.failing_since, status.error))
+        found.append(deployment_conditions.scan_failing(cluster, status.failing_since, status.error))
     lasting, first = lasting_ones(found, before.first, now)
     sightings = before.model_copy(
         update={
@@ -116,14 +116,19 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         indexes, failures = _read_indexes(deployment, cluster)
     except TidemarkError as error:
         return _Brokers(
-            None, conditions=(conditions.scan_failing(cluster, now, str(error)),), unknown=(Unknown(_BY_INDEX),)
+            None,
+            conditions=(deployment_conditions.scan_failing(cluster, now, str(error)),),
+            unknown=(Unknown(_BY_INDEX),),
         )
     led = leaders(indexes)
-    silent = tuple(conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
+    silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
     return _Brokers(
         led=led,
         gone=frozenset(one.broker for one in indexes if now - one.written_at > deployment.watch.agent_gone),
-        conditions=(*silent, *(conditions.unreadable_index(cluster, str(one), now, one.name) for one in failures)),
+        conditions=(
+            *silent,
+            *(deployment_conditions.unreadable_index(cluster, str(one), now, one.name) for one in failures),
+        ),
         unknown=(Unknown(_BY_INDEX),) if failures else (),
     )
 
@@ -149,7 +154,8 @@ def _read_index(store: Store, key: str) -> WatermarkIndex | FormatError | None:
 
 
 def _scan_status(store: Store, key: str) -> ScanStatus | None:
+    """What the triggerer said last; nothing if it said nothing that can be read: the watch reads the indexes itself."""
     try:
         return ScanStatus.from_bytes(store.get(key).body, key)
-    except NotFound:
+    except (NotFound, FormatError):
         return None

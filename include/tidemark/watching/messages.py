@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
-from tidemark.incidents import Delivery, Incident
+from tidemark.incidents import Delivery, Incident, in_utc
 
 Status = Literal["opened", "updated", "closed"]
 
@@ -126,9 +126,9 @@ def _message(key: str, members: Sequence[Incident], notifier: str, now: datetime
 
 
 def _lines(one: Incident) -> list[str]:
-    since = f"since {one.since:%Y-%m-%d %H:%M:%S} UTC"
+    since = f"since {in_utc(one.since)}"
     if one.closed_at is not None:
-        since += f", gone at {one.closed_at:%Y-%m-%d %H:%M:%S} UTC"
+        since += f", gone at {in_utc(one.closed_at)}"
     lines = [one.title, f"  what: {one.text}", f"  when: {since}"]
     if one.offsets is not None:
         lines.append(f"  how many: {one.offsets}")

@@ -16,6 +16,7 @@ from tidemark.ledger import Ledger
 from tidemark.overview import TopicSummary
 from tidemark.table import Lake, committed_ledger
 from tidemark.watching import conditions
+from tidemark.watching.deployment_conditions import unreadable
 from tidemark.watching.runs import samples_of
 from tidemark.watching.sightings import TopicSighting, latest
 from tidemark.watermark_index import Led
@@ -48,7 +49,13 @@ class TopicLook(NamedTuple):
 
 
 def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
-    """Look at the topic of ``lake``. What cannot be read is told of, and never raised."""
+    """Look at the topic of ``lake``. What cannot be read is told of, and never raised: it must not hide other topics.
+
+    The libraries that read logs and evidence have errors of their own for what is damaged: DeltaError, and Arrow's
+    kinds of ValueError.
+    """
+    from deltalake.exceptions import DeltaError
+
     found: list[Condition] = []
     unknown: list[Unknown] = []
     sighting = before
@@ -56,14 +63,17 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
     for step, kinds in steps:
         try:
             new, sighting = step(lake, around, sighting, now)
-        except TidemarkError as error:
-            found.append(conditions.unreadable(lake.topic.cluster, lake.topic.topic, str(error), now))
+        except (TidemarkError, DeltaError, OSError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            found.append(unreadable(lake.topic.cluster, lake.topic.topic, reason, now))
             unknown.append(Unknown(kinds, lake.topic.topic))
         else:
             found += new
     if around.led is not None:
         rotated = _rotated(around.led, sighting.rotated, now)
         found += conditions.stuck(lake.topic, around.led, rotated, around.gone, now)
+        if any(one.broker in around.gone for one in around.led.values()):
+            unknown.append(Unknown(frozenset({"stuck"}), lake.topic.topic))
         sighting = sighting.model_copy(update={"rotated": rotated})
     return TopicLook(tuple(found), tuple(unknown), sighting)
 

@@ -4,7 +4,8 @@
 * :mod:`tidemark_airflow.page.reading`  what the API reads, kept for seconds
 * :mod:`tidemark_airflow.page.evidence` evidence, kept since it never changes
 * :mod:`tidemark_airflow.page.indexes`  the brokers' watermark indexes, kept packed
-* :mod:`tidemark_airflow.page.answers`  the models of the API's answers, made of what was read
+* :mod:`tidemark_airflow.page.models`   what the API answers and takes
+* :mod:`tidemark_airflow.page.answers`  ... and how it is made of what was read
 * :mod:`tidemark_airflow.page.strips`   a partition as a strip of offsets
 * :mod:`tidemark_airflow.page.api`      the routes
 * :mod:`tidemark_airflow.page.reports`  the reports of backfills

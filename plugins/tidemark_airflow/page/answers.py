@@ -1,8 +1,4 @@
-"""What the API answers: the models, and how each is made of what was read. Pure.
-
-Offsets are integers and half-open, ``[start, end)``; times are ISO 8601 in UTC; sizes are in bytes, durations in
-seconds. Attempts are strings, for the browser rounds numbers above 2^53.
-"""
+"""How each of the API's answers is made of what was read. Pure."""
 
 from __future__ import annotations
 
@@ -10,193 +6,30 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, Field
-
-from tidemark.derivation import Derivation, Derived, SegmentInfo
+from tidemark.derivation import Derivation
 from tidemark.gaps import Acknowledgement, Gap
 from tidemark.health import Key, PartitionHealth
 from tidemark.incidents import Incident
 from tidemark.ledger import DateState
-from tidemark.manifest import OpenTransaction
-from tidemark.overview import STATES, Overview, Sample, TopicState, TopicSummary
+from tidemark.overview import STATES, Overview, TopicSummary
 from tidemark.topics import TopicSettings
 from tidemark_airflow.ingest import dag_id
+from tidemark_airflow.page.models import (
+    PARTITION_FILTERS,
+    ClusterNow,
+    DateRow,
+    DatesAnswer,
+    GapNow,
+    IncidentNow,
+    LineageAnswer,
+    PartitionFilter,
+    PartitionRow,
+    TopicAnswer,
+    TopicRow,
+    TopicsAnswer,
+)
 from tidemark_airflow.page.reading import TopicNow
-from tidemark_airflow.page.strips import Span, spans_of
-
-PartitionFilter = Literal["all", "gaps", "held", "behind"]
-
-
-class ClusterNow(BaseModel):
-    """When a cluster was last observed; None if never, or if nobody may look."""
-
-    cluster: str
-    observed_at: AwareDatetime | None
-
-
-class TopicRow(BaseModel):
-    """A topic in the list, as it was when its cluster was last observed."""
-
-    cluster: str
-    topic: str
-    owner: str
-    dag_id: str
-    state: TopicState
-    committed_at: AwareDatetime | None
-    behind_since: AwareDatetime | None
-    freshness: float
-    partitions: int
-    lag: int
-    rows: int
-    gaps: int
-    missing: int
-    held: int
-    final_to: str
-    incomplete: int
-
-
-class IncidentNow(BaseModel):
-    """An open incident as the watch DAG told of it: what, since when, why it may be, and what mends it."""
-
-    kind: str
-    title: str
-    text: str
-    likely: str
-    mend: str
-    since: AwareDatetime
-
-
-class TopicsAnswer(BaseModel):
-    """A part of the topics that one may see, from the worst state to the best. ``counts`` are of all that match.
-
-    ``incidents`` are those that are about no single topic.
-    """
-
-    clusters: list[ClusterNow]
-    counts: dict[str, int]
-    total: int
-    offset: int
-    topics: list[TopicRow]
-    incidents: list[IncidentNow]
-
-
-class TopicAnswer(BaseModel):
-    """A topic now. ``counts`` of partitions by filter; ``failure`` says why the watermark indexes cannot be read."""
-
-    cluster: str
-    topic: str
-    table: str
-    owner: str
-    dag_id: str
-    time_zone: str
-    freshness: float
-    state: TopicState
-    behind_since: AwareDatetime | None
-    observed_at: AwareDatetime | None
-    ledger_n: int
-    committed_at: AwareDatetime | None
-    rows: int
-    lag: int
-    missing: int
-    counts: dict[PartitionFilter, int]
-    dates: dict[str, int]
-    failure: str
-    may_acknowledge: bool
-    incidents: list[IncidentNow]
-
-
-class GapNow(BaseModel):
-    """An open gap, and the word that was said about it, if there is one: it closes it once the agent has read it."""
-
-    start: int
-    end: int
-    reason: str
-    detected_at: AwareDatetime
-    acknowledged: Acknowledgement | None = None
-
-
-class PartitionRow(BaseModel):
-    """A partition and its strip. ``state`` is the worst that can be said of it."""
-
-    incarnation: int
-    partition: int
-    state: Literal["gap", "held", "behind", "complete"]
-    landed: int | None
-    watermark: int | None
-    log_end: int | None
-    high_watermark: int | None
-    lag: int
-    broker: int | None
-    observed_at: AwareDatetime | None
-    held_by: list[OpenTransaction]
-    gaps: list[GapNow]
-    spans: list[Span]
-
-
-class PartitionsAnswer(BaseModel):
-    """A part of the partitions that the filter lets through; ``offset`` is the place of the first of them."""
-
-    total: int
-    offset: int
-    partitions: list[PartitionRow]
-
-
-class DateRow(BaseModel):
-    """A date of the table; ``quarantined`` rows lie beside it."""
-
-    dt: str
-    state: str
-    rows: int
-    late_rows: int
-    quarantined: int
-    changed_at: AwareDatetime | None
-    closed_at: AwareDatetime | None
-    unfinished: int
-    outstanding: int
-
-
-class DatesAnswer(BaseModel):
-    """The dates of a year. ``undated`` are quarantined rows whose date is not known."""
-
-    years: list[int]
-    year: int | None
-    dates: list[DateRow]
-    undated: int
-
-
-class HistoryAnswer(BaseModel):
-    """How far behind the topic was, the oldest sample first."""
-
-    hours: int
-    freshness: float
-    samples: list[Sample]
-
-
-class LineageAnswer(BaseModel):
-    """Where offsets come from; ``more`` if the limits left some out."""
-
-    start: int
-    end: int
-    rows: list[Derived]
-    segments: list[SegmentInfo]
-    more: bool
-
-
-class Word(BaseModel):
-    """A person's word that offsets of an open gap are lost for good. Who says so is the one who is signed in."""
-
-    incarnation: int = Field(default=0, ge=0)
-    partition: int = Field(ge=0)
-    start: int = Field(ge=0)
-    end: int = Field(ge=0)
-    reason: str = Field(min_length=1, max_length=1000, pattern=r"\S")
-
-
-class WordAnswer(BaseModel):
-    """The word that stands; ``new`` is false if the same was said before."""
-
-    acknowledged: Acknowledgement
-    new: bool
+from tidemark_airflow.page.strips import spans_of
 
 
 def topics_answer(
@@ -278,9 +111,7 @@ def topic_answer(
         rows=now.ledger.rows,
         lag=health.lag,
         missing=sum(gap.end - gap.start for gap in gaps),
-        counts={
-            name: sum(_passes(one, name) for one in health.partitions) for name in ("all", "gaps", "held", "behind")
-        },
+        counts={name: sum(_passes(one, name) for one in health.partitions) for name in PARTITION_FILTERS},
         dates=dict(Counter(one.state for one in health.dates.values())),
         failure=now.failure,
         may_acknowledge=may_acknowledge,

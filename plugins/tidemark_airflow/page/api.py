@@ -18,7 +18,7 @@ from tidemark.layout import TopicPartition
 from tidemark.overview import TopicState
 from tidemark.stored import utc_now
 from tidemark_airflow import settings
-from tidemark_airflow.page import answers
+from tidemark_airflow.page import answers, models
 from tidemark_airflow.page.access import Edited, Seen, may
 from tidemark_airflow.page.reading import reader
 
@@ -34,7 +34,7 @@ def topics(
     contains: Annotated[str, Query(max_length=250)] = "",
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-) -> answers.TopicsAnswer:
+) -> models.TopicsAnswer:
     """The topics that one may see, from the worst state to the best."""
     found = may(user, "GET", settings.in_order(reader().deployment()))
     overviews = {cluster: reader().overview(cluster) for cluster in dict.fromkeys(one.cluster for one in found)}
@@ -45,7 +45,7 @@ def topics(
 
 
 @router.get("/topics/{cluster}/{topic}")
-def topic_now(topic: Seen, user: GetUserDep) -> answers.TopicAnswer:
+def topic_now(topic: Seen, user: GetUserDep) -> models.TopicAnswer:
     """One topic as it is now."""
     return answers.topic_answer(
         reader().topic(topic),
@@ -58,37 +58,37 @@ def topic_now(topic: Seen, user: GetUserDep) -> answers.TopicAnswer:
 @router.get("/topics/{cluster}/{topic}/partitions")
 def partitions(
     topic: Seen,
-    only: Annotated[answers.PartitionFilter, Query()] = "all",
+    only: Annotated[models.PartitionFilter, Query()] = "all",
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     at: Annotated[str, Query(pattern=r"^(\d{1,9}-)?\d{1,9}$|^$")] = "",
-) -> answers.PartitionsAnswer:
+) -> models.PartitionsAnswer:
     """Partitions with their strips, by incarnation and number; of the page with partition ``at``, if it is given."""
     now = reader().topic(topic)
     total, first, chosen = answers.chosen_partitions(now, only, offset, limit, _key(at))
     words = reader().words(now, [(one.incarnation, one.partition) for one in chosen if one.gaps])
     rows = [answers.partition_row(now, one, words.get((one.incarnation, one.partition), [])) for one in chosen]
-    return answers.PartitionsAnswer(total=total, offset=first, partitions=rows)
+    return models.PartitionsAnswer(total=total, offset=first, partitions=rows)
 
 
 @router.get("/topics/{cluster}/{topic}/dates")
-def dates(topic: Seen, year: Annotated[int | None, Query(ge=1970, le=9999)] = None) -> answers.DatesAnswer:
+def dates(topic: Seen, year: Annotated[int | None, Query(ge=1970, le=9999)] = None) -> models.DatesAnswer:
     """The table's dates of a year, of the newest one unless it is given."""
     now = reader().topic(topic)
     return answers.dates_answer(now.ledger.dates, reader().quarantined(now), year)
 
 
 @router.get("/topics/{cluster}/{topic}/history")
-def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> answers.HistoryAnswer:
+def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> models.HistoryAnswer:
     """How far behind the topic was in the last hours."""
     found = reader().samples(topic, hours, utc_now())
-    return answers.HistoryAnswer(hours=hours, freshness=topic.freshness.total_seconds(), samples=found)
+    return models.HistoryAnswer(hours=hours, freshness=topic.freshness.total_seconds(), samples=found)
 
 
 @router.get("/topics/{cluster}/{topic}/lineage")
 def lineage(
     topic: Seen, partition: Annotated[int, Query(ge=0)], start: Offset, end: Offset, incarnation: Offset = 0
-) -> answers.LineageAnswer:
+) -> models.LineageAnswer:
     """Where offsets of a partition come from: evidence, segments, files."""
     if start >= end:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "end: must be above start")
@@ -98,14 +98,14 @@ def lineage(
 
 
 @router.post("/topics/{cluster}/{topic}/acknowledgements")
-def acknowledge(topic: Edited, user: GetUserDep, word: answers.Word) -> answers.WordAnswer:
+def acknowledge(topic: Edited, user: GetUserDep, word: models.Word) -> models.WordAnswer:
     """Give up offsets of an open gap for good, in the name of whoever is signed in."""
     deployment = reader().deployment()
     at = TopicPartition(topic.topic, word.partition)
     known = gaps_of(resolver_of(deployment.raw), deployment.store, topic.cluster, at, word.incarnation)
     said, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
     reader().forget(topic)
-    return answers.WordAnswer(acknowledged=said, new=new)
+    return models.WordAnswer(acknowledged=said, new=new)
 
 
 @router.get("/openapi.json", include_in_schema=False)

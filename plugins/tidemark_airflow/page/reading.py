@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cache
 from threading import Lock
@@ -18,7 +19,7 @@ from tidemark.health import TopicHealth, topic_health
 from tidemark.incidents import Incident
 from tidemark.layout import DeploymentKeys
 from tidemark.ledger import Ledger
-from tidemark.overview import Overview, Sample, Samples
+from tidemark.overview import Overview, Sample
 from tidemark.standing import Standing
 from tidemark.store import Store, open_store
 from tidemark.stored import utc_now
@@ -34,7 +35,12 @@ SECONDS: Final = 5.0
 """As old may an answer be; agents write every ten seconds."""
 
 _KEPT: Final = 64
-"""Values kept of each kind: topics that are looked at, hours of samples."""
+"""Values kept of each kind, such as topics that are looked at ..."""
+
+_HOURS_KEPT: Final = 2048
+"""... and hours of a topic's samples."""
+
+_READERS: Final = 16
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -94,11 +100,12 @@ class Reader:
         """Nothing is read yet."""
         self._deployments = Kept(self._load, seconds=float("inf"), most=1)
         self._indexes = Kept(self._indexes_of, seconds=float("inf"))
-        self._looks = Kept(lambda place: self._indexes.get(place).look(), seconds=settings.scan_seconds())
+        self._looks = Kept(self._look_at, seconds=settings.scan_seconds())
         self._overviews = Kept(self._read_overview)
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
-        self._samples = Kept(self._read_samples, seconds=60.0, most=24 * 8)
+        # Of one topic, for an hour of a thousand topics is a megabyte once it is parsed.
+        self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
         self._evidence = KeptEvidence()
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
 
@@ -125,8 +132,9 @@ class Reader:
 
     def samples(self, topic: TopicSettings, hours: int, now: datetime) -> list[Sample]:
         """The topic's samples of the last ``hours``, the oldest first."""
-        found = (self._samples.get((topic.cluster, hour)) for hour in overview.hours(now, hours))
-        return [sample for one in found if one is not None for sample in one.of(topic.topic)]
+        keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours)]
+        with ThreadPoolExecutor(_READERS) as readers:
+            return [sample for found in readers.map(self._samples.get, keys) for sample in found]
 
     def words(self, now: TopicNow, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Acknowledgement]]:
         """What people said about gaps of these partitions, by (incarnation, partition)."""
@@ -157,6 +165,9 @@ class Reader:
     def _indexes_of(self, place: tuple[str, str]) -> Indexes:
         return Indexes(self.deployment(), place[0])
 
+    def _look_at(self, place: tuple[str, str]) -> str:
+        return self._indexes.get(place).look()
+
     def _shared(self, cluster: str) -> tuple[Store, DeploymentKeys]:
         deployment = self.deployment()
         return open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
@@ -167,9 +178,10 @@ class Reader:
     def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
         return read_incidents(self.deployment(), cluster).incidents.incidents
 
-    def _read_samples(self, key: tuple[str, datetime]) -> Samples | None:
-        cluster, hour = key
-        return overview.read_samples(*self._shared(cluster), hour)
+    def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[Sample, ...]:
+        cluster, topic, hour = key
+        found = overview.read_samples(*self._shared(cluster), hour)
+        return tuple(found.of(topic)) if found else ()
 
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:
         lake = self.lake(*key)

@@ -15,7 +15,7 @@ from tidemark.health import Mark, TopicHealth, topic_health
 from tidemark.incidents import Condition
 from tidemark.ledger import Ledger
 from tidemark.manifest import OpenTransaction
-from tidemark.watching import conditions
+from tidemark.watching import conditions, deployment_conditions
 from tidemark.watching.looking import lasting_ones
 from tidemark.watching.sightings import MOST_SAMPLES, Sample, latest
 from tidemark.watermark_index import IndexEntry, Led, WatermarkIndex
@@ -61,6 +61,13 @@ def test_a_growing_gap_is_the_same_one_with_another_fact() -> None:
     )
     assert one.key == two.key
     assert one.fact != two.fact
+
+
+def test_very_many_gaps_of_a_topic_are_one_incident() -> None:
+    entries = [entry(number, 100, gaps=(gap(100, 110),)) for number in range(conditions.MOST_GAPS + 1)]
+    [found] = conditions.gaps(health(ledger(), *entries))
+    assert (found.key, found.offsets, found.title) == ("gap/east/orders", 510, "east/orders: 51 gaps in 51 partitions")
+    assert len(list(conditions.gaps(health(ledger(), *entries[1:])))) == conditions.MOST_GAPS
 
 
 def stuck(one: IndexEntry, marks: Iterable[Mark] = (mark(),), gone: Iterable[int] = (), now: datetime = LATER) -> Any:
@@ -217,7 +224,7 @@ def gone(*indexes: WatermarkIndex) -> list[Condition]:
     leading: dict[int, Led] = {}
     for one in indexes:
         leading |= {item.partition: Led(one.broker, item) for item in one.entries}
-    return list(conditions.agents_gone("east", indexes, leading.values(), 3 * MINUTE, NOW + 10 * MINUTE))
+    return list(deployment_conditions.agents_gone("east", indexes, leading.values(), 3 * MINUTE, NOW + 10 * MINUTE))
 
 
 def test_a_silent_agent_is_gone_only_while_nobody_else_leads_its_partitions() -> None:
@@ -230,7 +237,7 @@ def test_a_silent_agent_is_gone_only_while_nobody_else_leads_its_partitions() ->
 
 
 def test_a_hiccup_is_no_incident() -> None:
-    trouble = conditions.unreadable("east", "orders", "it does not parse", NOW)
+    trouble = deployment_conditions.unreadable("east", "orders", "it does not parse", NOW)
     lost = next(conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(gap(100, 150),)))))
     found, first = lasting_ones([trouble, lost], {}, NOW)
     assert found == (lost,)
@@ -240,5 +247,7 @@ def test_a_hiccup_is_no_incident() -> None:
 
 
 def test_an_import_error_names_the_file_and_its_last_line() -> None:
-    found = conditions.import_error("east", "ingest.py", "Traceback\n  File\nImportError: no such name\n", NOW)
+    found = deployment_conditions.import_error(
+        "east", "ingest.py", "Traceback\n  File\nImportError: no such name\n", NOW
+    )
     assert (found.key, found.fact) == ("import_error/east/ingest.py", "ImportError: no such name")

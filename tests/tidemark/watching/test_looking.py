@@ -140,6 +140,15 @@ def test_a_rotated_segment_that_is_not_uploaded_is_stuck(world: World) -> None:
     assert at(17, entry("orders", 0, 200).model_copy(update={"active_base_offset": 200})) == []
 
 
+def test_what_a_silent_agent_has_stuck_stays_open(world: World) -> None:
+    landed(world)
+    held = entry("orders", 0, 100).model_copy(update={"active_base_offset": 200, "log_end_offset": 300})
+    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "20m"}})
+    world.put_index(held)
+    assert [keys(world, minute) for minute in (0, 16)] == [[], ["stuck/kafka-1/orders/0-0"]]
+    assert keys(world, 21) == ["agent_gone/kafka-1/1", "stuck/kafka-1/orders/0-0"]
+
+
 def _topics(world: World) -> dict[str, Any]:
     import yaml
 
@@ -216,6 +225,9 @@ def test_a_scan_that_fails_for_a_while(world: World) -> None:
     assert (found.kind, "AccessDenied" in found.text) == ("scan", True)
     store.put(key, failing.model_copy(update={"failing_since": None}).to_bytes())
     assert keys(world, 3) == []
+    store.put(key, b"damaged")
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    assert "gap/kafka-1/orders/0-0/100" in keys(world, 4)
 
 
 def test_what_cannot_be_read_is_told_of_and_hides_nothing_else(world: World) -> None:
@@ -229,6 +241,21 @@ def test_what_cannot_be_read_is_told_of_and_hides_nothing_else(world: World) -> 
     found = looked(world, 3)
     assert [one.key for one in found if one.kind == "unreadable"] == ["unreadable/kafka-1/orders"]
     assert {"gap/kafka-1/clicks/0-0/7", "gap/kafka-1/orders/0-0/100"} < {one.key for one in found}
+
+
+@pytest.mark.parametrize("damaged", ["log", "evidence", "verdict"])
+def test_a_damaged_object_of_one_topic_is_told_of(world: World, damaged: str) -> None:
+    lake = world.lake()
+    ledger = landed(world)
+    key = {
+        "log": f"{lake.keys.root}/_delta_log/00000000000000000001.json",
+        "evidence": evidence_key(lake, ledger.attempt),
+        "verdict": lake.keys.deployment.verdict("orders"),
+    }[damaged]
+    lake.store.put(key, b"{ this is nothing")
+    world.put_index(entry("orders", 0, 100), entry("clicks", 0, 7, gaps=[gap(7, 9)]))
+    keys(world)
+    assert keys(world, 2) == ["gap/kafka-1/clicks/0-0/7", "unreadable/kafka-1/orders"]
 
 
 def test_an_index_that_does_not_parse_closes_nothing(world: World) -> None:

@@ -126,7 +126,7 @@ function partitions(at, now) {
     return el(
       "li",
       {"data-partition": nameOf(row), class: nameOf(row) === wanted.at ? "asked" : null},
-      el("h3", {}, nameOf(row)),
+      el("h3", {}, el("span", {class: "unseen"}, "Partition "), nameOf(row)),
       el(
         "div",
         {},

@@ -1,0 +1,104 @@
+"""What is wrong beside the tables: agents, objects that cannot be read, the scan, DAG files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from tidemark.incidents import Condition, in_utc
+from tidemark.watermark_index import Led, WatermarkIndex
+
+PATIENCE: Final = timedelta(minutes=2)
+"""What may be a hiccup of a store must last for so long."""
+
+
+def agents_gone(
+    cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[Led], silence: timedelta, now: datetime
+) -> Iterator[Condition]:
+    """Brokers whose agent is silent and whose partitions nobody else leads; an idle agent writes all the same.
+
+    A broker that was taken away, or that died, leads nothing any more: others tell of its partitions since then.
+    """
+    leads: dict[int, set[tuple[str, int]]] = {}
+    for one in led:
+        leads.setdefault(one.broker, set()).add((one.entry.topic, one.entry.partition))
+    for index in indexes:
+        mine = leads.get(index.broker)
+        if not mine or now - index.written_at <= silence:
+            continue
+        topics = sorted({topic for topic, _ in mine})
+        more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""
+        yield Condition(
+            kind="agent_gone",
+            key=f"agent_gone/{cluster}/{index.broker}",
+            cluster=cluster,
+            since=index.written_at,
+            title=f"{cluster}: the agent of broker {index.broker} is silent",
+            text=f"it has not written its watermark index since {in_utc(index.written_at)}; it was the last to lead "
+            f"{len(mine)} partitions of {', '.join(topics[:5])}{more}",
+            likely="the agent is stopped, or cannot reach the store; or the broker is down and has no other replica",
+            mend=f"on broker {index.broker}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
+        )
+
+
+def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
+    """That nothing is known of a topic, or of some part of it."""
+    return Condition(
+        kind="unreadable",
+        key=f"unreadable/{cluster}/{topic}",
+        cluster=cluster,
+        topic=topic,
+        since=now,
+        title=f"{cluster}/{topic}: cannot be looked at",
+        text=reason,
+        likely="an object was damaged or removed, or the role of Airflow's workers may not read it",
+        mend=f"tidemark status {topic} --cluster {cluster}",
+        patience=PATIENCE,
+    )
+
+
+def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Condition:
+    """That nothing is known of what a broker leads, since its watermark index does not parse."""
+    return Condition(
+        kind="unreadable",
+        key=f"unreadable/{cluster}/{key}",
+        cluster=cluster,
+        since=now,
+        title=f"{cluster}: a watermark index cannot be read",
+        text=f"nothing is known of what its broker leads: {reason}",
+        likely="the object was written by something else, or by a newer agent",
+        mend="have the broker's agent write it again: systemctl restart tidemark-agent",
+        patience=PATIENCE,
+    )
+
+
+def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
+    """That the triggerer cannot read the watermark indexes."""
+    return Condition(
+        kind="scan",
+        key=f"scan/{cluster}",
+        cluster=cluster,
+        since=since,
+        title=f"{cluster}: the watermark indexes cannot be read",
+        text=f"no topic of {cluster} is woken: {reason}",
+        likely="the store does not answer, or the triggerer's role may not read it",
+        mend="see the log of Airflow's triggerer",
+        patience=PATIENCE,
+    )
+
+
+def import_error(cluster: str, file: str, error: str, since: datetime) -> Condition:
+    """That Airflow cannot import a file; ``cluster`` is the deployment's first."""
+    last = error.strip().splitlines()[-1] if error.strip() else "unknown"
+    return Condition(
+        kind="import_error",
+        key=f"import_error/{cluster}/{file}",
+        cluster=cluster,
+        since=since,
+        title=f"{file} cannot be imported",
+        text=f"its DAGs do not run, or run as they were before: {last}",
+        likely="a mistake in the file, in the topics file, or in what is installed beside them",
+        mend="tidemark config check; airflow dags list-import-errors",
+        fact=last,
+    )

@@ -1,0 +1,194 @@
+"""The watch's tasks, where a run on Airflow's own processes would take too long to show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tests.plugins.world import CLUSTER, World, entry, gap
+from tests.support.receivers import HookServer, SmtpServer, alert_env
+from tidemark.errors import ConfigError, PreconditionFailed, StoreError
+from tidemark.stored import utc_now
+from tidemark.watching import recording
+from tidemark.watching.sightings import Imports
+from tidemark_airflow import imports, watch
+from tidemark_airflow.imports import checked
+from tidemark_airflow.watch import Note, deliver, find_place, observe, on_blind
+
+KEY = "gap/kafka-1/orders/0-0/100"
+
+
+class Variables:
+    """Airflow's variables, of one test."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def get(self, key: str, default: Any = None, **_: Any) -> Any:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: Any, **_: Any) -> None:
+        self.values[key] = value
+
+    def delete(self, key: str) -> None:
+        del self.values[key]
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Variables:
+    made = Variables()
+    monkeypatch.setattr(watch, "Variable", made)
+    dag = DAG("watched", schedule=None)
+    dag.fileloc = str(tmp_path / "dag.py")
+    monkeypatch.setattr(watch, "get_current_context", lambda: {"dag": dag})
+    monkeypatch.setattr(imports, "import_errors", lambda _: {})
+    return made
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookServer]:
+    with HookServer() as server, SmtpServer() as smtp:
+        for name, value in alert_env(smtp, server).items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def notes(world: World, variables: Variables, hook: HookServer) -> list[Note]:
+    """What is due after a look that finds a gap."""
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    return observe()
+
+
+def test_a_note_is_small_and_there_is_one_for_each_notifier(notes: list[Note]) -> None:
+    assert [(one["notifier"], one["key"]) for one in notes] == [("hook", KEY), ("mail", KEY)]
+    assert observe() == notes, "what was not sent is due again"
+
+
+def test_killed_between_sending_and_recording_it_is_sent_again_with_the_same_id(
+    notes: list[Note], hook: HookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recording, "change_incidents", killed)
+        with pytest.raises(KeyboardInterrupt):
+            deliver(notes[0])
+    deliver(notes[0])
+
+    assert hook.told == [(KEY, "opened")] * 2
+    assert hook.bodies[0]["id"] == hook.bodies[1]["id"]
+    with pytest.raises(AirflowSkipException):
+        deliver(notes[0])
+    assert [one["notifier"] for one in observe()] == ["mail"]
+
+
+def test_what_changes_while_a_message_is_on_its_way_is_not_lost(
+    notes: list[Note], world: World, hook: HookServer
+) -> None:
+    def grow() -> None:
+        hook.before_answer = lambda: None
+        world.put_index(entry("orders", 0, 100, gaps=[gap(100, 200)]))
+        observe()
+
+    hook.before_answer = grow
+    deliver(notes[0])
+    again = [one for one in observe() if one["notifier"] == "hook"]
+    deliver(again[0])
+
+    assert hook.told == [(KEY, "opened"), (KEY, "updated")]
+
+
+def test_a_lake_that_does_not_answer_is_told_of_once(
+    hook: HookServer, variables: Variables, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("lake", "does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recording, "read_sightings", fail)
+        with pytest.raises(StoreError):
+            observe()
+    for _ in range(3):
+        on_blind({"exception": StoreError("lake", "does not answer")})
+    assert (len(hook.bodies), "lake: does not answer" in hook.bodies[0]["text"]) == (1, True)
+    world.put_index()
+    observe()
+    observe()
+
+    assert [one["status"] for one in hook.bodies] == ["opened", "closed"]
+
+
+def test_the_place_is_remembered_for_when_the_topics_file_is_wrong(world: World, variables: Variables) -> None:
+    right = world.topics_file.read_text()
+    world.topics_file.write_text("topics: none")
+    with pytest.raises(ConfigError):
+        find_place()
+    world.topics_file.write_text(right)
+    place = find_place()
+    assert (place.clusters, place.problem) == ((CLUSTER,), "")
+    world.topics_file.write_text("topics: none")
+    blind = find_place()
+    assert (blind.deployment.lake, blind.clusters) == (place.deployment.lake, place.clusters)
+    assert "topics: " in blind.problem
+    assert list(variables.values) == ["tidemark_watch_place"]
+
+
+@pytest.mark.usefixtures("world")
+def test_dag_files_are_imported_again_when_they_change_or_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+
+    def none(files: list[Path]) -> dict[str, str]:
+        calls.append([one.name for one in files])
+        return {}
+
+    monkeypatch.setattr(imports, "import_errors", none)
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    (folder / "ours.py").write_text("from tidemark_airflow import settings\n")
+    (folder / "theirs.py").write_text("import nothing_of_ours\n")
+    now = utc_now()
+    first = checked(folder, None, now)
+    assert checked(folder, first, now + timedelta(minutes=9)) is first
+    checked(folder, first, now + timedelta(minutes=10))
+    (folder / "ours.py").write_text("from tidemark_airflow import  settings\n")
+    checked(folder, first, now)
+
+    assert calls == [["ours.py"]] * 3
+
+
+@pytest.mark.usefixtures("world")
+def test_import_errors_are_those_of_a_process_of_its_own(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
+    good.write_text("from tidemark_airflow import settings\n")
+    bad.write_text("from tidemark_airflow import what_is_not_there\n")
+
+    [(name, error)] = imports.import_errors([good, bad]).items()
+    assert (name, "ImportError: cannot import name 'what_is_not_there'" in error) == ("bad.py", True)
+
+
+def test_an_import_error_keeps_its_first_time() -> None:
+    now = utc_now()
+    first = imports.failed("topics.yaml", "wrong", None, now)
+    again = imports.failed("topics.yaml", "wrong", first, now + timedelta(minutes=1))
+    assert again.since == {"topics.yaml": now}
+    assert isinstance(again, Imports)
+
+
+def test_a_record_that_others_change_all_the_time_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overtaken(*_: object, **__: object) -> str:
+        raise PreconditionFailed("key", "was changed")
+
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    monkeypatch.setattr("tidemark.store.local.LocalStore.put", overtaken)
+    with pytest.raises(PreconditionFailed, match="the next look tries again"):
+        recording.watch(world.deployment, CLUSTER, utc_now())
