@@ -57,7 +57,7 @@ class PreviewOperator(JobOperator):
         super().__init__(job="convert.py", **kwargs)
         self.request = request
 
-    def execute(self, context: Context) -> Previewed:
+    def execute(self, context: Context) -> Previewed:  # type: ignore[override] # any operator's may return something
         """Submit, wait, and show the report.
 
         Raises:
