@@ -47,6 +47,7 @@ class Stack:
         HOME.mkdir(parents=True)
         self._steps = steps
         self._airflow: Future[None] | None = None
+        self.deployment: Deployment = load_topics(TOPICS)
         self.s3 = S3Server(HOME / "s3")
         os.environ.update(self.s3.env())  # for boto3, delta-rs and Spark in this process and its children
         self.kafka = KafkaCluster(HOME / "kafka")
@@ -56,6 +57,10 @@ class Stack:
             plugins=ROOT / "plugins",
             parallelism=4,
             env=pipeline_env(TOPICS, HOME / "spark", scan_seconds=2),
+            unpaused=[
+                *(f"tidemark_ingest__{one.cluster}__{one.topic}" for one in self.deployment.topics),
+                *("tidemark_watch", "tidemark_backfill"),
+            ],
         )
         self._agent_port = free_port()
         self.agent = ManagedProcess(
@@ -63,7 +68,6 @@ class Stack:
             [env_bin("agent", "tidemark-agent"), "run", "--config", HOME / "agent.yaml"],
             log=HOME / "agent.log",
         )
-        self.deployment: Deployment = load_topics(TOPICS)
 
     def start(self) -> None:
         """Start everything, side by side where it can be; returns when the agent runs, while Airflow still starts."""

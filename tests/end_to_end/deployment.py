@@ -32,6 +32,7 @@ class SmallDeployment:
     s3: S3Server
     prefix: str
     topics: tuple[str, ...]
+    tail_after: str = "0s"
 
     def __post_init__(self) -> None:
         store = {"endpoint_url": self.s3.endpoint, "region": "us-east-1", "path_style": True}
@@ -56,7 +57,7 @@ class SmallDeployment:
                 "store": store,
                 "state_dir": str(self.folder / "agent"),
                 "include": list(self.topics),
-                "tail_after": "0s",
+                "tail_after": self.tail_after,
                 "scan_interval": "1s",
                 "index": {"min_interval": "500ms"},
             },

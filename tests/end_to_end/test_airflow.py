@@ -26,7 +26,10 @@ BACKFILL = "tidemark_backfill"
 def airflow(small: SmallDeployment, tmp_path: Path) -> Iterator[AirflowStack]:
     """Airflow with Tidemark's own DAGs, and the real spark-submit."""
     env = small.s3.env() | pipeline_env(small.topics_file, tmp_path / "spark-conf", scan_seconds=1)
-    with AirflowStack(tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as stack:
+    dags = [f"tidemark_ingest__test__{small.topics[0]}", BACKFILL]
+    with AirflowStack(
+        tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env, unpaused=dags
+    ) as stack:
         yield stack
 
 
@@ -43,7 +46,6 @@ def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
 
     before = files(small, topic)
     form = {"topics": [f"test/{topic}"], "from_date": DATE, "to_date": DATE, "dry_run": False, "reason": "a test"}
-    airflow.client.wait_for_dag(BACKFILL)
     run = airflow.client.trigger(BACKFILL, form)
     assert airflow.client.wait_for_run(BACKFILL, run) == "success"
 

@@ -43,14 +43,15 @@ def airflow(world: World, connect: ConnectServer, tmp_path: Path) -> Iterator[Ai
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(server),
         "AWS_SECRET_ACCESS_KEY": SECRET,
     }
-    with AirflowStack(tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as stack:
+    with AirflowStack(
+        tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env, unpaused=[DAG]
+    ) as stack:
         yield stack
 
 
 def test_a_topic_lands_by_spark_connect(world: World, connect: ConnectServer, airflow: AirflowStack) -> None:
     world.raw.segment([simple(0)])
     world.raw.publish()
-    airflow.client.wait_for_dag(DAG)
     wait_until(lambda: world.ledger.n == 1, timeout=180, what="the segment to land")
     wait_until(
         lambda: bool(airflow.client.get("/assets/events", source_dag_id=DAG)["asset_events"]),

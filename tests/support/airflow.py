@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Self
@@ -44,8 +44,13 @@ class AirflowStack:
         plugins: Path | None = None,
         parallelism: int = 4,
         env: Mapping[str, str] | None = None,
+        unpaused: Sequence[str] = (),
     ) -> None:
-        """Nothing is started yet. ``env`` has connections, variables and further settings (``AIRFLOW__...``)."""
+        """Nothing is started yet. ``env`` has connections, variables and further settings (``AIRFLOW__...``).
+
+        ``unpaused`` are the DAGs to let run where DAGs start paused.
+        """
+        self._unpaused = tuple(unpaused)
         self.home = home.resolve()
         port = free_port()
         self.url = f"http://{HOST}:{port}"
@@ -85,7 +90,7 @@ class AirflowStack:
         }
 
     def start(self) -> Self:
-        """Create or migrate the database, start all four, and wait until each is healthy."""
+        """Create or migrate the database, start all four, wait until each is healthy, and unpause what is to run."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._passwords.touch(mode=0o600)
         self._passwords.write_text(json.dumps({USER: self.password}))
@@ -96,6 +101,9 @@ class AirflowStack:
             wait_until(
                 self.healthy, timeout=_START_SECONDS, what="Airflow to be healthy", interval=0.5, check=self._check
             )
+            for dag in self._unpaused:
+                self.client.wait_for_dag(dag)
+                self.client.unpause(dag)
         except BaseException:
             self.stop()
             raise

@@ -12,7 +12,8 @@ _FROM_SPARK = ("JAVA_HOME", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "SPARK_HO
 
 
 def pipeline_env(topics: Path, conf_dir: Path, *, scan_seconds: float) -> dict[str, str]:
-    """DAGs start unpaused; Spark's drivers, of which several share this machine, are small and have no web pages.
+    """DAGs start paused: the upkeep of several topics would fill two cores. So would Spark's drivers, which are small and
+    have no web pages.
 
     ``topics`` is the topics file; ``conf_dir`` is made, and has Spark's defaults.
     """
@@ -24,7 +25,7 @@ def pipeline_env(topics: Path, conf_dir: Path, *, scan_seconds: float) -> dict[s
         **{name: spark[name] for name in _FROM_SPARK},
         "SPARK_CONF_DIR": str(conf_dir),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "TIDEMARK_SCAN_SECONDS": str(scan_seconds),
         "TIDEMARK_SPARK_PYTHON": str(env_python("spark")),
         "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
