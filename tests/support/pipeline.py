@@ -12,10 +12,10 @@ _FROM_SPARK = ("JAVA_HOME", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "SPARK_HO
 
 
 def pipeline_env(topics: Path, conf_dir: Path, *, scan_seconds: float) -> dict[str, str]:
-    """DAGs start paused: the upkeep of several topics would fill two cores. So would Spark's drivers, which are small and
-    have no web pages.
+    """What Airflow and Spark inherit; ``topics`` is the topics file, ``conf_dir`` is made and has Spark's defaults.
 
-    ``topics`` is the topics file; ``conf_dir`` is made, and has Spark's defaults.
+    DAGs start paused, since the upkeep of several topics would fill two cores, and Spark's drivers, of which several
+    share this machine, are small and have no web pages.
     """
     conf_dir.mkdir(parents=True)
     defaults = local_conf() | small_jvm_conf()
