@@ -50,8 +50,13 @@ def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         mend(lake, ledger, {*result.dates, *plan.dates} - {""})
         # For those who watch many tables: a hint where there is news, which a later run puts right if this one dies.
         _put(lake, lake.keys.deployment.committed_ledger(plan.topic), ledger)
-    _put(lake, lake.keys.result(result.attempt), result)
+    _report(lake, result)
     return result
+
+
+def _report(lake: Lake, result: RunResult) -> None:
+    """Write the result, which replaces an earlier one of the attempt."""
+    _put(lake, lake.keys.result(result.attempt), result)
 
 
 def _put(lake: Lake, key: str, what: StoredObject) -> None:

@@ -45,7 +45,8 @@ def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
     assert set(landed(lake)) == consumed(bootstrap, topic)
 
     before = files(small, topic)
-    form = {"topics": [f"test/{topic}"], "from_date": DATE, "to_date": DATE, "dry_run": False, "reason": "a test"}
+    dates = {"from_date": DATE, "to_date": DATE}
+    form = {"topics": [f"test/{topic}"], **dates, "dry_run": False, "differences": False, "reason": "a test"}
     run = airflow.client.trigger(BACKFILL, form)
     assert airflow.client.wait_for_run(BACKFILL, run) == "success"
 

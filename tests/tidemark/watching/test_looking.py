@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,14 @@ from tidemark.watching.looking import Look, look
 from tidemark.watching.recording import read_incidents, read_sightings, record, watch
 
 NOW = utc_now()
+
+
+@pytest.fixture(autouse=True)
+def _from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes are written at the time that it is: looks are counted from each test's start, not from the first's."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", utc_now())
+
+
 MINUTE = timedelta(minutes=1)
 
 
