@@ -28,7 +28,7 @@ __all__ = ["snappy_for_kafka_python"]
 Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
-@pytest.fixture(params=["kafka", "kafka39"])
+@pytest.fixture(params=["kafka", pytest.param("kafka39", marks=pytest.mark.full)])
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     """A cluster of either generation."""
     return cast("KafkaCluster", request.getfixturevalue(request.param))

@@ -164,7 +164,7 @@ MISHAPS = {
 
 @pytest.mark.parametrize(
     "mishap",
-    ["executor dies", "lingers", *(pytest.param(one, marks=pytest.mark.full) for one in ("worker dies", "fails"))],
+    ["executor dies", *(pytest.param(one, marks=pytest.mark.full) for one in ("lingers", "worker dies", "fails"))],
 )
 def test_a_task_that_dies_or_runs_twice_changes_nothing(
     mishap: str, tmp_path: Path, spark_standalone: SparkStandalone, monkeypatch: pytest.MonkeyPatch

@@ -52,7 +52,7 @@ def proxy(s3_server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("kill", "after"),
     [
-        pytest.param(False, True, id="the reply is lost"),
+        pytest.param(False, True, id="the reply is lost", marks=pytest.mark.full),
         pytest.param(True, True, id="the store dies after it took effect"),
         pytest.param(True, False, id="the store dies before it took effect", marks=pytest.mark.full),
     ],

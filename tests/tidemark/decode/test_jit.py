@@ -58,6 +58,7 @@ def test_a_copy_out_of_bounds_is_an_error(arguments: tuple[int, int, int]) -> No
         copy_bytes(np.zeros(10, np.uint8), at, source, start, size)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_every_access_is_within_bounds(tmp_path: Path) -> None:
     """The tests of decoder, scan and hash, and the fuzz, compiled with bounds checks (and into another cache)."""

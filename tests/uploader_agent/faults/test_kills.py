@@ -55,7 +55,8 @@ def draw(rng: random.Random, count: int) -> list[Point]:
     return points
 
 
-@pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("version", ["4.3.1", "3.9.2"])
 @pytest.mark.timeout(1200)
 def test_killed_at_seeded_points_under_load(
     version: str, request: pytest.FixtureRequest, make_fleet: MakeFleet, s3: S3Server, rng: random.Random, full: bool
