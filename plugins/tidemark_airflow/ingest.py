@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
@@ -58,6 +58,10 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
             task_display_name="wait for watermarks, plan",
             doc_md="Deferred until watermarks are ahead of the ledger; then writes the plan of this run.",
             execution_timeout=None,
+            # On a busy scheduler a resumed task loses tries that nothing was wrong with (apache/airflow#72716).
+            retries=10,
+            retry_delay=timedelta(seconds=1),
+            max_retry_delay=timedelta(minutes=1),
             **name,
         )
         ConvertOperator(
