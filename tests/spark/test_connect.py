@@ -81,7 +81,8 @@ def test_a_connect_server_makes_the_same_bytes(
     assert server.online_sessions() == 0
 
 
-@pytest.mark.parametrize("mishap", ["fails", pytest.param("worker dies", marks=pytest.mark.full)], indirect=True)
+@pytest.mark.full
+@pytest.mark.parametrize("mishap", ["fails", "worker dies"], indirect=True)
 def test_a_task_that_fails_is_tried_again(tmp_path: Path, server: ConnectServer, mishap: Path) -> None:
     runs = Runs(tmp_path / "runs", "bytes", UNRULY)
     world = runs.planned("connect")
@@ -141,6 +142,7 @@ def test_the_audit_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
     assert [one.rows for one in report.partitions] == [17, 17]
 
 
+@pytest.mark.full
 def test_a_comparison_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
     world = World(tmp_path)
     spread(world)

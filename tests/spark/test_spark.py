@@ -75,6 +75,7 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
     check_directory(world)
 
 
+@pytest.mark.full
 def test_a_driver_tells_how_far_a_run_is(tmp_path: Path) -> None:
     env = spark_env({"PYTHONPATH": str(ROOT)}, env="dev")
     command = [sys.executable, "-m", "tests.spark.half_done", str(tmp_path)]
