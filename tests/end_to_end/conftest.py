@@ -15,14 +15,16 @@ from tidemark.store.clients import forget_clients
 
 
 @pytest.fixture
-def small(
-    kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SmallDeployment]:
-    """A deployment of two topics on the session's servers."""
+def mark(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What tells this test's topics and objects from others' on the S3 server, whose credentials are in place."""
     for name, value in s3_server.env().items():
         monkeypatch.setenv(name, value)
     forget_clients()
-    mark = uuid.uuid4().hex[:8]
-    topics = (f"plain-{mark}", f"transactional-{mark}")
-    yield SmallDeployment(tmp_path, kafka, s3_server, mark, topics)
+    yield uuid.uuid4().hex[:8]
     forget_clients()
+
+
+@pytest.fixture
+def small(kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, mark: str) -> SmallDeployment:
+    """A deployment of two topics on the session's servers."""
+    return SmallDeployment(tmp_path, kafka, s3_server, mark, (f"plain-{mark}", f"transactional-{mark}"))

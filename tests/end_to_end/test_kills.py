@@ -11,7 +11,6 @@ import random
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,6 @@ from tests.support.pipeline import pipeline_env
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tidemark.ledger import Ledger, Published
-from tidemark.store.clients import forget_clients
 from tidemark.table import Lake, committed_ledger
 
 TOPICS = 3
@@ -51,18 +49,11 @@ SOONER = {
 
 
 @pytest.fixture
-def small(
-    kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SmallDeployment]:
+def small(kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, mark: str) -> SmallDeployment:
     """A deployment of several topics."""
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    forget_clients()
-    mark = uuid.uuid4().hex[:8]
     topics = tuple(f"killed-{number}-{mark}" for number in range(TOPICS))
     # Under load, segments come as they are rotated: a tail that grows while a run reads it makes the run stale.
-    yield SmallDeployment(tmp_path, kafka, s3_server, mark, topics, tail_after="5s")
-    forget_clients()
+    return SmallDeployment(tmp_path, kafka, s3_server, mark, topics, tail_after="5s")
 
 
 @pytest.fixture
