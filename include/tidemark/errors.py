@@ -21,6 +21,9 @@
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
     + TableTampered       ... because somebody changed the table behind Tidemark's back
+  x RestoreError          a restore into a topic cannot go on
+    + ForeignRecords      ... because the target holds records that it did not write
+    + NotEqual            ... because the target does not hold what was restored
 
 Each message names the file or object, the offset or field, the rule that is broken, and what to do.
 A failed outcome and an unknown one are different things: only :class:`UnknownOutcome` may have taken effect.
@@ -169,3 +172,21 @@ class StaleRun(PublishError):
 
 class TableTampered(PublishError):
     """The table was changed by something other than Tidemark (RESTORE, DELETE); a person must decide."""
+
+
+class RestoreError(TidemarkError):
+    """A restore stopped; what is in the target and its progress stay, and the same command goes on from there."""
+
+
+class ForeignRecords(RestoreError):
+    """Somebody else writes, or wrote, to the ``partition`` of the target: seen at its offset ``offset``."""
+
+    def __init__(self, topic: str, partition: int, offset: int, what: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        super().__init__(f"{topic}-{partition}: at offset {offset} of the target, {what}")
+
+
+class NotEqual(RestoreError):
+    """What a partition of the target holds is not what was restored to it."""

@@ -1,0 +1,76 @@
+"""How far a partition is restored: an offset of a group of the target's cluster, with the rest as its metadata.
+
+So a restore can be taken up on any machine, and a transaction can hold records and progress together
+(``TxnOffsetCommit``). The committed offset is the next one of the *source*; group and transactional id are one name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Self
+
+from tidemark.errors import FormatError
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where one partition stands.
+
+    ``asked`` says what was asked for (:func:`asked`), ``incarnation``, ``first`` and ``end`` what that meant at the
+    first start: the source's offsets ``[first, end)``. Of them ``[first, next)`` are done: ``records`` records of the sum
+    ``total``, which lie in the target at ``[target_first, target_next)``.
+    """
+
+    asked: str
+    incarnation: int
+    first: int
+    end: int
+    next: int
+    target_first: int
+    target_next: int
+    records: int = 0
+    total: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the range is restored."""
+        return self.next >= self.end
+
+    def to_metadata(self) -> str:
+        """What is committed beside ``next``; some 200 of the 4,096 bytes that brokers take by default."""
+        fields = asdict(self)
+        del fields["next"]
+        fields["total"] = f"{self.total:032x}"
+        return json.dumps({"format": _FORMAT, **fields}, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, offset: int, metadata: str, name: str) -> Self:
+        """What was committed. Raises :class:`FormatError` naming the group if something else was."""
+        try:
+            fields = json.loads(metadata)
+            known = fields.pop("format") == _FORMAT
+            found = cls(next=offset, **{**fields, "total": int(fields["total"], 16)})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            told = f"{metadata[:80]!r}: delete the group, or choose another target"
+            raise FormatError(name, f"does not hold the progress of a restore, but {told}") from error
+        if not known:
+            raise FormatError(name, "holds the progress of a restore by a newer version: go on with that one")
+        return found
+
+    def moved(self, next_offset: int, target_next: int, records: int, total: int) -> Self:
+        """The same, further on."""
+        return replace(self, next=next_offset, target_next=target_next, records=records, total=total)
+
+
+def group_of(cluster: str, topic: str, target: str) -> str:
+    """The group's name, and the transactional id."""
+    return f"tidemark-restore.{cluster}.{topic}.{target}"
+
+
+def asked(*parts: object) -> str:
+    """What a restore was asked for, in 16 digits: a run with other words is another restore."""
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
