@@ -16,6 +16,8 @@
   x RegistryUnavailable   a schema could not be fetched; the task is run again
   x ParserError           a parser broke its promise, and no row is to blame
   x ContinuityError       an offset is missing, or is claimed twice
+    + GapError            ... and it is known to be: the offsets that are missing, and why
+    + OutOfRange          ... because what was there before is removed, or nothing is there yet
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
     + TableTampered       ... because somebody changed the table behind Tidemark's back
@@ -125,6 +127,36 @@ class ParserError(TidemarkError):
 
 class ContinuityError(TidemarkError):
     """The offsets of a partition do not join up."""
+
+
+class GapError(ContinuityError):
+    """The offsets ``[start, end)`` of a partition are missing in the store; ``reason`` is the gap's."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int, reason: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = end
+        self.reason = reason
+        super().__init__(
+            f"{topic}-{partition}: offsets {start} to {end - 1} are missing ({reason}); "
+            f"skip gaps, seek to {end}, or have an operator look for them"
+        )
+
+
+class OutOfRange(ContinuityError):
+    """The remote tier has no offset ``offset`` of a partition: it holds ``[start, end)``."""
+
+    def __init__(self, topic: str, partition: int, offset: int, start: int, end: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.start = start
+        self.end = end
+        super().__init__(
+            f"{topic}-{partition}: offset {offset} is not in the remote tier, which has {start} to {end - 1}; "
+            f"read from {start} on, or elsewhere"
+        )
 
 
 class PublishError(TidemarkError):
