@@ -9,13 +9,18 @@ import typer
 
 from tidemark.cli.answers import files_of, opened, status_of, summary_of
 from tidemark.cli.backfill import backfill
+from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.gaps import acknowledge_gap
 from tidemark.cli.incidents import incidents
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
+from tidemark.cli.restore import restore
 from tidemark.topics import load_topics
 
-_HELP = "What Tidemark's tables hold, and whether its configuration is right. Only acknowledge-gap and backfill write."
+_HELP = (
+    "What Tidemark's tables and its remote tier hold, and whether its configuration is right. Only acknowledge-gap, "
+    "backfill and restore write."
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
@@ -60,6 +65,14 @@ app.command(
 app.command(
     epilog="Example: tidemark backfill kafka-1/orders --from 2026-11-18 --to 2026-11-20 --airflow https://airflow.example"
 )(backfill)
+app.command(
+    epilog="Examples: tidemark consume orders --from 2026-11-20 --limit 10 | jq .value   "
+    "tidemark consume orders --partition 3 --from 3:1000 --to 3:2000 --format arrow --file orders.arrow"
+)(consume)
+app.command(
+    epilog="Example: tidemark restore orders --to-topic orders-again --create --bootstrap broker-1:9092 "
+    "--from 2026-11-20 --to 2026-11-21 --verify"
+)(restore)
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:

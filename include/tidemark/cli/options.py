@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
+
+from tidemark.errors import ConfigError
+from tidemark.topics import load_topics
+
+if TYPE_CHECKING:
+    from tidemark.remote.storage import Storage
 
 
 class Output(StrEnum):
@@ -22,3 +29,55 @@ Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters hav
 As = Annotated[Output, typer.Option("--output", "-o", help="For people, or for programs.")]
 
 DEFAULT_TOPICS = Path("topics.yaml")
+
+
+class IsolationLevel(StrEnum):
+    """Which records of transactions are read."""
+
+    read_committed = "read_committed"
+    read_uncommitted = "read_uncommitted"
+
+
+class OnGaps(StrEnum):
+    """What becomes of a recorded gap."""
+
+    error = "error"
+    skip = "skip"
+
+
+Partitions = Annotated[list[int] | None, typer.Option(min=0, help="Only this partition; may be repeated.")]
+First = Annotated[list[str] | None, typer.Option("--from", metavar="WHERE", help="Where to begin; may be repeated.")]
+Last = Annotated[list[str] | None, typer.Option("--to", metavar="WHERE", help="Where to stop; may be repeated.")]
+Isolation = Annotated[IsolationLevel, typer.Option(help="Without aborted and undecided records, or with them.")]
+OnGap = Annotated[OnGaps, typer.Option(help="At a gap that is recorded: stop, or warn and go on behind it.")]
+ClientConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="YAML with kafka-python's settings, such as security_protocol.")
+]
+
+
+def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
+    """The remote tier of a topics file: that of the one cluster in it which has the topic, or which is the only one.
+
+    Raises:
+        ConfigError: the file is wrong, or several clusters might be meant.
+    """
+    from tidemark.remote.storage import Storage
+
+    deployment = load_topics(topics)
+    named = {one.cluster for one in deployment.topics if one.topic == topic}
+    if cluster is None and len(named) == 1:
+        [cluster] = named
+    return Storage.from_topics(topics, cluster)
+
+
+def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
+    """kafka-python's settings for brokers. Raises ConfigError for a file that is not a mapping of names."""
+    settings: object = {}
+    if file is not None:
+        try:
+            settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(str(file), [("--client-config", f"cannot be read: {error}")]) from error
+    if not isinstance(settings, dict) or not all(isinstance(one, str) for one in settings):
+        raise ConfigError(str(file), [("--client-config", "must be a mapping of kafka-python's settings")])
+    return {**settings, "bootstrap_servers": bootstrap.split(",")}

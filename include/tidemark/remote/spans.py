@@ -15,6 +15,8 @@ from tidemark.layout import TopicPartition
 from tidemark.remote.catalog import RemotePartition, RemoteTopics
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tidemark.remote.blocks import Block
     from tidemark.remote.tier import RemoteTier
 
@@ -98,12 +100,14 @@ def read_spans(
             if span.end is not None and block.next_offset >= span.end:
                 del left[at]
                 tier.stop(at)
-                block = _until(block, span.end)
+                block = block._replace(rows=until(block.rows, span.end), next_offset=span.end)
             yield at.partition, block
         if idle:
             ready.wait(_LOOK_AGAIN_SECONDS)
 
 
-def _until(block: Block, end: int) -> Block:
-    offsets = block.rows.column("kafka_offset").to_numpy()
-    return block._replace(rows=block.rows.slice(0, int(offsets.searchsorted(end))), next_offset=end)
+def until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
+    """The rows, which are sorted by offset, below ``end``; all of them without one."""
+    if end is None:
+        return rows
+    return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))

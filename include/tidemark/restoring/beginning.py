@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidemark.errors import ConfigError, ForeignRecords, OutOfRange, RestoreError
@@ -32,9 +32,11 @@ class Line:
     next: int = field(init=False)
     records: int = field(init=False)
     total: int = field(init=False)
+    epoch: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.next, self.records, self.total = self.progress.next, self.progress.records, self.progress.total
+        known = self.progress
+        self.next, self.records, self.total, self.epoch = known.next, known.records, known.total, known.epoch
 
     @property
     def compared(self) -> int | None:
@@ -48,7 +50,14 @@ class Line:
 
     def reached(self, target_next: int) -> Progress:
         """The progress if all that was taken so far is acknowledged and ends at ``target_next``."""
-        return self.progress.moved(self.next, target_next, self.records, self.total)
+        return replace(
+            self.progress,
+            next=self.next,
+            target_next=target_next,
+            records=self.records,
+            total=self.total,
+            epoch=self.epoch,
+        )
 
 
 def prepare(
@@ -68,6 +77,16 @@ def prepare(
         rule = f"has {found} partitions, and {needed} are needed, since each record goes to the partition that it had"
         raise ConfigError(target.topic, [("partitions", rule)])
     return target.check(transactional=request.transactional)
+
+
+def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:
+    """Raise :class:`RestoreError` if an election cut off records below ``next_offset``, read up to leader ``epoch``."""
+    cut = part.diverged(next_offset, epoch) if epoch >= 0 else None
+    if cut is not None:
+        raise RestoreError(
+            f"{part.topic}-{part.partition}: an unclean election gave the source other records from offset {cut} on, "
+            f"and those up to {next_offset} are restored: delete the target and its group, and begin anew"
+        )
 
 
 def begin(request: Request, parts: Sequence[RemotePartition], target: Target) -> list[Line]:
@@ -111,6 +130,7 @@ def _line(
         return line
     if known.next < part.start:
         raise OutOfRange(part.topic, number, known.next, part.start, RemoteEdges(part, committed=True).end())
+    check_branch(part, known.next, known.epoch)
     if request.transactional:
         _refuse_foreign(request, target, number, known.target_next, end)
     elif end < known.target_next:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Final, Self
 
 from tidemark.errors import FormatError
@@ -20,9 +20,9 @@ _FORMAT: Final = 1
 class Progress:
     """Where one partition stands.
 
-    ``asked`` says what was asked for (:func:`asked`), ``incarnation``, ``first`` and ``end`` what that meant at the
-    first start: the source's offsets ``[first, end)``. Of them ``[first, next)`` are done: ``records`` records of the sum
-    ``total``, which lie in the target at ``[target_first, target_next)``.
+    ``asked`` says what was asked for (:func:`asked`), ``incarnation``, ``first`` and ``end`` what it meant when it was
+    begun: the source's offsets ``[first, end)``. Of them ``[first, next)`` are done: ``records`` records of the sum
+    ``total``, which lie in the target at ``[target_first, target_next)``; ``epoch`` is their newest leader epoch.
     """
 
     asked: str
@@ -34,6 +34,7 @@ class Progress:
     target_next: int
     records: int = 0
     total: int = 0
+    epoch: int = -1
 
     @property
     def done(self) -> bool:
@@ -60,10 +61,6 @@ class Progress:
         if not known:
             raise FormatError(name, "holds the progress of a restore by a newer version: go on with that one")
         return found
-
-    def moved(self, next_offset: int, target_next: int, records: int, total: int) -> Self:
-        """The same, further on."""
-        return replace(self, next=next_offset, target_next=target_next, records=records, total=total)
 
 
 def group_of(cluster: str, topic: str, target: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode import SCHEMA, row_hash_sum, unrepresentable_timestamps
-from tidemark.decode.columns import MAX_MILLISECONDS
+from tidemark.decode.columns import MAX_MILLISECONDS, array
 
 Header = tuple[str, bytes | None]
 NO_TIMESTAMP: Final = -1

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tidemark.hashsum import combine
-from tidemark.remote.catalog import RemoteTopics
 from tidemark.remote.spans import read_spans, remote_partitions
-from tidemark.restoring.beginning import Line, begin, prepare
+from tidemark.restoring.beginning import Line, begin, check_branch, prepare
 from tidemark.restoring.records import Record, hash_sum, records_of
 from tidemark.restoring.report import PartitionReport, Report
 from tidemark.restoring.request import Request
@@ -47,9 +46,10 @@ class Restore:
         self._records = self._size = 0  # of what waits
         self._sent = self._done = self._bytes = 0
 
-    def run(self, topics: RemoteTopics) -> Report:
+    def run(self) -> Report:
         """Restore what is left. See the errors of :func:`prepare`, :func:`begin`, :class:`Sender` and the tier."""
         started = time.monotonic()
+        topics = self._tier.topics
         request = self._request
         parts = remote_partitions(topics, request.topic, request.partitions)
         warnings = prepare(request, parts, topics.partitions_for_topic(request.topic), self._target)
@@ -91,18 +91,21 @@ class Restore:
             line.records += len(rows)
             records = records_of(rows)
             if line.overlap is not None:
-                there = line.overlap.skip(records, rows.column("kafka_offset").to_pylist())
+                there = line.overlap.skip(records, rows.column("kafka_offset").to_numpy().tolist())
                 records = records[there:]
             self._waiting.append((line.partition, records))
             self._records += len(rows)
             self._size += rows.nbytes
         line.next = block.next_offset
+        line.epoch = max(line.epoch, block.leader_epoch)
 
     def _step(self, sender: Sender) -> None:
         """Send what waits, and commit the progress when all of it is acknowledged."""
         for partition, records in self._waiting:
             sender.send(partition, records)
         sender.settle()
+        for line in self._lines.values():
+            self._check_branch(line)
         moved = {
             one.partition: one.reached(sender.next_offset(one.partition) if one.compared is None else one.compared)
             for one in self._lines.values()
@@ -118,6 +121,12 @@ class Restore:
         self._waiting.clear()
         self._records = self._size = 0
         self._tell(self._done, self._bytes)
+
+    def _check_branch(self, line: Line) -> None:
+        """Stop before the progress says that records are restored which an election has cut off meanwhile."""
+        part = self._tier.partition(self._request.topic, line.partition)
+        if part is not None:
+            check_branch(part, line.next, line.epoch)
 
 
 def _reported(line: Line) -> PartitionReport:

@@ -24,9 +24,9 @@ def _verified(one: PartitionReport, report: Report, target: Target) -> Partition
         total = combine(total, hash_sum(rows, one.partition, records))
         records += len(held)
     if (records, total) != (at.records, at.total):
+        place = f"{target.topic}-{one.partition}: offsets {at.target_first} to {at.target_next}"
         raise NotEqual(
-            f"{target.topic}-{one.partition}: offsets {at.target_first} to {at.target_next} hold {records} records with "
-            f"the sum {total:032x}, and {at.records} with the sum {at.total:032x} were restored: others wrote to it, or "
-            "retention or compaction removed some"
+            f"{place} hold {records} records with the sum {total:032x}, and {at.records} with the sum {at.total:032x} "
+            "were restored: others wrote to it, or retention or compaction removed some"
         )
     return replace(one, verified=True)

@@ -1,0 +1,158 @@
+"""``tidemark consume``: a topic's history from the remote tier, or both tiers, as JSON lines, values or Arrow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from tidemark.bounds import BEGINNING, END, parse_bounds
+from tidemark.cli.options import (
+    DEFAULT_TOPICS,
+    ClientConfig,
+    Cluster,
+    First,
+    Isolation,
+    IsolationLevel,
+    Last,
+    OnGap,
+    OnGaps,
+    Partitions,
+    Topics,
+    client_settings,
+    storage_of,
+)
+from tidemark.errors import ConfigError
+
+_INTERRUPTED = 130
+
+
+class Format(StrEnum):
+    """How records are written, see :mod:`tidemark.cli.writing`."""
+
+    json = "json"
+    raw = "raw"
+    arrow = "arrow"
+
+
+class Mode(StrEnum):
+    """Which tier is read, see :class:`tidemark.consumer.Mode`."""
+
+    REMOTE_ONLY = "REMOTE_ONLY"
+    KAFKA_ONLY = "KAFKA_ONLY"
+    REMOTE_PREFERRED = "REMOTE_PREFERRED"
+    KAFKA_PREFERRED = "KAFKA_PREFERRED"
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="The topic. It need not stand in the topics file.")],
+    partition: Partitions = None,
+    first: First = None,
+    last: Last = None,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N records.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more arrives, until Ctrl-C.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="How records are written.")] = Format.json,
+    file: Annotated[Path, typer.Option(metavar="FILE", help="Where to; - is standard output.")] = Path("-"),
+    delimiter: Annotated[str, typer.Option(help="Of raw values; \\n, \\t and \\0 mean what they do in C.")] = "\\n",
+    length_prefixed: Annotated[
+        bool, typer.Option("--length-prefixed", help="Raw values after their length, 4 bytes, -1 for null.")
+    ] = False,
+    isolation: Isolation = IsolationLevel.read_committed,
+    on_gap: OnGap = OnGaps.error,
+    bootstrap: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Brokers; none are asked without.")] = None,
+    mode: Annotated[Mode, typer.Option(help="Which tier, with --bootstrap.")] = Mode.REMOTE_PREFERRED,
+    group: Annotated[str | None, typer.Option(help="A consumer group to join; commits what was written.")] = None,
+    client_config: ClientConfig = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+) -> None:
+    """Write a topic's records, of all partitions or some, from the remote tier.
+
+    --from and --to are: beginning, end, an offset (1000), one of a partition (3:1000), a time (2026-11-20T08:00Z, UTC
+    unless it says otherwise) or @MILLISECONDS. --to is where to stop: the first offset that is not written.
+
+    Without --bootstrap no broker is asked. With it, --mode says which tier has precedence; --group continues from the
+    group's committed offsets. Exits with 1 at a gap, unless they are skipped, at an offset that is not there and when
+    storage fails; with 2 for what is asked wrongly; with 130 after Ctrl-C. Closing the pipe ends it quietly.
+    """
+    from tidemark.cli.consuming import Asked, batches_of_kafka, batches_of_remote
+    from tidemark.cli.progress import Progress
+    from tidemark.cli.writing import writer_of
+
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
+    asked = Asked(
+        topic=topic,
+        partitions=tuple(partition or ()),
+        first=parse_bounds(first or (), "--from", BEGINNING),
+        last=parse_bounds(last or (), "--to", END),
+        committed=isolation is IsolationLevel.read_committed,
+        on_gap=on_gap.value,
+        follow=follow,
+        to_given=bool(last),
+    )
+    _check(asked.follow and asked.to_given, "--follow", "goes on for ever: leave out --to, or --follow")
+    _check(bool(group) and not bootstrap, "--group", "needs --bootstrap: groups live in the brokers")
+    _check(bool(group) and bool(partition or last), "--group", "shares partitions out: leave out --partition and --to")
+    _check(bool(client_config) and not bootstrap, "--client-config", "needs --bootstrap")
+    needed = not (bootstrap and mode is Mode.KAFKA_ONLY)
+    storage = storage_of(topics, topic, cluster) if needed else None
+    with _sink(file) as sink, Progress("records") as progress:
+        writer = writer_of(
+            form.value, sink, topic, stream=file == Path("-"), delimiter=delimiter, prefixed=length_prefixed
+        )
+        if bootstrap:
+            settings = client_settings(bootstrap, client_config)
+            batches = batches_of_kafka(asked, mode.value, storage, group, settings)
+        else:
+            assert storage is not None
+            batches = batches_of_remote(asked, storage)
+        left = limit
+        try:
+            for rows in batches:
+                taken = rows if left is None else rows.slice(0, left)
+                writer.write(taken)
+                progress.add(len(taken), taken.nbytes)
+                left = None if left is None else left - len(taken)
+                if left == 0:
+                    break
+            writer.close()
+            sink.flush()
+        except BrokenPipeError:
+            _give_up_output()
+        except KeyboardInterrupt:
+            writer.close()
+            raise typer.Exit(_INTERRUPTED) from None
+        finally:
+            batches.close()
+
+
+def _check(wrong: bool, option: str, rule: str) -> None:
+    if wrong:
+        raise ConfigError(option, [("", rule)])
+
+
+@contextmanager
+def _sink(file: Path) -> Iterator[BinaryIO]:
+    if file == Path("-"):
+        yield sys.stdout.buffer
+        return
+    try:
+        opened = file.open("wb")
+    except OSError as error:
+        raise ConfigError(str(file), [("--file", f"cannot be written: {error.strerror}")]) from error
+    with opened:
+        yield opened
+
+
+def _give_up_output() -> None:
+    """Nobody reads standard output any more: let Python's own flush at exit find it open."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,160 @@
+"""``tidemark restore``: a range of a topic's history back into a topic of any cluster."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemark.bounds import BEGINNING, END, parse_bounds
+from tidemark.cli.options import (
+    DEFAULT_TOPICS,
+    As,
+    ClientConfig,
+    Cluster,
+    First,
+    Isolation,
+    IsolationLevel,
+    Last,
+    OnGap,
+    OnGaps,
+    Output,
+    Partitions,
+    Topics,
+    client_settings,
+    storage_of,
+)
+from tidemark.errors import ConfigError, RestoreError
+
+if TYPE_CHECKING:
+    from tidemark.remote.storage import Storage
+    from tidemark.restoring.report import Report
+    from tidemark.restoring.request import Request
+
+
+class Compression(StrEnum):
+    """The codec of the batches that are written."""
+
+    none = "none"
+    gzip = "gzip"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
+def restore(
+    topic: Annotated[str, typer.Argument(help="The topic whose history is restored.")],
+    to_topic: Annotated[str, typer.Option("--to-topic", metavar="NAME", help="The topic that gets it.")],
+    bootstrap: Annotated[str, typer.Option(metavar="HOST:PORT", help="Brokers of the target's cluster.")],
+    partition: Partitions = None,
+    first: First = None,
+    last: Last = None,
+    transactional: Annotated[
+        bool, typer.Option("--transactional", help="Records and progress in one transaction.")
+    ] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the target if there is none, with as many partitions.")
+    ] = False,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Configuration for --create; may be repeated.")
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="The target may hold records already.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read the target back and compare.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be read; ask no broker.")] = False,
+    compression: Annotated[Compression, typer.Option(help="Codec of what is written.")] = Compression.zstd,
+    isolation: Isolation = IsolationLevel.read_committed,
+    on_gap: OnGap = OnGaps.error,
+    client_config: ClientConfig = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """Write a range of a topic's history into a topic of any cluster: each record once, also after a kill.
+
+    --from and --to are: beginning, end, an offset (1000), one of a partition (3:1000), a time (2026-11-20T08:00Z, UTC
+    unless it says otherwise) or @MILLISECONDS. --to is where to stop: the first offset that is not restored.
+
+    Partition, order, key, value, headers and timestamp are kept; offsets, producer ids, the codec and batches are not,
+    and a time that a broker set becomes a create time. The same command goes on where it was stopped. Exits with 1 if the
+    target holds or gets records of others, if reading or writing fails, and if --verify finds a difference.
+    """
+    from tidemark.restoring.request import Request
+
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
+    storage = storage_of(topics, topic, cluster)
+    request = Request(
+        cluster=storage.cluster,
+        topic=topic,
+        target=to_topic,
+        partitions=tuple(sorted(set(partition or ()))),
+        first=parse_bounds(first or (), "--from", BEGINNING),
+        last=parse_bounds(last or (), "--to", END),
+        committed=isolation is IsolationLevel.read_committed,
+        on_gap=on_gap.value,
+        transactional=transactional,
+        create=create,
+        append=append,
+        codec=compression.value,
+        config=_config(config or (), create=create),
+    )
+    if dry_run:
+        _estimate(request, storage, output)
+        return
+    found = _restored(request, storage, client_settings(bootstrap, client_config), verify=verify)
+    for warning in found.warnings:
+        typer.echo(f"note: {warning}", err=True)
+    text = "\n".join(found.lines())
+    typer.echo(json.dumps(found.answer(), ensure_ascii=False) if output is Output.json else text)
+
+
+def _restored(request: Request, storage: Storage, client: dict[str, Any], *, verify: bool) -> Report:
+    from kafka.errors import KafkaError
+
+    from tidemark.cli.progress import Progress
+    from tidemark.remote.tier import RemoteTier
+    from tidemark.restoring.running import Restore
+    from tidemark.restoring.target import Target
+    from tidemark.restoring.verifying import verified
+
+    ready = threading.Event()
+    try:
+        with (
+            Target(request.target, request.group, client) as target,
+            RemoteTier(storage, committed=request.committed, on_gap=request.on_gap, on_ready=ready.set) as tier,
+        ):
+            with Progress("records") as progress:
+                report = Restore(request, tier, target, ready, progress.set).run()
+            return verified(report, target) if verify else report
+    except KafkaError as error:
+        place = f"{request.target} at {client['bootstrap_servers']}"
+        raise RestoreError(f"{place}: {type(error).__name__}: {error}; run it again, and it goes on") from error
+
+
+def _estimate(request: Request, storage: Storage, output: Output) -> None:
+    from tidemark.remote.catalog import RemoteTopics
+    from tidemark.remote.spans import remote_partitions
+    from tidemark.restoring.estimate import estimate
+
+    found = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
+    total = sum(one.end - one.start for one in found)
+    size = sum(one.size for one in found)
+    if output is Output.json:
+        answer = {"bytes": size, "records_at_most": total, "partitions": [one.answer() for one in found]}
+        typer.echo(json.dumps(answer, ensure_ascii=False))
+        return
+    told = f"at most {total:,} records, about {size / 1e6:,.1f} MB of segments"
+    lines = [f"{request.cluster}/{request.topic} → {request.target}: {told}; nothing was written"]
+    typer.echo("\n".join([*lines, *(line for one in found for line in one.lines())]))
+
+
+def _config(pairs: list[str] | tuple[str, ...], *, create: bool) -> dict[str, str]:
+    if pairs and not create:
+        raise ConfigError("--config", [("", "is for a topic that --create makes")])
+    split = [one.partition("=") for one in pairs]
+    for name, equals, _ in split:
+        if not (name and equals):
+            raise ConfigError("--config", [("", f"{name!r} must be NAME=VALUE")])
+    return {name: value for name, _, value in split}

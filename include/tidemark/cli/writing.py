@@ -1,0 +1,151 @@
+"""How ``tidemark consume`` writes records.
+
+``json``: a line per record, with ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds; -1: none),
+``timestamp_type`` (``create`` or ``append``), ``leader_epoch`` (-1: unknown), ``headers``, ``key``, ``key_encoding``,
+``value`` and ``value_encoding``; ``headers`` is a list of objects with ``key``, ``value`` and ``encoding``. Bytes that
+are UTF-8 are text, and their encoding is ``utf-8``; others are ``base64``; null has a null encoding. Nothing is lost.
+
+``raw``: values alone, each followed by a delimiter, a null one as an empty one; or each after its length as 4 bytes,
+big end first, -1 for null: that loses nothing of the values.
+
+``arrow``: the columns of the tables (docs/reading.md), as an Arrow IPC file, or as an IPC stream on standard output.
+No Python object is made for a record.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import Any, BinaryIO, Final, Protocol
+
+import pyarrow as pa
+
+from tidemark.decode import SCHEMA, unrepresentable_timestamps
+from tidemark.errors import ConfigError
+
+_ESCAPES: Final = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+_LENGTH: Final = struct.Struct(">i")
+
+
+class Writer(Protocol):
+    """Writes record batches of a topic, each with the columns of :data:`tidemark.decode.SCHEMA`."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write all rows. Raises OSError, of which BrokenPipeError means that nobody reads any more."""
+        ...
+
+    def close(self) -> None:
+        """What belongs at the end; the output stays open."""
+        ...
+
+
+def writer_of(form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter: str, prefixed: bool) -> Writer:
+    """The writer of ``json``, ``raw`` or ``arrow``. Raises ConfigError for a delimiter that is none."""
+    if form == "arrow":
+        return ArrowWriter(sink, stream=stream)
+    if form == "raw":
+        return RawWriter(sink, None if prefixed else _unescaped(delimiter))
+    return JsonWriter(sink, topic)
+
+
+class JsonWriter:
+    """JSON lines."""
+
+    def __init__(self, sink: BinaryIO, topic: str) -> None:
+        self._sink = sink
+        self._topic = topic
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`Writer`."""
+        odd = dict(unrepresentable_timestamps(rows))
+        names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
+        columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
+        micros = rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
+        lines = []
+        for row, (partition, offset, kind, epoch, key, value, headers, micro) in enumerate(
+            zip(*columns, micros, strict=True)
+        ):
+            record: dict[str, Any] = {
+                "topic": self._topic,
+                "partition": partition,
+                "offset": offset,
+                "timestamp": odd[row] if micro is None else micro // 1000,
+                "timestamp_type": kind,
+                "leader_epoch": epoch,
+                "headers": [_header(one["key"], one["value"]) for one in headers],
+            }
+            record["key"], record["key_encoding"] = _text(key)
+            record["value"], record["value_encoding"] = _text(value)
+            lines.append(json.dumps(record, ensure_ascii=False))
+        self._sink.write("".join(f"{line}\n" for line in lines).encode())
+        self._sink.flush()
+
+    def close(self) -> None:
+        """See :class:`Writer`."""
+
+
+class RawWriter:
+    """Values; ``delimiter`` None: after their length."""
+
+    def __init__(self, sink: BinaryIO, delimiter: bytes | None) -> None:
+        self._sink = sink
+        self._delimiter = delimiter
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`Writer`."""
+        values = rows.column("kafka_value").to_pylist()
+        if self._delimiter is None:
+            parts = [_LENGTH.pack(-1) if one is None else _LENGTH.pack(len(one)) + one for one in values]
+            self._sink.write(b"".join(parts))
+        else:
+            self._sink.write(b"".join((one or b"") + self._delimiter for one in values))
+        self._sink.flush()
+
+    def close(self) -> None:
+        """See :class:`Writer`."""
+
+
+class ArrowWriter:
+    """An Arrow IPC file, which is whole once it is closed, or a stream."""
+
+    def __init__(self, sink: BinaryIO, *, stream: bool) -> None:
+        self._sink = sink
+        opened = pa.PythonFile(sink, "w")  # type: ignore[arg-type]  # the stubs know the class io.IOBase alone
+        self._writer = pa.ipc.new_stream(opened, SCHEMA) if stream else pa.ipc.new_file(opened, SCHEMA)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`Writer`."""
+        self._writer.write_batch(rows.replace_schema_metadata(None))
+        self._sink.flush()
+
+    def close(self) -> None:
+        """See :class:`Writer`."""
+        self._writer.close()
+
+
+def _text(value: bytes | None) -> tuple[str | None, str | None]:
+    """The value, and how it is written."""
+    if value is None:
+        return None, None
+    try:
+        return value.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode(), "base64"
+
+
+def _header(key: str, value: bytes | None) -> dict[str, str | None]:
+    text, encoding = _text(value)
+    return {"key": key, "value": text, "encoding": encoding}
+
+
+def _unescaped(delimiter: str) -> bytes:
+    found, at = "", 0
+    while at < len(delimiter):
+        pair = delimiter[at : at + 2]
+        if delimiter[at] == "\\" and pair not in _ESCAPES:
+            rule = f"{delimiter!r}: after a backslash only n, r, t, 0 and another one may stand"
+            raise ConfigError("--delimiter", [("", rule)])
+        found += _ESCAPES.get(pair, delimiter[at])
+        at += 2 if pair in _ESCAPES else 1
+    return found.encode()
