@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode import decode_batches, unrepresentable_timestamps
+from tidemark.decode.columns import octets
 from tidemark.planning.segments import Segment, live_until
 from tidemark.records import Lineage
 from tidemark.records.batch import CONTROL
@@ -116,7 +117,8 @@ def _first_in_window(window: Window, segment: Segment, timestamp: int, start: in
 
 def _milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
     column = rows.column("kafka_timestamp")
-    values = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)] // 1000
+    microseconds = octets(column.buffers()[1]).view(np.int64)
+    values: NDArray[np.int64] = microseconds[column.offset : column.offset + len(column)] // 1000
     for row, value in unrepresentable_timestamps(rows):
         values[row] = value
     return values
