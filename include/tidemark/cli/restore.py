@@ -78,8 +78,8 @@ def restore(
     unless it says otherwise) or @MILLISECONDS. --to is where to stop: the first offset that is not restored.
 
     Partition, order, key, value, headers and timestamp are kept; offsets, producer ids, the codec and batches are not,
-    and a time that a broker set becomes a create time. The same command goes on where it was stopped. Exits with 1 if the
-    target holds or gets records of others, if reading or writing fails, and if --verify finds a difference.
+    and a time that a broker set becomes a create time. The same command goes on where it was stopped. Exits with 1 if
+    the target holds or gets records of others, if reading or writing fails, and if --verify finds a difference.
     """
     from tidemark.restoring.request import Request
 

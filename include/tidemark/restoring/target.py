@@ -5,12 +5,13 @@ The only module that asks the target's cluster anything; what is written goes th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
-from kafka.errors import NoError, TopicAlreadyExistsError
+from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from tidemark.errors import ConfigError, RestoreError
@@ -19,6 +20,8 @@ from tidemark.restoring.records import NO_TIMESTAMP, Record
 
 _FOREVER: Final = "9223372036854775807"
 _READ_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 30.0
+_RETRY_SECONDS: Final = 0.2
 
 CREATED: Final[Mapping[str, str]] = {
     "message.timestamp.type": "CreateTime",
@@ -51,16 +54,16 @@ class Target:
 
     def partitions(self) -> int:
         """How many partitions the topic has; 0 if it does not exist."""
-        if self.topic not in self._admin.list_topics():
+        if self.topic not in _patiently(self._admin.list_topics):
             return 0  # asking for it by name might create it
-        [found] = self._admin.describe_topics([self.topic])
+        [found] = _patiently(self._admin.describe_topics, [self.topic])
         return len(found["partitions"])
 
     def create(self, partitions: int, config: Mapping[str, str]) -> None:
         """Make the topic, if there is none, with :data:`CREATED` and ``config``; the cluster's replication factor."""
         new = NewTopic(self.topic, partitions, -1, topic_configs={**CREATED, **config})
         try:
-            self._admin.create_topics([new], wait_for_metadata=True)
+            _patiently(self._admin.create_topics, [new], wait_for_metadata=True)
         except TopicAlreadyExistsError:
             return  # a run before this one made it and was killed; its partitions and settings are checked next
 
@@ -71,8 +74,8 @@ class Target:
             ConfigError: a record would lose its time, or go while it is counted.
         """
         resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
-        answer = self._admin.describe_configs([resource], config_filter="all")["topic"][self.topic]
-        found = {name: str(one["value"]) for name, one in answer.items()}
+        answer = _patiently(self._admin.describe_configs, [resource], config_filter="all")
+        found = {name: str(one["value"]) for name, one in answer["topic"][self.topic].items()}
         if found.get("message.timestamp.type") == "LogAppendTime":
             rule = (
                 "is LogAppendTime, which would replace the records' times; set it to CreateTime until all is restored"
@@ -98,14 +101,14 @@ class Target:
     def edges(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """(log start offset, high watermark) of each partition."""
         asked = [TopicPartition(self.topic, one) for one in partitions]
-        first = self._admin.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
-        last = self._admin.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
+        first = _patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.EARLIEST))
+        last = _patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.LATEST))
         return {one.partition: (first[one].offset, last[one].offset) for one in asked}
 
     def progress(self, partitions: Sequence[int]) -> dict[int, Progress]:
         """What is known of partitions for which a restore was begun. Raises FormatError for what is no progress."""
         asked = [TopicPartition(self.topic, one) for one in partitions]
-        found = self._admin.list_group_offsets({self.group: asked})[self.group]
+        found = _patiently(self._admin.list_group_offsets, {self.group: asked})[self.group]
         return {
             at.partition: Progress.of(one.offset, one.metadata, f"group {self.group}, partition {at.partition}")
             for at, one in found.items()
@@ -121,7 +124,7 @@ class Target:
 
     def save(self, progress: Mapping[int, Progress]) -> None:
         """Commit ``progress``, and only return when it is. Raises :class:`RestoreError` if the cluster refuses."""
-        answer = self._admin.alter_group_offsets(self.group, self.offsets(progress))
+        answer = _patiently(self._admin.alter_group_offsets, self.group, self.offsets(progress))
         refused = {at.partition: error for at, error in answer.items() if error is not NoError}
         if refused:
             told = ", ".join(f"{partition}: {error.__name__}" for partition, error in sorted(refused.items()))
@@ -164,6 +167,21 @@ class Target:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _patiently(ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What the cluster answers; asked again for a while as long as it says that it is not ready.
+
+    The admin client gives up at once, for example while the brokers make the topic of the groups' offsets.
+    """
+    until = time.monotonic() + _READY_SECONDS
+    while True:
+        try:
+            return ask(*args, **options)
+        except KafkaError as error:
+            if not error.retriable or time.monotonic() > until:
+                raise
+            time.sleep(_RETRY_SECONDS)
 
 
 def _record(found: Any) -> Record:
