@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
 
 from tests.consumer import history
 from tests.consumer.history import History, kept

@@ -20,6 +20,7 @@ from tidemark.restoring.records import NO_TIMESTAMP, Record
 
 _FOREVER: Final = "9223372036854775807"
 _READ_SECONDS: Final = 60.0
+_POLL_MS: Final = 200
 _READY_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 0.2
 
@@ -148,12 +149,15 @@ class Target:
         try:
             consumer.assign([at])
             consumer.seek(at, start)
+            moved = time.monotonic()
             while (position := consumer.position(at)) < end:
-                found = consumer.poll(timeout_ms=int(_READ_SECONDS * 1000)).get(at, [])
+                found = consumer.poll(timeout_ms=_POLL_MS).get(at, [])  # of markers and aborts it waits for its time
                 held = [Held(one.offset, _record(one)) for one in found if one.offset < end]
                 if held:
                     yield held
-                elif consumer.position(at) == position:
+                if consumer.position(at) > position:
+                    moved = time.monotonic()
+                elif time.monotonic() > moved + _READ_SECONDS:
                     raise RestoreError(f"{at.topic}-{partition}: nothing was read at offset {position} for a minute")
         finally:
             consumer.close()
