@@ -10,7 +10,7 @@ A column at a time: no function of ours is called per record, unless there is a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -137,7 +137,7 @@ def _sliced(column: pa.Array[Any], offsets: NDArray[np.int32]) -> list[bytes | N
         return [b""] * len(column)
     data = octets(column.buffers()[2])[first:last].tobytes()
     bounds = (offsets - first).tolist()
-    return [data[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(bounds)]
 
 
 def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
@@ -155,7 +155,7 @@ def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
     ends = _offsets(key_column).astype(np.int64) + _offsets(value_column)
     sizes = np.where(np.diff(bounds) == 0, -1, np.diff(ends[bounds]))
     places = bounds.tolist()
-    return [pairs[start:end] for start, end in zip(places, places[1:], strict=False)], sizes.tolist()
+    return [pairs[start:end] for start, end in pairwise(places)], sizes.tolist()
 
 
 def _deserialized(

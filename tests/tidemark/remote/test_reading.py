@@ -90,7 +90,7 @@ def test_seeks_go_anywhere(remote_store: RemoteStore, rng: random.Random, ranges
         for _ in range(40):
             offset = rng.randrange(log.end)
             reader.tier.read(TP, offset)
-            found: list[object] = []
+            found: list[Expected] = []
             for _ in range(rng.randrange(6)):
                 block = reader.next(max_rows=rng.randint(1, 9))
                 if block is None:
