@@ -28,10 +28,11 @@ _APPEND_TIME: Final = 1
 
 
 class Deserializer(Protocol):
-    """As ``kafka.serializer.Deserializer``."""
+    """As ``kafka.serializer.Deserializer``: called with topic, headers and data, or, as once was, with topic and data."""
 
-    def deserialize(self, topic: str, headers: Headers, data: bytes | None) -> Any:
-        """``data`` as whatever the application works with."""
+    @property
+    def deserialize(self) -> Callable[..., Any]:
+        """What makes of bytes, or None, whatever the application works with."""
         ...
 
 
@@ -180,7 +181,7 @@ def _deserialized(
     return found_keys, found_values
 
 
-def _deserialize(deserializer: Any, topic: str, headers: Headers, data: bytes | None) -> Any:
+def _deserialize(deserializer: Deserializer, topic: str, headers: Headers, data: bytes | None) -> Any:
     """As kafka-python: a deserializer of its older releases takes no headers."""
     try:
         return deserializer.deserialize(topic, headers, data)
