@@ -14,7 +14,7 @@ from typing import Final
 
 from tidemark.manifest import OpenTransaction
 from tidemark.planning.objects import aborts_of
-from tidemark.planning.segments import Piece, Segment, live_until
+from tidemark.planning.segments import Piece, Segment, agrees, live_until
 from tidemark.records import AbortedTransaction, Lineage
 from tidemark.store import Store
 
@@ -94,7 +94,7 @@ class Aborts:
                 self._lists[name] = known
                 if len(self._lists) > _KEPT // 64:
                     self._lists.popitem(last=False)
-        return [one for one in known if live_until(segment, lineage, one.last_offset) > one.last_offset]
+        return [one for one in known if agrees(segment, lineage, one.last_offset)]
 
 
 def is_whole(segment: Segment, lineage: Lineage, offset: int) -> bool:
