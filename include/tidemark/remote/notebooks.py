@@ -19,16 +19,17 @@ import threading
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound, OutOfRange
 from tidemark.layout import TopicPartition
 from tidemark.remote.answers import RemotePartition
 from tidemark.remote.prefetch import OnGap
+from tidemark.remote.records import milliseconds
 from tidemark.remote.storage import Storage
 from tidemark.remote.tier import RemoteTier
 
@@ -163,7 +164,7 @@ class _Reader:
         self._ready = threading.Event()
         self.tier = RemoteTier(opened, committed=self.committed, on_gap=on_gap, on_ready=self._ready.set)
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -216,9 +217,19 @@ class _Reader:
             at = block.next_offset
             rows = block.before(wanted.end).rows
             if wanted.since is not None:
-                rows = rows.filter(pc.greater_equal(rows["kafka_timestamp"].cast(pa.int64()), wanted.since * 1000))
+                rows = _since(rows, wanted.since)
             if len(rows):
                 yield rows.replace_schema_metadata(None)
+
+
+def _since(rows: pa.RecordBatch, timestamp: int) -> pa.RecordBatch:
+    """The rows that are not older."""
+    wanted = milliseconds(rows) >= timestamp
+    if wanted.all():
+        return rows
+    bits = pa.py_buffer(np.packbits(wanted, bitorder="little").data)
+    mask: Any = pa.Array.from_buffers(pa.bool_(), len(rows), [None, bits])  # filter() of an ndarray imports pandas
+    return rows.filter(mask)
 
 
 def _milliseconds(moment: Moment) -> int:

@@ -28,7 +28,7 @@ _APPEND_TIME: Final = 1
 
 
 class Deserializer(Protocol):
-    """As ``kafka.serializer.Deserializer``: called with topic, headers and data, or, as once was, with topic and data."""
+    """As ``kafka.serializer.Deserializer``: called with topic, headers and data, or as once with topic and data."""
 
     @property
     def deserialize(self) -> Callable[..., Any]:
@@ -91,20 +91,22 @@ def _fixed(column: pa.Array[Any], dtype: type[np.generic]) -> NDArray[Any]:
     return octets(column.buffers()[1]).view(dtype)[column.offset : column.offset + len(column)]
 
 
+def milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """The timestamps of decoded rows since 1970, exact, -1 where there is none."""
+    column = rows.column("kafka_timestamp")
+    numbers: NDArray[np.int64] = _fixed(column, np.int64)
+    if column.null_count:  # milliseconds, that have no microseconds
+        return np.where(_valid(column), numbers // 1000, numbers)
+    return numbers // 1000
+
+
 def _times(rows: pa.RecordBatch) -> tuple[Iterable[int | None], Iterable[int | None]]:
     """Milliseconds, and 0 or 1 for who set them; None and None in v0, which knows no time."""
     if (rows.schema.metadata or {}).get(MAGIC) == b"0":
         return repeat(None), repeat(None)
-    column = rows.column("kafka_timestamp")
-    numbers = _fixed(column, np.int64)
-    if column.null_count:  # milliseconds, that have no microseconds
-        valid = _valid(column)
-        milliseconds = np.where(valid, numbers // 1000, numbers)
-    else:
-        milliseconds = numbers // 1000
     kinds = rows.column("kafka_timestamp_type")
     kind = _APPEND_TIME if kinds[0].as_py() == "append" else _CREATE_TIME  # the decoder never mixes them in one piece
-    return milliseconds.tolist(), repeat(kind)
+    return milliseconds(rows).tolist(), repeat(kind)
 
 
 def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:

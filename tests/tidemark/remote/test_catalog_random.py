@@ -97,7 +97,8 @@ def known(model: Model, start: int, end: int, *, committed: bool) -> list[object
         (one.producer, one.first, one.last)
         for stored in model.stored.values()
         for one in stored.log.transactions()
-        if one.aborted and stored.base <= one.last < stored.end
+        if one.aborted
+        and stored.base <= one.last < stored.end
         and stored.lineage.epoch_at(one.last) == model.newest.epoch_at(one.last)
     }
     batches = {row.offset: one for one in model.log.batches for row in one.rows}
@@ -114,7 +115,8 @@ def check_stable(part: RemotePartition, model: Model, stable: int) -> None:
     ends = [
         one.readable
         for one in model.stored.values()
-        if one.readable >= model.end > one.base and all(one.speaks(at, model.newest) for at in range(model.end - 1, one.readable))
+        if one.readable >= model.end > one.base
+        and all(one.speaks(at, model.newest) for at in range(model.end - 1, one.readable))
     ]
     limits = {min([model.end, *(one.first for one in model.log.open_at(end))]) for end in ends}
     assert model.start <= stable <= model.end
