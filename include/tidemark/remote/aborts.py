@@ -45,7 +45,7 @@ class Aborts:
         self._verdicts: OrderedDict[tuple[int, int], tuple[AbortedTransaction, ...]] = OrderedDict()
 
     def forget(self) -> None:
-        """The log left its branch: markers may say otherwise now."""
+        """The log left its branch, or a hole was filled: markers may say otherwise now."""
         with self._lock:
             self._verdicts.clear()
 

@@ -110,7 +110,7 @@ class TidemarkPartition:
         if not left and left_branch(before, known, end):
             left = True
             self._segments.list(0)
-        if left:
+        if again or left:
             self._aborts.forget()
         return View(
             watermark=watermark,
