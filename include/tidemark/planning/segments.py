@@ -97,7 +97,7 @@ def whole_lineage(newest: Lineage, older: Lineage, segments: Iterable[Segment]) 
 
 
 def agrees(segment: Segment, lineage: Lineage, offset: int) -> bool:
-    """Whether the log that ``segment`` was taken from has the ``offset`` of ``lineage``, be it readable there or not."""
+    """Whether the log that ``segment`` was taken from has ``offset`` of ``lineage``, be it readable there or not."""
     own, newest = segment.lineage.epoch_at(offset), lineage.epoch_at(offset)
     return own is None or newest is None or own == newest
 

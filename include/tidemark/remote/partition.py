@@ -20,7 +20,7 @@ from tidemark.planning.objects import acknowledged, fetched_marks, first_left, m
 from tidemark.planning.segments import Piece, Segment
 from tidemark.planning.transactions import decided_end
 from tidemark.records import Lineage
-from tidemark.remote.aborts import Aborts, is_whole
+from tidemark.remote.aborts import Aborts, Step, is_whole
 from tidemark.remote.answers import OffsetForTime, Stretch
 from tidemark.remote.seeking import Indexes
 from tidemark.remote.segments import StoredSegments
@@ -110,7 +110,7 @@ class TidemarkPartition:
         if not left and left_branch(before, known, end):
             left = True
             self._segments.list(0)
-        if left:
+        if again or left:
             self._aborts.forget()
         return View(
             watermark=watermark,
@@ -235,8 +235,13 @@ class TidemarkPartition:
         }
         return Gap.model_validate(fields)
 
-    def _following(self, view: View, offset: int) -> Piece | None:
+    def _following(self, view: View, offset: int) -> Step:
         """The first piece at or after ``offset``, beyond whatever is missing."""
+        piece = self._next(view, offset)
+        end = piece.start if piece else view.end
+        return Step(piece, self._segments.within(offset, end) if end > offset else ())
+
+    def _next(self, view: View, offset: int) -> Piece | None:
         at = max(offset, view.start)
         while at < view.end:
             missing = view.missing.contiguous_from(at)

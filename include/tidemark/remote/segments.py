@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 from tidemark.layout import PartitionKeys
@@ -102,6 +103,11 @@ class StoredSegments:
             if segment and end > base and live_until(segment, lineage, end - 1) >= end:
                 return end
         return 0
+
+    def within(self, start: int, end: int) -> list[Segment]:
+        """The segments that start in ``[start, end)``."""
+        bases = list(takewhile(lambda base: base < end, self._table.above(start - 1)))
+        return [one for one in in_parallel(self.segment, bases) if one is not None]
 
     def next_piece(self, offset: int, end: int, lineage: Lineage) -> Piece | None:
         """The first piece that starts above ``offset`` and below ``end``."""

@@ -99,6 +99,10 @@ class Log:
         found += [Transaction(producer, start, 1 << 62, False) for producer, start in first.items()]
         return sorted(found, key=lambda one: one.first)
 
+    def aborts(self) -> list[Transaction]:
+        """The aborted transactions, by marker."""
+        return sorted((one for one in self.transactions() if one.aborted), key=lambda one: one.last)
+
     def open_at(self, offset: int) -> list[Transaction]:
         """The transactions without a marker below ``offset``."""
         return [one for one in self.transactions() if one.first < offset <= one.last]
@@ -182,7 +186,7 @@ class Model:
             compacted=self.compacted,
             state="corrupt" if damage else "whole",
             damage=damage,
-            aborted=[(one.producer, one.first, one.last) for one in log.transactions() if _in(one, base, end)],
+            aborted=[(one.producer, one.first, one.last) for one in log.aborts() if base <= one.last < end],
         )
         readable = damage.offset if damage else end
         kept = tuple(one for one in batches if not (self.compacted and one.base in self.removed))
@@ -264,7 +268,3 @@ def compact(log: Log, rng: random.Random) -> set[int]:
 def renamed(log: Log, name: str) -> Log:
     """The same log under another name."""
     return replace(log, name=name)
-
-
-def _in(one: Transaction, base: int, end: int) -> bool:
-    return one.aborted and base <= one.last < end
