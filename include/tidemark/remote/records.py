@@ -1,8 +1,8 @@
 """Rows as the records that a Kafka client hands out: the fast path from Arrow's buffers to Python's objects.
 
 Promises: field by field what kafka-python makes of the same batches (``PartitionRecords._unpack_records``), but for the
-checksum of a v0 or v1 message, which is None here as it is in v2: KIP-32 deprecated it. Milliseconds are exact, also where
-microseconds have no room for them.
+checksum of a v0 or v1 message, which is None here as it is in v2: KIP-32 deprecated it. Milliseconds are exact, also
+where microseconds have no room for them.
 
 A column at a time: no function of ours is called per record, unless there is a deserializer.
 """
@@ -10,14 +10,14 @@ A column at a time: no function of ours is called per record, unless there is a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import octets, representable
+from tidemark.decode.columns import octets
 from tidemark.remote.blocks import MAGIC
 
 Record = TypeVar("Record")
@@ -28,10 +28,11 @@ _APPEND_TIME: Final = 1
 
 
 class Deserializer(Protocol):
-    """As ``kafka.serializer.Deserializer``."""
+    """As ``kafka.serializer.Deserializer``: called with topic, headers and data, or as once with topic and data."""
 
-    def deserialize(self, topic: str, headers: Headers, data: bytes | None) -> Any:
-        """``data`` as whatever the application works with."""
+    @property
+    def deserialize(self) -> Callable[..., Any]:
+        """What makes of bytes, or None, whatever the application works with."""
         ...
 
 
@@ -90,20 +91,22 @@ def _fixed(column: pa.Array[Any], dtype: type[np.generic]) -> NDArray[Any]:
     return octets(column.buffers()[1]).view(dtype)[column.offset : column.offset + len(column)]
 
 
+def milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """The timestamps of decoded rows since 1970, exact, -1 where there is none."""
+    column = rows.column("kafka_timestamp")
+    numbers: NDArray[np.int64] = _fixed(column, np.int64)
+    if column.null_count:  # milliseconds, that have no microseconds
+        return np.where(_valid(column), numbers // 1000, numbers)
+    return numbers // 1000
+
+
 def _times(rows: pa.RecordBatch) -> tuple[Iterable[int | None], Iterable[int | None]]:
     """Milliseconds, and 0 or 1 for who set them; None and None in v0, which knows no time."""
     if (rows.schema.metadata or {}).get(MAGIC) == b"0":
         return repeat(None), repeat(None)
-    column = rows.column("kafka_timestamp")
-    numbers = _fixed(column, np.int64)
-    if column.null_count:  # milliseconds, that have no microseconds
-        valid = _valid(column)
-        milliseconds = np.where(valid, numbers // 1000, numbers)
-    else:
-        milliseconds = numbers // 1000
     kinds = rows.column("kafka_timestamp_type")
     kind = _APPEND_TIME if kinds[0].as_py() == "append" else _CREATE_TIME  # the decoder never mixes them in one piece
-    return milliseconds.tolist(), repeat(kind)
+    return milliseconds(rows).tolist(), repeat(kind)
 
 
 def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
@@ -131,13 +134,13 @@ def _octet_column(column: pa.Array[Any]) -> tuple[list[bytes | None], list[int]]
 
 
 def _sliced(column: pa.Array[Any], offsets: NDArray[np.int32]) -> list[bytes | None]:
-    """The values, with nothing for nulls. One copy of all bytes first: to slice bytes takes half of what a view takes."""
+    """The values, empty for nulls. One copy of all bytes first: to slice bytes takes half of what views take."""
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
         return [b""] * len(column)
     data = octets(column.buffers()[2])[first:last].tobytes()
     bounds = (offsets - first).tolist()
-    return [data[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(bounds)]
 
 
 def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
@@ -155,7 +158,7 @@ def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
     ends = _offsets(key_column).astype(np.int64) + _offsets(value_column)
     sizes = np.where(np.diff(bounds) == 0, -1, np.diff(ends[bounds]))
     places = bounds.tolist()
-    return [pairs[start:end] for start, end in zip(places, places[1:], strict=False)], sizes.tolist()
+    return [pairs[start:end] for start, end in pairwise(places)], sizes.tolist()
 
 
 def _deserialized(
@@ -180,7 +183,7 @@ def _deserialized(
     return found_keys, found_values
 
 
-def _deserialize(deserializer: Any, topic: str, headers: Headers, data: bytes | None) -> Any:
+def _deserialize(deserializer: Deserializer, topic: str, headers: Headers, data: bytes | None) -> Any:
     """As kafka-python: a deserializer of its older releases takes no headers."""
     try:
         return deserializer.deserialize(topic, headers, data)
