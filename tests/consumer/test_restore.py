@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.consumer import history
 from tests.consumer.history import History, kept
+from tests.consumer.raw_history import raw_history
 from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
+from tests.tidemark.records.build import T0, Record
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +56,72 @@ def test_what_is_restored_equals_the_original(
     assert told == [(len(rows), True) for rows in expected]
     assert all(one["offsets_without_record"] > 0 for one in report["partitions"])
     assert report["sent"] == sum(map(len, expected))
+
+
+def test_holes_of_compaction_are_closed(
+    kafka: KafkaCluster, tmp_path: Path, rng: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A compacted source: what is left of it follows one another in the target."""
+    found = history.make_compacted(kafka, tmp_path, rng)
+    target = unique("restored")
+    code, report, errors = restore(capsys, found, target, "--create", "--verify")
+    assert code == 0, errors
+    assert kept(kafka, target, 1) == found.records()
+    [only] = report["partitions"]
+    assert only["offsets_without_record"] > 100
+    assert only["target"] == {"from": 0, "to": only["records"]}
+
+
+def test_a_compacted_target_is_restored_with_transactions(
+    kafka: KafkaCluster, tmp_path: Path, rng: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = raw_history(tmp_path, rng, partitions=1, rounds=0)
+    made.add(0, [Record(0, T0 + i, b"%d" % (i % 3), b"%d" % i) for i in range(9)])
+    made.raw.publish()
+    options = ("--config", "cleanup.policy=compact", "--transactional")
+    code, _, errors = call(capsys, "restore", *made.command(kafka, target := unique("restored"), *options))
+    assert (code, "only the last record of each key stays" in errors) == (0, True), errors
+    assert {one[0]: one[1] for one in kept(kafka, target, 1)[0]} == {b"0": b"6", b"1": b"7", b"2": b"8"}
+
+
+def test_undecided_and_aborted_records_are_restored_if_one_says_so(
+    made: History, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, errors = restore(capsys, made, target, "--create", "--isolation", "read_uncommitted", "--partition", "1")
+    assert code == 0, errors
+    assert kept(made.cluster, target, 2)[1] == made.records(committed=False)[1]
+    assert made.records(committed=False)[1] != made.records()[1]
+
+
+def test_a_range_of_times_is_restored(
+    kafka: KafkaCluster, tmp_path: Path, rng: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = raw_history(tmp_path, rng, partitions=1, rounds=0)
+    for second in range(10):
+        made.add(0, [Record(0, T0 + 1000 * second, b"k", b"%d" % second)])
+    made.raw.publish()
+    iso = datetime.fromtimestamp((T0 + 2000) / 1000, UTC).isoformat()
+    options = ("--from", iso, "--to", f"@{T0 + 6001}", "--verify")
+    code, _, errors = call(capsys, "restore", *made.command(kafka, target := unique("restored"), *options))
+    assert code == 0, errors
+    assert kept(kafka, target, 1) == [made.expected[0][2:7]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", [(), ("--transactional",)], ids=["plain", "transactional"])
+@pytest.mark.parametrize("direction", ["to 3.9.2", "from 3.9.2"])
+def test_between_brokers(
+    direction: str,
+    mode: tuple[str, ...],
+    kafka: KafkaCluster,
+    kafka39: KafkaCluster,
+    tmp_path: Path,
+    rng: random.Random,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, other = (kafka, kafka39) if direction == "to 3.9.2" else (kafka39, kafka)
+    made = history.make(source, tmp_path, rng, partitions=5, records=800)
+    target = unique("restored")
+    code, _, errors = restore(capsys, made, target, "--create", "--verify", *mode, at=other)
+    assert code == 0, errors
+    assert kept(other, target, made.partitions) == made.records()
