@@ -66,8 +66,9 @@ def scan_headers(
     expected: int | None = None,
     allow_partial_tail: bool = False,
     max_batch_bytes: int = MAX_BATCH_BYTES,
+    verify: bool = True,
 ) -> Headers:
-    """The headers of all batches in ``data``, each batch's checksum verified.
+    """The headers of all batches in ``data``, each batch's checksum verified, unless ``verify`` is false.
 
     ``data`` is a segment based at ``base_offset``, or the part of it from byte ``position``, which must be the start
     of a batch; then ``expected`` is the lowest offset that may come next, if known. Raises :class:`SegmentError` for
@@ -81,7 +82,8 @@ def scan_headers(
     while at < len(buffer) and rule is Rule.NONE:
         rows = np.empty(_ROWS_PER_CALL, HEADER_DTYPE)
         count, at, after, code, value = _scan(buffer, at, position, base_offset, next_offset, max_batch_bytes, rows)
-        _verify_checksums(buffer, rows[:count], name, position, next_offset)
+        if verify:
+            _verify_checksums(buffer, rows[:count], name, position, next_offset)
         next_offset = after
         parts.append(rows[:count])
         rule = Rule(code)

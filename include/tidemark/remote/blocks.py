@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode import SCHEMA, Headers, Limits, aborted_mask, decode_batches, scan_headers
+from tidemark.decode.columns import octets
 from tidemark.errors import SegmentError
 from tidemark.planning.segments import Segment
 from tidemark.records import AbortedTransaction
@@ -53,12 +54,12 @@ class Block(NamedTuple):
         epoch = int(first.column("kafka_leader_epoch")[count - 1].as_py())
         return Block(first, self.start, offset, epoch), self._replace(rows=self.rows.slice(count), start=offset)
 
-
-class Part(NamedTuple):
-    """Where a piece of a segment begins: at byte ``position``, and ``expected`` is the lowest offset that may follow."""
-
-    position: int
-    expected: int
+    def since(self, offset: int) -> Block:
+        """What is left for a reader at ``offset``, which lies in the block."""
+        offsets = octets(self.rows.column("kafka_offset").buffers()[1]).view(np.int64)
+        first = self.rows.column("kafka_offset").offset
+        at = int(np.searchsorted(offsets[first : first + len(self.rows)], offset))
+        return self._replace(rows=self.rows.slice(at), start=offset)
 
 
 class Decoder:
@@ -169,7 +170,9 @@ class Decoder:
         if len(self._lineage):
             index = np.searchsorted(self._lineage[:, 1], starts, "right") - 1
             other = (index >= 0) & modern & (self._lineage[index, 0] != headers["leader_epoch"])
-            self._refuse(headers, other, "its leader epoch is not the one that the segment's lineage has for its offset")
+            self._refuse(
+                headers, other, "its leader epoch is not the one that the segment's lineage has for its offset"
+            )
 
     def _refuse(self, headers: Headers, broken: NDArray[np.bool_], rule: str) -> None:
         if broken.any():
