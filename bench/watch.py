@@ -22,7 +22,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.layout import ControlKeys
 from tidemark.ledger import Ledger
-from tidemark.planning.raw import in_parallel
+from tidemark.planning.objects import in_parallel
 from tidemark.store import Store, open_store
 from tidemark.store.local import LocalStore
 from tidemark.store.s3 import S3Store

@@ -13,7 +13,8 @@ from pydantic import AwareDatetime
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.manifest import SegmentManifest
-from tidemark.planning.raw import RawTopic, in_parallel
+from tidemark.planning.objects import in_parallel
+from tidemark.planning.raw import RawTopic
 from tidemark.records import Lineage
 from tidemark.standing import Standing
 from tidemark.store import Store, open_store

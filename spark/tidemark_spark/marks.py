@@ -14,7 +14,7 @@ from typing import Final
 
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.ledger import DateState, Ledger
-from tidemark.planning.raw import in_parallel
+from tidemark.planning.objects import in_parallel
 from tidemark.stored import utc_now
 from tidemark.table import Lake, committed_ledger
 

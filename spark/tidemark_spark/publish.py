@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError, TableTampered
 from tidemark.ledger import DateState, Ledger, PartitionState
-from tidemark.planning.raw import in_parallel
+from tidemark.planning.objects import in_parallel
 from tidemark.runs import RUN_LIMIT, RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now

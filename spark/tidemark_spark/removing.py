@@ -18,7 +18,8 @@ from tidemark.layout import PartitionKeys
 from tidemark.ledger import PartitionState
 from tidemark.manifest import SegmentManifest
 from tidemark.planning import read_plan
-from tidemark.planning.raw import RawPartition, RawTopic, in_parallel
+from tidemark.planning.objects import in_parallel
+from tidemark.planning.raw import RawPartition, RawTopic
 from tidemark.planning.retain import Classed, Keeping
 from tidemark.planning.sweep import MARGIN
 from tidemark.retention import PartitionGoes, RetentionReport, reviewed

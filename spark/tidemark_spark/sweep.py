@@ -14,7 +14,7 @@ from tidemark.evidence import evidence_key, evidence_that_counts
 from tidemark.ledger import Ledger
 from tidemark.planning import read_plan, write_plan
 from tidemark.planning.following import following
-from tidemark.planning.raw import in_parallel
+from tidemark.planning.objects import in_parallel
 from tidemark.planning.sweep import GOES, Knowledge, Why, all_landed, judge, to_fold
 from tidemark.runs import RunPlan
 from tidemark.store.base import ObjectInfo

@@ -1,6 +1,6 @@
 """What a run has to do, worked out from the raw objects, the topic's settings and the committed ledger.
 
-* ``raw`` reads what the store holds of a partition
+* ``raw`` reads what the store holds of a topic, ``objects`` each kind of object of a partition
 * ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
 * ``dates`` says which dates close, and is pure as well
 * ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows

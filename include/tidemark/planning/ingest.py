@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 from tidemark.ledger import Ledger
 from tidemark.planning.dates import closing, may_close
 from tidemark.planning.following import following
+from tidemark.planning.objects import in_parallel
 from tidemark.planning.partition import Decision, Known, changes_anything, decide, left_at
 from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of, within
-from tidemark.planning.raw import RawPartition, RawTopic, in_parallel
+from tidemark.planning.raw import RawPartition, RawTopic
 from tidemark.planning.truncation import rewind
 from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan, RunPlan, Task, merged

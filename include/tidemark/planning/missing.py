@@ -10,7 +10,8 @@ from collections.abc import Collection
 
 from tidemark.errors import NotFound
 from tidemark.ledger import Ledger
-from tidemark.planning.raw import RawTopic, in_parallel
+from tidemark.planning.objects import in_parallel
+from tidemark.planning.raw import RawTopic
 from tidemark.standing import Standing
 from tidemark.table import Lake
 

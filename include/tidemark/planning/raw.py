@@ -1,57 +1,42 @@
 """What the raw store holds of one topic: its incarnations, watermarks, manifests, aborts and index cuts.
 
-Relies on the agent's order of writing: a segment's manifest comes after its other objects, the watermark after the
-manifests it speaks of. So the watermark is read first, and everything below it is there.
+Reads by :mod:`tidemark.planning.objects`, the watermark first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from tidemark import tombstones
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError, FormatError, NotFound
-from tidemark.gaps import Acknowledgement
+from tidemark.errors import ConfigError
 from tidemark.incarnations import TopicIncarnations
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
 from tidemark.ledger import Ledger, PartitionState
-from tidemark.manifest import SegmentManifest
+from tidemark.planning import objects
+from tidemark.planning.objects import LOOK_BACK, Marks, in_parallel
 from tidemark.planning.ranges import TARGET_BYTES, Cut
-from tidemark.planning.segments import Segment, live_until, segment_of
+from tidemark.planning.segments import Segment, live_until
 from tidemark.records import (
     AbortedTransaction,
     Lineage,
     confirms_cut,
     cut_points,
     parse_offset_index,
-    parse_txn_index,
 )
 from tidemark.records.batch import HEADER_SIZE, read_header
 from tidemark.store import Store, open_store
 from tidemark.table import Lake
-from tidemark.watermark import Watermark, parse
+from tidemark.watermark import Watermark
 from tidemark.watermark_index import IndexEntry, WatermarkIndex
 
-# How far below an offset to look for the segment that holds it; a segment spans less than 2^31 offsets.
-_LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, 1 << 31)
-_THREADS: Final = 8
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """``function`` of each item, in order; requests to the store wait, so a few at a time."""
-    if len(items) < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(_THREADS, len(items))) as pool:
-        return list(pool.map(function, items))
+_AT_ONCE = 32
+"""Manifests that are read before the limit of bytes is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +81,7 @@ class RawTopic:
 
     def incarnations(self) -> TopicIncarnations:
         """The topic's lives; none if no agent has seen it."""
-        key = self._control.incarnations(self._topic.topic)
-        try:
-            return TopicIncarnations.from_bytes(self._store(self._default.store).get(key).body, key)
-        except NotFound:
-            return TopicIncarnations(topic=self._topic.topic)
+        return objects.incarnations(self._store(self._default.store), self._control, self._topic.topic)
 
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
@@ -136,29 +117,14 @@ class RawTopic:
         marks = self.marks(part)
         return marks[1] if marks else None
 
-    def marks(self, part: RawPartition) -> tuple[int, Watermark] | None:
+    def marks(self, part: RawPartition) -> Marks | None:
         """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
-        key = part.keys.watermark
-        try:
-            line_1, found = parse(self._store(part.keys.endpoint.store).get(key).body, key)
-        except NotFound:
-            return None
-        if found is None:
-            raise FormatError(key, "has no second line: Pinterest's uploader wrote it; say writer 'pinterest'")
-        if found.topic_id != part.topic_id:
-            raise FormatError(key, f"topic id is {found.topic_id}, and that of this incarnation {part.topic_id}")
-        return line_1, found
+        found = objects.fetched_marks(self._store(part.keys.endpoint.store), part.keys)
+        return objects.marks_of(found.body, part.keys, part.topic_id) if found else None
 
     def first(self, part: RawPartition, start: int) -> int:
         """Where raw begins: at ``start``, unless retention has removed what lies there."""
-        gone = tombstones.removed(self._store(part.keys.endpoint.store), part.keys)
-        end = gone.contiguous_from(start)
-        if end == start:
-            return start
-        buried = next(one for one in gone if one.end == end)
-        left = next(self._manifest_keys(part, buried.start, end), None)
-        at = part.keys.base_offset(left) if left else None
-        return max(start, at[0]) if at else end
+        return objects.first_left(self._store(part.keys.endpoint.store), part.keys, start)
 
     def removal(self, part: RawPartition, offset: int) -> str | None:
         """The key of the tombstone by which retention removed ``offset``."""
@@ -171,7 +137,7 @@ class RawTopic:
         A listing goes forward only, so the segment that holds ``start`` is sought from further and further below.
         """
         window = Window([], complete=True)
-        for distance in _LOOK_BACK:
+        for distance in LOOK_BACK:
             first = max(0, start - distance)
             window = self._window(part, first, start, end, limit_bytes)
             if first == 0 or any(live_until(one, lineage, start) > start for one in window.segments):
@@ -200,7 +166,7 @@ class RawTopic:
     def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
         """All that the ``.txnindex`` objects of ``segments`` list, where the marker lies on ``lineage``."""
         listing = [one for one in segments if one.has_aborts]
-        bodies = in_parallel(self._txn_index, listing)
+        bodies = in_parallel(lambda one: objects.aborts_of(self._store(one.store), one), listing)
         return [
             one
             for segment, body in zip(listing, bodies, strict=True)
@@ -210,47 +176,21 @@ class RawTopic:
 
     def acknowledged(self, part: RawPartition) -> Intervals:
         """The offsets that a person has given up."""
-        store = self._store(self._default.store)
-        keys = [one.key for one in store.list(self._control.acknowledgements(part.keys.place, part.keys.partition))]
-        said = [Acknowledgement.from_bytes(store.get(key).body, key) for key in keys]
-        return Intervals((one.start, one.end) for one in said)
-
-    def _txn_index(self, segment: Segment) -> list[AbortedTransaction]:
-        key = segment.sibling("txnindex")
-        return list(parse_txn_index(self._store(segment.store).get(key).body, key))
+        return objects.acknowledged(self._store(self._default.store), self._control, part.keys)
 
     def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> Window:
-        keys = self._manifest_keys(part, first, end)
+        store = self._store(part.keys.endpoint.store)
+        listed = objects.manifests(store, part.keys, first, end)
         segments: list[Segment] = []
         size = 0
-        while batch := list(islice(keys, _THREADS * 4)):
-            found = in_parallel(lambda key: self._segment(part, key), batch)
-            fresh = [one for one in found if one is not None and one.end > start]
+        while batch := list(islice(listed, _AT_ONCE)):
+            found = in_parallel(lambda one: objects.read_segment(store, one.info.key), batch)
+            fresh = [one[0] for one in found if one is not None and one[0].end > start]
             segments += fresh
             size += sum(one.size for one in fresh)
             if size >= limit_bytes:
-                return Window(segments, complete=next(keys, None) is None)
+                return Window(segments, complete=next(listed, None) is None)
         return Window(segments, complete=True)
-
-    def _manifest_keys(self, part: RawPartition, first: int, end: int) -> Iterator[str]:
-        # The keys of base offset `first` sort after its bare digits.
-        after = part.keys.segment(first, "").rstrip(".")
-        for found in self._store(part.keys.endpoint.store).list(part.keys.folder, start_after=after):
-            parsed = part.keys.base_offset(found.key)
-            if parsed is None:
-                continue
-            if parsed[0] >= end:
-                return
-            if parsed[1] == "manifest.json":
-                yield found.key
-
-    def _segment(self, part: RawPartition, key: str) -> Segment | None:
-        store = part.keys.endpoint.store
-        try:
-            body = self._store(store).get(key).body
-        except NotFound:
-            return None  # removed since it was listed: no segment, as if it had not been listed
-        return segment_of(SegmentManifest.from_bytes(body, key), key, store)
 
     def _indexes(self, place: Endpoint) -> list[WatermarkIndex]:
         store = self._store(place.store)

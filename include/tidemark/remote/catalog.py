@@ -1,100 +1,19 @@
-"""What the remote tier has of a partition, and where each offset is to be read."""
+"""The topics of a cluster's remote tier, and their partitions by incarnation."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple, Protocol
 
-from tidemark.gaps import Gap
-from tidemark.planning.segments import Segment
-from tidemark.records import AbortedTransaction
+from tidemark.incarnations import Incarnation
+from tidemark.layout import ControlKeys, PartitionKeys
+from tidemark.planning.objects import incarnations
+from tidemark.remote.answers import OffsetForTime, RemotePartition, Stretch
+from tidemark.remote.observing import Observations
+from tidemark.remote.partition import Place, TidemarkPartition
+from tidemark.remote.seeking import Indexes
 from tidemark.remote.storage import Storage
 
-
-class Stretch(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, to be read from one stored segment.
-
-    Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
-    ``If-Match: segment.etag``, from byte ``position`` (a batch starts there, at or below ``start``) to at most
-    ``segment.size``. ``aborted`` are the transactions to leave out; none for read_uncommitted.
-    """
-
-    segment: Segment
-    start: int
-    end: int
-    position: int
-    aborted: tuple[AbortedTransaction, ...]
-
-
-class OffsetForTime(NamedTuple):
-    """A record's offset, its timestamp (milliseconds since 1970), and its leader epoch (-1: unknown)."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
-class RemotePartition(Protocol):
-    """A partition of one incarnation, as the remote tier has it. Thread-safe; what is known changes by :meth:`refresh` alone.
-
-    Every method that reads the store raises :class:`tidemark.errors.StoreError` or one of its kinds, and
-    :class:`tidemark.errors.FormatError` for an object that does not parse. None of them retries.
-    """
-
-    topic: str
-    partition: int
-    incarnation: int
-    topic_id: str | None
-
-    def refresh(self) -> None:
-        """Look again: the watermark, what retention removed, and what is new, by a few small requests."""
-        ...
-
-    @property
-    def start(self) -> int:
-        """The first offset that can be read now; retention of raw moves it."""
-        ...
-
-    @property
-    def branch(self) -> int:
-        """Grows when the lineage has changed below what could have been read before."""
-        ...
-
-    def end(self, *, committed: bool) -> int:
-        """The offset after the last that can be read; ``committed``: the remote last stable offset. No request."""
-        ...
-
-    def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
-        """What to read at ``offset``.
-
-        A gap if ``offset`` lies in one that is recorded and that nobody acknowledged, or that is missing in the store
-        without a record (reason ``unknown``). What is acknowledged is passed over: the stretch starts later then. None
-        if there is nothing at or after ``offset`` yet.
-
-        Raises:
-            OutOfRange: ``offset`` lies below :attr:`start`.
-        """
-        ...
-
-    def invalidate(self, segment: Segment) -> None:
-        """Forget what is known of ``segment``: reading it under its ETag found another version, or nothing."""
-        ...
-
-    def gap_at(self, offset: int) -> Gap | None:
-        """The recorded, unacknowledged gap that ``offset`` lies in. No request."""
-        ...
-
-    def diverged(self, offset: int, leader_epoch: int) -> int | None:
-        """The first offset below ``offset`` at which a reader that last saw ``leader_epoch`` is on a dead branch. No request."""
-        ...
-
-    def observed_log_end(self) -> tuple[int, datetime] | None:
-        """The log end offset that the leader's agent saw last, and when; None if no agent tells."""
-        ...
-
-    def offset_for_time(self, timestamp_ms: int, *, committed: bool = False) -> OffsetForTime | None:
-        """The first record with at least this timestamp, as Kafka's ListOffsets finds it (KIP-79); None if none has."""
-        ...
+__all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 
 
 class RemoteTopics:
@@ -103,15 +22,45 @@ class RemoteTopics:
     def __init__(self, storage: Storage) -> None:
         """Nothing is read yet."""
         self.storage = storage
+        default = storage.default()
+        self._control = ControlKeys(default.prefix, storage.cluster)
+        self._store = default.store
+        self._indexes = Indexes()
+        self._observations = Observations(storage)
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
-        """The partition of the incarnation ``topic_id``, or of the newest; refreshed once. None if it was never seen."""
-        raise NotImplementedError
+        """The partition of the incarnation ``topic_id``, or of the newest, as it is now.
+
+        None if no agent has seen such an incarnation.
+        """
+        life = self._life(topic, topic_id)
+        if life is None:
+            return None
+        number, known = life
+        keys = PartitionKeys(self.storage.endpoint(topic, partition), self.storage.cluster, known.place, partition)
+        place = Place(topic, partition, number, known.topic_id, keys)
+
+        def observe(incarnation: int, partition: int) -> tuple[int, datetime] | None:
+            return self._observations.log_end(topic, incarnation, partition)
+
+        found = TidemarkPartition(self.storage, place, self._indexes, observe)
+        found.refresh()
+        return found
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """The partitions of the newest incarnation; none if no agent has seen the topic."""
-        raise NotImplementedError
+        """The partitions of the newest incarnation that brokers' agents told of; none if they told of none."""
+        life = self._life(topic, None)
+        entries = self._observations.entries(topic) if life is not None else []
+        return {one.partition for one in entries if life is not None and one.incarnation == life[0]}
 
     def topics(self) -> set[str]:
         """The topics that agents have seen."""
-        raise NotImplementedError
+        folder = self._control.incarnations("-").removesuffix("-.json")
+        listed = self.storage.store(self._store).list(folder)
+        return {one.key.removeprefix(folder).removesuffix(".json") for one in listed}
+
+    def _life(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
+        lives = incarnations(self.storage.store(self._store), self._control, topic)
+        if topic_id is not None:
+            return lives.find(topic_id)
+        return (len(lives.incarnations) - 1, lives.incarnations[-1]) if lives.incarnations else None

@@ -55,7 +55,7 @@ def test_the_segment_that_holds_an_offset_is_found_from_far_below(world: World, 
 
 
 def test_a_window_ends_at_its_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "_THREADS", 1)  # manifests are read four at a time then
+    monkeypatch.setattr(raw, "_AT_ONCE", 4)  # manifests are read four at a time then
     for number in range(12):
         world.raw.segment([simple(3 * number)])
     topic = RawTopic(world.lake)
@@ -65,7 +65,7 @@ def test_a_window_ends_at_its_limit(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_transaction_longer_than_the_limit_is_looked_through(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "_THREADS", 1)
+    monkeypatch.setattr(raw, "_AT_ONCE", 4)
     monkeypatch.setattr("tidemark.planning.ingest.TARGET_BYTES", 1)
     for number in range(12):
         world.raw.segment([transactional(3 * number, 7, 3)])

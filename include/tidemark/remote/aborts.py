@@ -1,0 +1,109 @@
+"""Which aborted transactions touch a stretch: those that its segment and the ones after it list.
+
+A transaction's end is recorded in the segment that holds its marker. So what is open at a segment's end is looked up in
+those after it, until each is decided: neither listed as open there any more, nor above the last stable offset. What was
+found of a transaction is kept, so that one which spans many segments is looked for once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from tidemark.manifest import OpenTransaction
+from tidemark.planning.objects import aborts_of
+from tidemark.planning.segments import Piece, Segment, live_until
+from tidemark.records import AbortedTransaction, Lineage
+from tidemark.store import Store
+
+_KEPT: Final = 4096
+
+Next = Callable[[int], Piece | None]
+"""The piece from an offset on, beyond gaps; None at the end."""
+
+
+class Aborts:
+    """The verdicts on transactions of one partition. Thread-safe; no lock is held during a request."""
+
+    def __init__(self, store: Store) -> None:
+        """Nothing is known yet."""
+        self._store = store
+        self._lock = threading.Lock()
+        self._lists: OrderedDict[tuple[str, str], tuple[AbortedTransaction, ...]] = OrderedDict()
+        self._verdicts: OrderedDict[tuple[int, int], tuple[AbortedTransaction, ...]] = OrderedDict()
+
+    def forget(self) -> None:
+        """The log left its branch: markers may say otherwise now."""
+        with self._lock:
+            self._verdicts.clear()
+
+    def of(self, piece: Piece, lineage: Lineage, following: Next) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions of ``piece``, whose offsets are all decided, by their markers."""
+        bound = piece.end
+        found: set[AbortedTransaction] = set()
+        at: Piece | None = piece
+        while at is not None:
+            found |= {one for one in self._listed(at.segment, lineage) if one.first_offset < bound}
+            if is_whole(at.segment, lineage, at.start):
+                opened = [one for one in at.segment.open_transactions if one.first_offset < bound]
+                found |= {one for each in opened for one in self._verdict(each, at, lineage, following)}
+                break
+            at = following(live_until(at.segment, lineage, at.start))
+        return tuple(sorted(found, key=lambda one: (one.last_offset, one.first_offset)))
+
+    def _verdict(
+        self, opened: OpenTransaction, piece: Piece, lineage: Lineage, following: Next
+    ) -> tuple[AbortedTransaction, ...]:
+        """What became of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
+        name = opened.producer_id, opened.first_offset
+        with self._lock:
+            if name in self._verdicts:
+                return self._verdicts[name]
+        found: tuple[AbortedTransaction, ...] = ()
+        at = following(piece.segment.end)
+        while at is not None:
+            listed = self._listed(at.segment, lineage)
+            found = tuple(
+                one
+                for one in listed
+                if one.producer_id == opened.producer_id and one.first_offset <= opened.first_offset <= one.last_offset
+            )
+            if found or (is_whole(at.segment, lineage, at.start) and not _is_open(opened, at.segment)):
+                break
+            at = following(live_until(at.segment, lineage, at.start))
+        if at is None:
+            return found  # nothing decides it yet
+        with self._lock:
+            self._verdicts[name] = found
+            if len(self._verdicts) > _KEPT:
+                self._verdicts.popitem(last=False)
+        return found
+
+    def _listed(self, segment: Segment, lineage: Lineage) -> list[AbortedTransaction]:
+        """What the segment's ``.txnindex`` lists, where the marker lies on ``lineage``."""
+        if not segment.has_aborts:
+            return []
+        name = segment.key, segment.etag
+        with self._lock:
+            known = self._lists.get(name)
+        if known is None:
+            known = tuple(aborts_of(self._store, segment))
+            with self._lock:
+                self._lists[name] = known
+                if len(self._lists) > _KEPT // 64:
+                    self._lists.popitem(last=False)
+        return [one for one in known if live_until(segment, lineage, one.last_offset) > one.last_offset]
+
+
+def is_whole(segment: Segment, lineage: Lineage, offset: int) -> bool:
+    """Whether ``segment`` speaks for all from ``offset`` to its end, so that what it lists as open there counts."""
+    return live_until(segment, lineage, offset) == segment.end
+
+
+def _is_open(opened: OpenTransaction, segment: Segment) -> bool:
+    return any(
+        one.producer_id == opened.producer_id and one.first_offset == opened.first_offset
+        for one in segment.open_transactions
+    )

@@ -1,0 +1,60 @@
+"""What the brokers' agents saw last of a cluster, by their watermark indexes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime
+from typing import Final
+
+from tidemark.layout import ControlKeys, Endpoint
+from tidemark.planning.objects import in_parallel
+from tidemark.remote.storage import Storage
+from tidemark.store import ObjectInfo
+from tidemark.watermark_index import IndexEntry, WatermarkIndex
+
+_SECONDS: Final = 5.0
+"""Agents write at most every 10 s."""
+
+
+class Observations:
+    """The watermark indexes of a cluster: listed anew after five seconds, read where they changed. Thread-safe."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Nothing is read yet."""
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._looked_at: dict[Endpoint, float] = {}
+        self._read: dict[tuple[str, str], tuple[str, WatermarkIndex]] = {}
+
+    def entries(self, topic: str, partition: int = 0) -> list[IndexEntry]:
+        """What all brokers say of ``topic``, whose ``partition`` tells where it is kept."""
+        places = {self._storage.default(), self._storage.endpoint(topic, partition)}
+        with self._lock:
+            for place in places:
+                if time.monotonic() - self._looked_at.get(place, -_SECONDS) >= _SECONDS:
+                    self._look(place)
+                    self._looked_at[place] = time.monotonic()
+            indexes = [index for _, index in self._read.values()]
+        return [entry for index in indexes for entry in index.entries if entry.topic == topic]
+
+    def log_end(self, topic: str, incarnation: int, partition: int) -> tuple[int, datetime] | None:
+        """The log end that the leader's agent saw last, and when."""
+        mine = [
+            one
+            for one in self.entries(topic, partition)
+            if (one.incarnation, one.partition) == (incarnation, partition)
+        ]
+        best = max(mine, key=lambda one: (one.leader_epoch, one.next_offset, one.observed_at), default=None)
+        return (best.log_end_offset, best.observed_at) if best else None
+
+    def _look(self, place: Endpoint) -> None:
+        store = self._storage.store(place.store)
+        listed = list(store.list(ControlKeys(place.prefix, self._storage.cluster).indexes))
+        changed = [one for one in listed if self._read.get((place.store, one.key), ("",))[0] != one.etag]
+
+        def read(info: ObjectInfo) -> WatermarkIndex:
+            return WatermarkIndex.from_bytes(store.get(info.key).body, info.key)
+
+        for info, index in zip(changed, in_parallel(read, changed), strict=True):
+            self._read[place.store, info.key] = info.etag, index

@@ -1,0 +1,218 @@
+"""A partition that Tidemark's agents write: watermark first, then what is listed, then manifests where they are needed.
+
+Everything below the watermark is listed, since an agent writes it last. Overlaps, replacements and dead branches are
+resolved by lineage, as in plans (:mod:`tidemark.planning.segments`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidemark.errors import OutOfRange
+from tidemark.gaps import Gap
+from tidemark.intervals import Intervals
+from tidemark.layout import ControlKeys, PartitionKeys
+from tidemark.planning.objects import acknowledged, fetched_marks, first_left, marks_of
+from tidemark.planning.segments import Piece, Segment
+from tidemark.planning.transactions import decided_end
+from tidemark.remote.aborts import Aborts, is_whole
+from tidemark.remote.answers import OffsetForTime, Stretch
+from tidemark.remote.seeking import Indexes
+from tidemark.remote.segments import StoredSegments
+from tidemark.remote.storage import Storage
+from tidemark.remote.times import first_at
+from tidemark.remote.view import View, left_branch, readable_end, split
+
+Observe = Callable[[int, int], tuple[int, datetime] | None]
+"""(incarnation, partition) → the log end that an agent saw last, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition of one incarnation, and where its objects lie."""
+
+    topic: str
+    partition: int
+    incarnation: int
+    topic_id: str | None
+    keys: PartitionKeys
+
+
+class TidemarkPartition:
+    """See :class:`tidemark.remote.answers.RemotePartition`."""
+
+    def __init__(self, storage: Storage, place: Place, indexes: Indexes, observe: Observe) -> None:
+        """Nothing is read yet: refresh it once."""
+        self.topic, self.partition = place.topic, place.partition
+        self.incarnation, self.topic_id = place.incarnation, place.topic_id
+        self._storage, self._keys = storage, place.keys
+        self._store = storage.store(place.keys.endpoint.store)
+        self._indexes, self._observe = indexes, observe
+        self._segments = StoredSegments(self._store, place.keys)
+        self._aborts = Aborts(self._store)
+        self._refreshing = threading.Lock()
+        self._view = View()
+        self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
+
+    def refresh(self) -> None:
+        """See :class:`~tidemark.remote.answers.RemotePartition`.
+
+        One GET and a listing of tombstones while nothing has moved; then one listing from the newest base on, and the
+        manifest of the newest segment. All is listed again if the log left its branch, line 1 of the watermark went
+        down, or a hole was filled, as what fills it may start anywhere below.
+        """
+        with self._refreshing:
+            fetched = fetched_marks(self._store, self._keys)
+            if fetched is None:
+                self._view = View(branch=self._view.branch)
+                return
+            before = self._view
+            if before.watermark is not None and fetched.etag == before.etag:
+                line_1, watermark, passed, gaps = before.line_1, before.watermark, before.passed, before.gaps
+                branch = before.branch
+                if gaps:
+                    gaps, passed = split(watermark, self._acknowledged())
+            else:
+                line_1, watermark = marks_of(fetched.body, self._keys, self.topic_id)
+                gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
+                left = left_branch(before, watermark)
+                branch = before.branch + left
+                if left:
+                    self._aborts.forget()
+                filled = before.missing - passed - Intervals((gap.start, gap.end) for gap in gaps)
+                again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
+                self._segments.list(0 if again else min(before.line_1, self._segments.newest))
+            start = first_left(self._store, self._keys, watermark.start_offset)
+            end = max(start, readable_end(watermark, watermark.start_offset, passed))
+            now = View(watermark, line_1, fetched.etag, start, gaps, passed, end, end, branch)
+            unchanged = before.etag == now.etag and before.end == now.end
+            stable = before.stable if unchanged else self._decided(now)
+            self._view = View(watermark, line_1, fetched.etag, start, gaps, passed, end, max(start, stable), branch)
+
+    @property
+    def start(self) -> int:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        return self._view.start
+
+    @property
+    def branch(self) -> int:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        return self._view.branch
+
+    def end(self, *, committed: bool) -> int:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        view = self._view
+        return view.stable if committed else view.end
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        return self._view.gap_at(offset)
+
+    def diverged(self, offset: int, leader_epoch: int) -> int | None:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        return self._view.diverged(offset, leader_epoch)
+
+    def observed_log_end(self) -> tuple[int, datetime] | None:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        return self._observe(self.incarnation, self.partition)
+
+    def invalidate(self, segment: Segment) -> None:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        self._segments.forget(segment.base)
+
+    def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        view = self._view
+        found = self._at(view, offset, view.stable if committed else view.end)
+        if not isinstance(found, Piece):
+            return found
+        segment = found.segment
+        position = self._indexes.position(self._store, segment, found.start)
+        aborted = self._aborts.of(found, view.lineage, lambda at: self._following(view, at)) if committed else ()
+        return Stretch(segment, found.start, found.end, position, aborted)
+
+    def offset_for_time(self, timestamp_ms: int, *, committed: bool = False) -> OffsetForTime | None:
+        """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        view = self._view
+        end = view.stable if committed else view.end
+        found = first_at(timestamp_ms, self._segments, view.lineage, view.start, self._store, self._indexes)
+        return found if found is not None and found.offset < end else None
+
+    def _at(self, view: View, offset: int, end: int) -> Piece | Gap | None:
+        """What there is at ``offset``, up to ``end`` at most."""
+        if offset < view.start:
+            raise OutOfRange(self.topic, self.partition, offset, view.start, view.end)
+        at = view.passed.contiguous_from(offset)
+        if (gap := view.gap_at(at)) is not None:
+            return gap
+        if at >= end:
+            return None
+        piece = self._piece(view, at)
+        if piece is not None:
+            return piece._replace(end=min(piece.end, end, view.clear_until(at)))
+        if view is not self._view:  # what was listed is gone, and was looked for again
+            return self._at(self._view, offset, min(end, self._view.end))
+        return self._unrecorded(view, at)
+
+    def _piece(self, view: View, offset: int) -> Piece | None:
+        """The piece at ``offset``. Before it is said that there is none, all is listed again, once a watermark."""
+        gone = self._segments.vanished
+        piece = self._segments.piece(offset, view.lineage)
+        if piece is None and self._looked_back != view.etag:
+            while piece is None and self._segments.look_back(offset):
+                piece = self._segments.piece(offset, view.lineage)
+            if piece is None:
+                self._looked_back = view.etag
+        if piece is None and self._segments.vanished != gone:
+            self.refresh()
+        return piece
+
+    def _unrecorded(self, view: View, offset: int) -> Gap:
+        """The hole at ``offset`` of which no agent knows: a segment is missing that the watermark vouches for."""
+        assert view.watermark is not None
+        after = self._segments.next_piece(offset, view.end, view.lineage)
+        fields = {
+            "from": offset,
+            "to": min(after.start if after else view.end, view.clear_until(offset)),
+            "reason": "unknown",
+            "detected_at": view.watermark.written_at,
+        }
+        return Gap.model_validate(fields)
+
+    def _following(self, view: View, offset: int) -> Piece | None:
+        """The first piece at or after ``offset``, beyond whatever is missing."""
+        at = max(offset, view.start)
+        while at < view.end:
+            missing = view.missing.contiguous_from(at)
+            if missing > at:
+                at = missing
+                continue
+            return self._piece(view, at) or self._segments.next_piece(at, view.end, view.lineage)
+        return None
+
+    def _decided(self, view: View) -> int:
+        """How far up to the end of ``view`` all transactions are decided.
+
+        By the last segment that speaks for all up to its end: one that leaves the lineage before that lists what was
+        open on its own branch.
+        """
+        at, limit = view.end, view.end
+        while at > view.start:
+            missing = next((part for part in view.missing if part.start < at <= part.end), None)
+            if missing is not None:
+                at = missing.start
+                continue
+            piece = self._piece(view, at - 1)
+            if piece is not None and is_whole(piece.segment, view.lineage, at - 1):
+                return decided_end(limit, piece.segment.open_transactions)[0]
+            at = piece.segment.base if piece is not None else self._segments.last_end(at - 1, view.lineage)
+            limit = at
+        return view.start
+
+    def _acknowledged(self) -> Intervals:
+        default = self._storage.default()
+        control = ControlKeys(default.prefix, self._storage.cluster)
+        return acknowledged(self._storage.store(default.store), control, self._keys)

@@ -1,0 +1,148 @@
+"""The stored segments of one partition: listed once, their manifests read when an offset near them is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tidemark.layout import PartitionKeys
+from tidemark.planning.objects import LOOK_BACK, in_parallel, manifest_key, manifests, read_segment
+from tidemark.planning.segments import Piece, Segment, live_until, whole_lineage
+from tidemark.records import Lineage
+from tidemark.remote.table import ANY_TIME, SegmentTable
+from tidemark.store import Store
+
+_KEPT: Final = 1024
+"""Segments whose manifests stay in memory, about a megabyte."""
+
+_AT_ONCE: Final = 8
+
+
+class StoredSegments:
+    """What is listed of a partition, and the manifests read last. Thread-safe; no lock is held during a request."""
+
+    def __init__(self, store: Store, keys: PartitionKeys) -> None:
+        """Nothing is listed yet."""
+        self._store, self._keys = store, keys
+        self._lock = threading.Lock()
+        self._table = SegmentTable()
+        self._read: OrderedDict[int, Segment] = OrderedDict()
+        self.vanished = 0
+        """How many manifests were listed and not there when they were read: retention is at work."""
+
+    @property
+    def newest(self) -> int:
+        """The highest base that is known, from which on to list; 0 if none is."""
+        bases = self._table.bases
+        return bases[-1] if bases else 0
+
+    def list(self, first: int, end: int | None = None) -> bool:
+        """List the segments that start in ``[first, end)``; whether any is new, replaced or gone."""
+        found = list(manifests(self._store, self._keys, first, end))
+        with self._lock:
+            self._table, changed = self._table.listed(first, end, found)
+            for base in changed:
+                self._read.pop(base, None)
+        return bool(changed)
+
+    def look_back(self, offset: int) -> bool:
+        """List what starts below ``offset``, from further and further, until something there is new.
+
+        A leader whose segments have other boundaries may have stored one that starts far below the newest known.
+        """
+        for distance in LOOK_BACK:
+            first = max(0, offset - distance)
+            if self.list(first, offset + 1):
+                return True
+            if first == 0:
+                break
+        return False
+
+    def forget(self, base: int) -> None:
+        """Read the manifest at ``base`` again when it is needed."""
+        with self._lock:
+            self._read.pop(base, None)
+            self._table.forget(base)
+
+    def piece(self, offset: int, lineage: Lineage) -> Piece | None:
+        """The offsets from ``offset`` on for which a stored segment speaks; None if none does.
+
+        The nearest segment that begins at or below ``offset`` is asked first, so that reading on costs a manifest a
+        segment.
+        """
+        unknown = lineage.epoch_at(offset) is None
+        for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
+            found = [one for one in in_parallel(self.segment, bases) if one is not None]
+            known = whole_lineage(lineage, Lineage(), found) if unknown else lineage
+            pieces = [Piece(one, offset, live_until(one, known, offset)) for one in found]
+            best = max(pieces, key=lambda one: (one.end, one.segment.base), default=None)
+            if best is not None and best.end > offset:
+                return best
+        return None
+
+    def last_end(self, offset: int, lineage: Lineage) -> int:
+        """Where, at or below ``offset``, the nearest segment below it stops to speak; 0 if there is none."""
+        for base in self._table.below(offset):
+            segment = self.segment(base)
+            end = min(segment.end, offset) if segment else 0
+            if segment and end > base and live_until(segment, lineage, end - 1) >= end:
+                return end
+        return 0
+
+    def next_piece(self, offset: int, end: int, lineage: Lineage) -> Piece | None:
+        """The first piece that starts above ``offset`` and below ``end``."""
+        starts = {start for _, start in lineage.entries if start > offset}
+        for base in self._table.above(offset):
+            if base >= end:
+                break
+            for at in sorted(start for start in starts if start < base):
+                starts.discard(at)
+                if found := self.piece(at, lineage):
+                    return found
+            if found := self.piece(base, lineage):
+                return found
+        return next((found for at in sorted(starts) if at < end and (found := self.piece(at, lineage))), None)
+
+    def segment(self, base: int) -> Segment | None:
+        """The segment at ``base``; None if it is gone."""
+        with self._lock:
+            known = self._read.get(base)
+            if known is not None:
+                self._read.move_to_end(base)
+                return known
+        found = read_segment(self._store, manifest_key(self._keys, base))
+        with self._lock:
+            if found is None:
+                self._table = self._table.without(base)
+                self.vanished += 1
+                return None
+            segment = found[0]
+            damaged = segment.key.endswith(".corrupt")  # its manifest's time is that of the damaged part as well
+            self._table.learn(base, segment.end, ANY_TIME if damaged else segment.max_timestamp)
+            self._read[base] = segment
+            if len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+        return segment
+
+    def read_all(self, threads: int) -> None:
+        """Read every manifest that was not read yet."""
+        in_parallel(self.segment, self._table.unread(), threads)
+
+    def late_enough(self, timestamp: int, offset: int) -> Iterator[int]:
+        """As :meth:`SegmentTable.late_enough`; of segments whose manifests were read."""
+        return self._table.late_enough(timestamp, offset)
+
+
+def _growing(bases: Iterator[int], first: int) -> Iterator[Sequence[int]]:
+    """``bases`` in groups of ``first``, then of as many as are read at once."""
+    group: list[int] = []
+    size = first
+    for base in bases:
+        group.append(base)
+        if len(group) == size:
+            yield group
+            group, size = [], _AT_ONCE
+    if group:
+        yield group

@@ -1,0 +1,124 @@
+"""The first record with a given time or a later one, exactly as a broker finds it.
+
+The segments' largest timestamps say which segment to open, its ``.timeindex`` from where in it, and the batches the
+rest. Markers of transactions have times too, and count as they do in Kafka (``LogSegment.findOffsetByTimestamp``,
+``FileRecords.searchForTimestamp``).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.decode import decode_batches, unrepresentable_timestamps
+from tidemark.decode.columns import octets
+from tidemark.planning.segments import Segment, live_until
+from tidemark.records import Lineage
+from tidemark.records.batch import CONTROL
+from tidemark.records.indexes import TIME_INDEX_ENTRY_SIZE
+from tidemark.remote.answers import OffsetForTime
+from tidemark.remote.scanning import Window, windows
+from tidemark.remote.seeking import Indexes
+from tidemark.remote.segments import StoredSegments
+from tidemark.store import Store
+
+THREADS: Final = 16
+"""Requests for manifests at a time: the first question needs all of them."""
+
+_ENTRY: Final = Struct(">qi")
+
+
+def first_at(
+    timestamp: int, segments: StoredSegments, lineage: Lineage, start: int, store: Store, indexes: Indexes
+) -> OffsetForTime | None:
+    """The first record from ``start`` on, along ``lineage``, with at least ``timestamp`` (milliseconds)."""
+    segments.read_all(THREADS)
+    at = start
+    for base in segments.late_enough(timestamp, start):
+        segment = segments.segment(base)
+        if segment is None or segment.end <= at:
+            continue
+        begin = max(at, segment.base)
+        end = live_until(segment, lineage, begin)
+        if end > begin:
+            found = first_in(store, indexes, segment, timestamp, begin, end)
+            if found is not None:
+                return found
+            at = end
+    return None
+
+
+def first_in(
+    store: Store, indexes: Indexes, segment: Segment, timestamp: int, start: int, end: int
+) -> OffsetForTime | None:
+    """The first record of ``segment`` in ``[start, end)`` with at least ``timestamp``."""
+    after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
+    position = indexes.position(store, segment, after)
+    for window in windows(store, segment, position):
+        found = _first_in_window(window, segment, timestamp, start, end)
+        if found is not None:
+            return found
+        if window.headers["base_offset"][-1] >= end:
+            break
+    return None
+
+
+def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
+    """The last offset that a ``.timeindex`` proves to lie before ``timestamp``; below the segment's base if none.
+
+    An entry's time is the largest up to its offset, so that what is below an entry of an earlier time is earlier.
+    """
+    low, high = 0, len(raw) // TIME_INDEX_ENTRY_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        time, relative = _ENTRY.unpack_from(raw, middle * TIME_INDEX_ENTRY_SIZE)
+        if 0 < time < timestamp and 0 <= relative < segment.end - segment.base:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return segment.base - 1
+    return segment.base + int(_ENTRY.unpack_from(raw, (low - 1) * TIME_INDEX_ENTRY_SIZE)[1])
+
+
+def _first_in_window(window: Window, segment: Segment, timestamp: int, start: int, end: int) -> OffsetForTime | None:
+    headers = window.headers
+    late = headers["max_timestamp"] >= timestamp
+    late &= headers["base_offset"] + headers["last_offset_delta"] >= start
+    for index in np.flatnonzero(late):
+        row = headers[index]
+        if row["attributes"] & CONTROL:
+            if start <= row["base_offset"] < end:
+                return OffsetForTime(int(row["base_offset"]), int(row["max_timestamp"]), int(row["leader_epoch"]))
+            continue
+        rows = decode_batches(
+            window.data,
+            headers[index : index + 1],
+            name=segment.key,
+            partition=0,
+            incarnation=0,
+            from_offset=start,
+            to_offset=end,
+            position=window.position,
+        )
+        for one in rows:
+            times = _milliseconds(one)
+            found = np.flatnonzero(times >= timestamp)
+            if len(found):
+                at = int(found[0])
+                offset, epoch = one.column("kafka_offset")[at].as_py(), one.column("kafka_leader_epoch")[at].as_py()
+                return OffsetForTime(offset, int(times[at]), epoch)
+    return None
+
+
+def _milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    column = rows.column("kafka_timestamp")
+    microseconds = octets(column.buffers()[1]).view(np.int64)
+    values: NDArray[np.int64] = microseconds[column.offset : column.offset + len(column)] // 1000
+    for row, value in unrepresentable_timestamps(rows):
+        values[row] = value
+    return values

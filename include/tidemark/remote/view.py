@@ -1,0 +1,107 @@
+"""What a watermark says, for readers: from where and how far, which gaps, which branches were left. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tidemark.gaps import Gap
+from tidemark.intervals import Intervals
+from tidemark.records import Lineage
+from tidemark.watermark import Truncation, Watermark
+
+_FOR_EVER = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A partition at one moment. ``gaps`` are those that nobody acknowledged, ``passed`` those that somebody did.
+
+    ``end`` is the offset after the last that can be read, ``stable`` the one up to which all transactions are decided.
+    """
+
+    watermark: Watermark | None = None
+    line_1: int = 0
+    etag: str = ""
+    start: int = 0
+    gaps: tuple[Gap, ...] = ()
+    passed: Intervals = field(default_factory=Intervals)
+    end: int = 0
+    stable: int = 0
+    branch: int = 0
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which leader epoch wrote which offsets; the last is open."""
+        return Lineage(self.watermark.lineage) if self.watermark else Lineage()
+
+    @property
+    def missing(self) -> Intervals:
+        """All that the watermark says is missing, acknowledged or not."""
+        return offsets_of(self.gaps) | self.passed
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """The unacknowledged gap that ``offset`` lies in."""
+        return next((gap for gap in self.gaps if gap.start <= offset < gap.end), None)
+
+    def clear_until(self, offset: int) -> int:
+        """Where, above ``offset``, the next missing offsets begin; far away if none do."""
+        starts = [part.start for part in self.missing if part.start > offset]
+        return min(starts, default=_FOR_EVER)
+
+    def diverged(self, offset: int, leader_epoch: int) -> int | None:
+        """See :meth:`tidemark.remote.answers.RemotePartition.diverged`."""
+        if self.watermark is None or leader_epoch < 0:
+            return None
+        ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)
+        places = [ended[1]] if ended is not None else []
+        places += [cut.at for cut in self.watermark.truncations if self._cut_off(cut, offset, leader_epoch)]
+        return min((at for at in places if at < offset), default=None)
+
+    def _cut_off(self, cut: Truncation, offset: int, leader_epoch: int) -> bool:
+        """Whether a reader that saw ``leader_epoch`` below ``offset`` was on the branch that ended at ``cut``."""
+        assert self.watermark is not None
+        if not cut.at < offset or leader_epoch > cut.old_epoch:
+            return False
+        if offset <= self.watermark.next_offset:
+            return self.lineage.epoch_at(offset - 1) != leader_epoch
+        return cut.at >= self.watermark.next_offset  # nothing of the new branch is there, so its lineage is not either
+
+
+def left_branch(before: View, after: Watermark) -> bool:
+    """Whether ``after`` gives offsets that ``before`` had to another epoch, or takes them back."""
+    known = before.watermark
+    if known is None:
+        return False
+    if after.next_offset < known.next_offset:
+        return True
+    return Lineage(known.lineage).divergence(Lineage(after.lineage), known.next_offset) is not None
+
+
+def readable_end(watermark: Watermark, start: int, passed: Intervals) -> int:
+    """The offset after the last that can be read, above recorded gaps as well, but not above an unrecorded hole.
+
+    Beyond such a hole an upload is under way, and what is there is reached once the hole is filled or recorded.
+    """
+    present = Intervals([(start, max(start, watermark.next_offset)), *watermark.ranges_above])
+    missing = offsets_of((*watermark.gaps, *watermark.acknowledged_gaps))
+    limit = (present | missing).contiguous_from(start)
+    readable = present.clip(start, max(start, limit)) - passed
+    return readable.parts[-1].end if readable else start
+
+
+def split(watermark: Watermark, acknowledged: Intervals) -> tuple[tuple[Gap, ...], Intervals]:
+    """(the gaps that still hold readers up, the offsets that a person gave up).
+
+    An acknowledgement may be newer than the watermark. Where it says more than is missing, what is there is read.
+    """
+    passed = offsets_of(watermark.acknowledged_gaps) | (offsets_of(watermark.gaps) & acknowledged)
+    holding: list[Gap] = []
+    for gap in watermark.gaps:
+        holding += [gap.model_copy(update=part._asdict()) for part in offsets_of([gap]) - passed]
+    return tuple(holding), passed
+
+
+def offsets_of(gaps: Iterable[Gap]) -> Intervals:
+    """The offsets of ``gaps``."""
+    return Intervals((gap.start, gap.end) for gap in gaps)

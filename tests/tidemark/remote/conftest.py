@@ -1,0 +1,46 @@
+"""Every test of the remote tier's readers runs over a local directory and over a real S3 server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.s3 import S3Server
+from tests.tidemark.remote.world import RemoteStore
+from tidemark.store import StoreOptions
+from tidemark.store.clients import forget_clients
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server, with its credentials where boto3 looks for them, and no client left over from other ones."""
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    forget_clients()
+    yield s3_server
+    forget_clients()
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> RemoteStore:
+    """An empty directory."""
+    return RemoteStore(f"file://{tmp_path}/raw")
+
+
+@pytest.fixture
+def s3_store(s3: S3Server) -> RemoteStore:
+    """An empty bucket of its own."""
+    bucket = f"b-{uuid.uuid4().hex}"
+    s3.client().create_bucket(Bucket=bucket)
+    options = StoreOptions(endpoint_url=s3.endpoint, region="us-east-1", path_style=True)
+    return RemoteStore(f"s3://{bucket}", options)
+
+
+@pytest.fixture(params=["local", "s3"])
+def remote_store(request: pytest.FixtureRequest) -> RemoteStore:
+    """An empty store of either kind."""
+    found: RemoteStore = request.getfixturevalue(f"{request.param}_store")
+    return found
