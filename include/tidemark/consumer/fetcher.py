@@ -10,12 +10,13 @@ Relies on the private names of kafka-python that :mod:`tidemark.consumer.kafka_p
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
+from kafka.future import Future
 from kafka.structs import OffsetAndMetadata
 
 from tidemark.consumer.bell import Bell
@@ -24,6 +25,8 @@ from tidemark.consumer.delivery import Delivery
 from tidemark.consumer.kafka_rows import KafkaRows
 from tidemark.consumer.modes import Tier
 from tidemark.consumer.placing import Placements
+from tidemark.consumer.resetting import Queries
+from tidemark.consumer.scouting import Scouts
 from tidemark.errors import GapError, OutOfRange
 from tidemark.layout import TopicPartition
 from tidemark.remote.blocks import Block
@@ -39,8 +42,8 @@ class Want(Protocol):
         """How many more rows it takes, of ``block`` if there is one; 0 ends the call."""
         ...
 
-    def take(self, tp: TopicPartition, block: Block) -> tuple[int, Exception | None]:
-        """Make of the rows what the caller gets: how many it is, and what stopped it at the next."""
+    def take(self, tp: TopicPartition, block: Block) -> int:
+        """Make of the rows what the caller gets; returns of how many. Raises what stops it at the first."""
         ...
 
     def result(self) -> dict[TopicPartition, Any]:
@@ -62,9 +65,20 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
     PartitionRecords = KafkaRows
 
     def __init__(
-        self, client: Any, subscriptions: Any, *, placements: Placements, remote: RemoteTier | None, bell: Bell, **configs: Any
+        self,
+        client: Any,
+        subscriptions: Any,
+        *,
+        placements: Placements,
+        remote: RemoteTier | None,
+        scouts: Scouts | None,
+        queries: Queries | None,
+        bell: Bell,
+        **configs: Any,
     ) -> None:
         super().__init__(client, subscriptions, **configs)
+        self._scouts = scouts
+        self._queries = queries
         self.counts = Counts()
         self._placements = placements
         self._remote = remote
@@ -74,6 +88,7 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         self._remote_turns: list[TopicPartition] = []
         self._passed: dict[TopicPartition, tuple[int, Any]] = {}
         self._deferred: Deferred | None = None
+        self._reset_error: Exception | None = None
         self._moved: dict[TopicPartition, tuple[Any, Any]] = {}
 
     def fetch(self, want: Want, *, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
@@ -205,10 +220,11 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         """What is in hand of ``tp`` at its position, parsed; or what its remote reader has."""
         held = self._in_hand.get(tp)
         if held is not None and not isinstance(held, Delivery):
+            del self._in_hand[tp]  # however parsing ends, it has told the metrics
             held = self._parsed(tp, held)
-        if held is not None and not (self._stands(tp, held) and self._placements.of(tp).tier == held.tier):
-            held = None
-        if held is None:
+            if held is not None:
+                self._in_hand[tp] = held
+        if held is None or not (self._stands(tp, held) and self._placements.of(tp).tier == held.tier):
             self._drop(tp)
             if self._remote is None or self._placements.of(tp).tier != "remote":
                 return None
@@ -219,6 +235,7 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         return held
 
     def _stands(self, tp: TopicPartition, held: Any) -> bool:
+        """Whether ``held`` has something, and at the position."""
         return isinstance(held, Delivery) and not held.exhausted and held.position == self._position(tp).offset
 
     def _parsed(self, tp: TopicPartition, response: Any) -> KafkaRows | None:
@@ -243,38 +260,29 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         try:
             block = self._remote.take(tp, want.rows(None))
         except GapError as gap:
-            self._remote.stop(tp)
-            self._placements.not_there(tp, gap)
-            raise
+            if not self._placements.not_there(tp, gap):
+                raise
+            return None
         except OutOfRange:
-            self._remote.stop(tp)
             self._placements.look_again(tp)
             return None
-        except Exception:
-            self._remote.stop(tp)
-            raise
         if block is None or block.start != position:
             return None
         return Delivery("remote", position, [block])
 
     def _deliver(self, tp: TopicPartition, delivery: Delivery, want: Want, *, move: bool) -> bool:
         """Give ``want`` what it takes of ``delivery``; whether there may be more for it."""
-        count, failure = 0, None
+        count = 0
         block = delivery.peek(want.rows(None))
         if block is not None and (rows := want.rows(block)):
             block = block if rows >= block.rows.num_rows else block.cut(rows)[0]
-            count, failure = want.take(tp, block)
-            if count:
-                delivery.advance(count)
-                self.counts.of(tp, delivery.tier).records += count
+            count = want.take(tp, block)
+            delivery.advance(count)
+            self.counts.of(tp, delivery.tier).records += count
         self._move(tp, delivery, count, block, move=move)
-        if failure is not None:
-            if count:
-                self._in_hand[tp] = delivery
-            raise failure
         if delivery.exhausted:
             self._drop(tp)
-        return delivery.exhausted and delivery.tier == "remote" and bool(want.rows(None))
+        return move and delivery.exhausted and delivery.tier == "remote" and bool(want.rows(None))
 
     def _move(self, tp: TopicPartition, delivery: Delivery, count: int, block: Block | None, *, move: bool) -> None:
         state = self._subscriptions.assignment[tp]
@@ -320,6 +328,78 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         if not self.in_flight_fetches() and any(self._placements.of(tp).tier == "kafka" for tp in fetchable):
             return backoff
         return min((self._placements.next_look(tp) for tp in fetchable), default=backoff)
+
+    # Offsets
+
+    def reset_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
+        """As kafka-python, over the tiers of the mode."""
+        if self._queries is None or self._scouts is None:
+            task = super().reset_offsets_if_needed(timeout_ms)
+            if task is not None:
+                task.add_both(self._bell.ring)
+            return task
+        error, self._reset_error = self._reset_error, None
+        if error is not None:
+            raise error
+        wanted = {
+            tp: self._subscriptions.assignment[tp].reset_strategy for tp in self._subscriptions.partitions_needing_reset()
+        }
+        if wanted and (self._reset_task is None or self._reset_task.is_done):
+            self._reset_task = Future()
+            self._scouts.run(partial(self._reset, wanted, self._reset_task, timeout_ms))
+        return None if self._reset_task is None or self._reset_task.is_done else self._reset_task
+
+    def _reset(self, wanted: dict[TopicPartition, int], task: Any, timeout_ms: float | None) -> None:
+        """In a scout's thread."""
+        assert self._queries is not None
+        limit = self.config["request_timeout_ms"] if timeout_ms is None else timeout_ms
+        try:
+            for tp, found in self._queries.by_time(wanted, limit).items():
+                self._reset_offset_if_needed(tp, wanted[tp], found.offset)
+        except kafka_errors.RetriableError as error:
+            log.info("where %s begin or end is not known yet; asking again: %s", list(wanted), error)
+        except Exception as error:  # noqa: BLE001  # raised by the caller's next call
+            self._reset_error = error
+        finally:
+            # kafka-python's tasks that wait for it are woken by its own thread alone.
+            self._net.call_soon_threadsafe(lambda: task.success(None))
+
+    def offsets_by_times(self, timestamps: dict[TopicPartition, int], timeout_ms: float | None = None) -> dict[Any, Any]:
+        """As kafka-python, over the tiers of the mode."""
+        if self._queries is None:
+            return super().offsets_by_times(timestamps, timeout_ms)  # type: ignore[no-any-return]
+        return dict.fromkeys(timestamps) | self._queries.by_time(timestamps, timeout_ms)
+
+    def beginning_or_end_offset(self, partitions: Any, timestamp: int, timeout_ms: float | None = None) -> dict[Any, int]:
+        """As kafka-python, over the tiers of the mode."""
+        if self._queries is None:
+            return super().beginning_or_end_offset(partitions, timestamp, timeout_ms)  # type: ignore[no-any-return]
+        return self._queries.of_all(partitions, timestamp, timeout_ms)
+
+    def maybe_validate_positions(self) -> None:
+        """As kafka-python for what Kafka reads; what the remote tier reads is compared with its own lineage."""
+        for tp in self._subscriptions.assigned_partitions():
+            if self._placements.of(tp).tier == "kafka":
+                epoch = self._manager.cluster.leader_epoch_for_partition(tp)
+                self._subscriptions.maybe_validate_position_for_current_leader(tp, epoch)
+
+    def validate_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
+        """As kafka-python, and rings when it is done."""
+        before = self._validation_task
+        task = super().validate_offsets_if_needed(timeout_ms)
+        if task is not None and task is not before:
+            task.add_both(self._bell.ring)
+        return task
+
+    def shown(self) -> dict[str, Any]:
+        """What the consumer's metrics tell."""
+        assigned = self._subscriptions.assigned_partitions()
+        places = [self._placements.of(tp) for tp in assigned]
+        return {
+            "partitions": self.counts.shown(),
+            "hand-overs": self._placements.hand_overs,
+            "waiting": sum(place.tier is None for place in places),
+        }
 
     # Errors
 

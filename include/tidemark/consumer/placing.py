@@ -44,7 +44,6 @@ class Placement:
     """The remote tier found that what should be at the position is not there."""
     warned: bool = False
     branch: int | None = None
-    topic_id: str | None = None
     hand_overs: int = 0
     last_tier: Tier | None = None
 
@@ -52,6 +51,7 @@ class Placement:
         """Read from ``tier`` from now on."""
         if self.last_tier not in {None, tier}:
             self.hand_overs += 1
+            log.debug("at offset %s from %s to %s", self.position, self.last_tier, tier)
         self.tier = self.last_tier = tier
         self.judging, self.warned = None, False
 
@@ -65,6 +65,8 @@ class Rules:
     committed: bool
     refresh_seconds: float
     wait_seconds: float
+    topic_id: Callable[[str], str | None]
+    """The topic's id as the brokers named it last; asks nobody."""
     reset: Callable[[TopicPartition, int], None]
     """The position is out of range: reset it by ``auto_offset_reset``, or raise."""
     skip: Callable[[TopicPartition, int, GapError], None]
@@ -81,6 +83,12 @@ class Placements:
         self._rules = rules
         self._scouts = scouts
         self._places: dict[TopicPartition, Placement] = {}
+        self._past_hand_overs = 0
+
+    @property
+    def hand_overs(self) -> int:
+        """How often a partition went from one tier to the other."""
+        return self._past_hand_overs + sum(place.hand_overs for place in self._places.values())
 
     def of(self, tp: TopicPartition) -> Placement:
         """The placement of ``tp``; nowhere, if it is new."""
@@ -94,7 +102,8 @@ class Placements:
 
     def forget(self, tp: TopicPartition) -> None:
         """``tp`` is no longer assigned."""
-        self._places.pop(tp, None)
+        place = self._places.pop(tp, None)
+        self._past_hand_overs += place.hand_overs if place else 0
         if self._scouts:
             self._scouts.forget(tp)
 
@@ -103,9 +112,16 @@ class Placements:
         place = self.of(tp)
         place.tier, place.judging = None, time.monotonic()
 
-    def not_there(self, tp: TopicPartition, gap: GapError) -> None:
-        """The remote tier, which should have the position, finds it missing."""
+    def not_there(self, tp: TopicPartition, gap: GapError) -> bool:
+        """The remote tier, which should have the position, finds it missing; whether Kafka may have it."""
         self.of(tp).missing = gap
+        return self._rules.mode.reads_kafka
+
+    def look_again(self, tp: TopicPartition) -> None:
+        """Retention has taken the position from the remote tier."""
+        assert self._scouts is not None
+        self.of(tp).tier = None
+        self._scouts.look(tp)
 
     def decide(self, tp: TopicPartition, position: int, epoch: int) -> Placement:
         """Where to read ``tp`` at ``position``, whose record before was of leader epoch ``epoch`` (-1: unknown).
@@ -121,6 +137,7 @@ class Placements:
             place.position, place.missing, place.warned, place.patience = position, None, False, 0.0
             place.since, place.seen = time.monotonic(), datetime.now(UTC)
         sight = self._sight(tp, place)
+        place = self.of(tp)
         if self._rules.mode is Mode.KAFKA_PREFERRED and place.tier is None and place.judging is None:
             place.on("kafka")
         if place.tier != "kafka" or self._rules.mode is Mode.REMOTE_PREFERRED:
@@ -139,11 +156,12 @@ class Placements:
     def _sight(self, tp: TopicPartition, place: Placement) -> Sight:
         assert self._scouts is not None
         sight = self._scouts.sight(tp)
-        if sight.topic_id != place.topic_id and sight.known:
-            if place.topic_id is not None:
-                log.warning("%s-%s: the topic was made again", *tp)
-                place.tier, place.judging = None, None
-            place.topic_id, place.branch = sight.topic_id, None
+        now = self._rules.topic_id(tp.topic)
+        if sight.known and now not in {None, sight.topic_id}:
+            log.warning("%s-%s: the topic was made again, as %s", *tp, now)
+            self._scouts.forget(tp)
+            self._places[tp] = Placement(position=place.position, since=place.since, seen=place.seen)
+            return self._scouts.sight(tp)
         return sight
 
     def _decide(self, tp: TopicPartition, place: Placement, sight: Sight, epoch: int) -> None:
@@ -172,8 +190,8 @@ class Placements:
             return 0.0
         if place.tier is None:
             return min(_AGAIN_SECONDS, self._rules.refresh_seconds)
-        if place.tier == "remote" and self._has(sight.remote, place):
-            return float("inf")  # what reads looks again at the end
+        if place.tier == "remote":
+            return float("inf")  # what reads looks again by itself
         return self._rules.refresh_seconds
 
     def _failed(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:

@@ -7,6 +7,7 @@ question that is under way is not asked again.
 from __future__ import annotations
 
 import base64
+import functools
 import logging
 import threading
 import time
@@ -192,6 +193,7 @@ class Scouts:
                         sight.kafka_at = began
 
 
+@functools.cache
 def notation(topic_id: uuid.UUID | None) -> str | None:
     """Kafka's own notation of a topic id: base64, 22 characters; None for none, and for that of a cluster without ids."""
     if topic_id is None or not topic_id.int:
