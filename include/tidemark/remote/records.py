@@ -1,8 +1,8 @@
 """Rows as the records that a Kafka client hands out: the fast path from Arrow's buffers to Python's objects.
 
 Promises: field by field what kafka-python makes of the same batches (``PartitionRecords._unpack_records``), but for the
-checksum of a v0 or v1 message, which is None here as it is in v2: KIP-32 deprecated it. Milliseconds are exact, also where
-microseconds have no room for them.
+checksum of a v0 or v1 message, which is None here as it is in v2: KIP-32 deprecated it. Milliseconds are exact, also
+where microseconds have no room for them.
 
 A column at a time: no function of ours is called per record, unless there is a deserializer.
 """
@@ -10,14 +10,14 @@ A column at a time: no function of ours is called per record, unless there is a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import octets, representable
+from tidemark.decode.columns import octets
 from tidemark.remote.blocks import MAGIC
 
 Record = TypeVar("Record")
@@ -131,13 +131,13 @@ def _octet_column(column: pa.Array[Any]) -> tuple[list[bytes | None], list[int]]
 
 
 def _sliced(column: pa.Array[Any], offsets: NDArray[np.int32]) -> list[bytes | None]:
-    """The values, with nothing for nulls. One copy of all bytes first: to slice bytes takes half of what a view takes."""
+    """The values, empty for nulls. One copy of all bytes first: to slice bytes takes half of what views take."""
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
         return [b""] * len(column)
     data = octets(column.buffers()[2])[first:last].tobytes()
     bounds = (offsets - first).tolist()
-    return [data[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(bounds)]
 
 
 def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
@@ -155,7 +155,7 @@ def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
     ends = _offsets(key_column).astype(np.int64) + _offsets(value_column)
     sizes = np.where(np.diff(bounds) == 0, -1, np.diff(ends[bounds]))
     places = bounds.tolist()
-    return [pairs[start:end] for start, end in zip(places, places[1:], strict=False)], sizes.tolist()
+    return [pairs[start:end] for start, end in pairwise(places)], sizes.tolist()
 
 
 def _deserialized(
