@@ -52,6 +52,52 @@ def test_what_is_put_is_got(store: Store) -> None:
     assert store.head("a/b.json")[:3] == ("a/b.json", 5, etag)
 
 
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, None), (0, 700_000), (3, 700_001), (123_456, None), (999_999, 1_000_000)]
+)
+def test_a_range_is_streamed_into_buffers(store: Store, start: int, end: int | None) -> None:
+    data = bytes(range(250)) * 4000
+    etag = store.put("k", data)
+    with store.stream("k", start, end, if_match=etag) as body:
+        assert (body.etag, body.size) == (etag, (end or len(data)) - start)
+        got, buffer = b"", bytearray(65_537)
+        while count := body.readinto(buffer):
+            got += buffer[:count]
+        assert body.readinto(buffer) == 0
+    assert got == data[start:end]
+
+
+def test_a_stream_that_is_left_early_leaves_the_store_usable(store: Store) -> None:
+    store.put("k", bytes(8 << 20))
+    for _ in range(20):
+        with store.stream("k") as body:
+            assert body.readinto(bytearray(10)) > 0
+    assert len(store.get("k").body) == 8 << 20
+
+
+def test_what_a_stream_cannot_give_is_said(store: Store) -> None:
+    store.put("k", b"hello")
+    for end in (9, 6):
+        with pytest.raises(StoreError, match="k"), store.stream("k", 2, end):
+            pass
+    with pytest.raises(PreconditionFailed), store.stream("k", if_match='"other"'):
+        pass
+    with pytest.raises(NotFound), store.stream("nowhere"):
+        pass
+    store.put("empty", b"")
+    with store.stream("empty") as body:
+        assert body.readinto(bytearray(4)) == 0
+
+
+def test_a_file_that_shrinks_while_it_is_streamed_is_noticed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("k", bytes(1000))
+    with store.stream("k") as body:
+        (tmp_path / "k").write_bytes(b"")
+        with pytest.raises(UnknownOutcome, match="early"):
+            body.readinto(bytearray(10))
+
+
 def test_a_file_is_put_with_its_checksum(store: Store) -> None:
     data = bytes(range(256)) * 1000
     file = io.BytesIO(b"skipped" + data + b"not sent")

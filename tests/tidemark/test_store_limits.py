@@ -42,6 +42,14 @@ def get(store: Store) -> object:
     return store.get("k")
 
 
+def stream(store: Store) -> object:
+    buffer, size = bytearray(1 << 16), 0
+    with store.stream("k") as body:
+        while count := body.readinto(buffer):
+            size += count
+    return size
+
+
 def failure(call: Callable[[], object]) -> BaseException | None:
     """What ``call`` raises, if it ends at all; it runs in a thread, and none is left behind."""
     before = set(threading.enumerate())
@@ -113,6 +121,9 @@ def stops_in_an_error(connection: socket.socket, ended: threading.Event) -> None
         (replies_in_a_trickle, get, "store.deadline"),
         (sends_a_body_in_a_trickle, get, "store.deadline"),
         (stops_mid_body, get, "store.no_progress"),
+        (never_replies, stream, "store.no_progress"),
+        (sends_a_body_in_a_trickle, stream, "store.deadline"),
+        (stops_mid_body, stream, "store.no_progress"),
         (stops_in_an_error, get, "store.no_progress"),
         (stops_in_an_error, put_small, "store.no_progress"),
     ],
@@ -145,6 +156,16 @@ def test_a_connection_cut_in_the_midst_of_100_continue_does_not_spin() -> None:
 
     with WireServer(behave) as server:
         assert isinstance(failure(lambda: put_large(at(server.endpoint))), UnknownOutcome)
+
+
+def test_a_stream_that_is_cut_off_does_not_end_as_if_it_were_whole() -> None:
+    def behave(connection: socket.socket, _: threading.Event) -> None:
+        read_head(connection)
+        connection.sendall(b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 100000\r\n\r\nbegin')
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with WireServer(behave) as server:
+        assert isinstance(failure(lambda: stream(at(server.endpoint))), UnknownOutcome)
 
 
 def test_a_slow_server_gets_the_time_that_the_bytes_need() -> None:

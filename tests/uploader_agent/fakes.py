@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +16,7 @@ from tests.tidemark.records.build import simple
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.manifest import SegmentManifest
 from tidemark.records import scan_batches
-from tidemark.store import LocalStore, Store
+from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.watermark import Watermark, parse
 from uploader_agent.broker import Broker
@@ -178,6 +178,11 @@ class WatchedStore:
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         return self.inner.get_range(key, start, end, if_match=if_match)
+
+    def stream(
+        self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
+    ) -> AbstractContextManager[Body]:
+        return self.inner.stream(key, start, end, if_match=if_match)
 
     def head(self, key: str) -> ObjectInfo:
         self.before("head", key)

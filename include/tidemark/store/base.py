@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
 class ObjectInfo(NamedTuple):
@@ -24,6 +28,27 @@ class Fetched(NamedTuple):
 
     body: bytes
     etag: str
+
+
+class Body(Protocol):
+    """The bytes of an object or of a range, ``size`` of them, as they arrive; ``etag`` is the object's."""
+
+    @property
+    def etag(self) -> str:
+        """The ETag of the version that is read."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are in all."""
+        ...
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill ``buffer`` with the next bytes, or a part of it, and return how many; 0 once all ``size`` were given.
+
+        Raises UnknownOutcome if they end early or come too slowly: read again from there.
+        """
+        ...
 
 
 class Store(Protocol):
@@ -58,6 +83,16 @@ class Store(Protocol):
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         """Bytes ``[start, end)``, exactly as many; raises like :meth:`get`."""
+        ...
+
+    def stream(
+        self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
+    ) -> AbstractContextManager[Body]:
+        """Bytes ``[start, end)``, or all from ``start`` on, as they arrive; raises like :meth:`get`.
+
+        ``end`` is above ``start``. For one thread. Nothing is repeated once the first byte was given. Leaving the
+        context early ends the transfer.
+        """
         ...
 
     def head(self, key: str) -> ObjectInfo:

@@ -20,6 +20,7 @@ from crc32c import crc32c as crc32c_of
 
 from tidemark.errors import NotFound, PreconditionFailed, StoreError
 from tidemark.store.base import Fetched, ObjectInfo
+from tidemark.store.streaming import FileBody
 
 _HIDDEN = ".tidemark-store"
 _CHUNK = 1 << 20
@@ -74,6 +75,18 @@ class LocalStore:
         if len(data) != end - start:
             raise StoreError(key, f"has no bytes {start} to {end}")
         return data
+
+    @contextmanager
+    def stream(
+        self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
+    ) -> Iterator[FileBody]:
+        """See :meth:`tidemark.store.base.Store.stream`."""
+        with self._opened(key, if_match) as (file, status):
+            end = status.st_size if end is None else end
+            if end > status.st_size or start > end:
+                raise StoreError(key, f"has no bytes {start} to {end}")
+            file.seek(start)
+            yield FileBody(file, key, _etag(status), end - start)
 
     def head(self, key: str) -> ObjectInfo:
         """See :meth:`tidemark.store.base.Store.head`."""

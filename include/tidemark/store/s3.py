@@ -8,6 +8,7 @@ Reads are repeated freely.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
@@ -22,6 +23,7 @@ from tidemark.store.checksums import decoded, encoded
 from tidemark.store.clients import Clients
 from tidemark.store.multipart import Upload, exactly
 from tidemark.store.options import StoreOptions
+from tidemark.store.streaming import ReplyBody
 
 _READ_BACK = 8 << 20
 
@@ -87,6 +89,23 @@ class S3Store:
                 self._name(key), f"asked for bytes {start} to {end}, got {len(body)} of {end - start}; read again"
             )
         return body
+
+    @contextmanager
+    def stream(
+        self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
+    ) -> Iterator[ReplyBody]:
+        """See :meth:`tidemark.store.base.Store.stream`."""
+        extra: dict[str, Any] = {"IfMatch": if_match} if if_match is not None else {}
+        if start or end is not None:
+            extra["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        try:
+            reply = self._clients.read.get_object(**self._target, Key=key, **extra)
+        except FAILURES as error:
+            raise self._failed(key, error) from error
+        with closing(ReplyBody(reply, self._name(key), FAILURES, lambda error: self._failed(key, error))) as body:
+            if end is not None and body.size != end - start:
+                raise UnknownOutcome(self._name(key), f"asked for bytes {start} to {end}, got {body.size}; read again")
+            yield body
 
     def head(self, key: str) -> ObjectInfo:
         """See :meth:`tidemark.store.base.Store.head`."""
