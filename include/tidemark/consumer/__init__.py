@@ -1,4 +1,4 @@
-"""The tiered consumer: kafka-python's ``KafkaConsumer`` over Kafka and the remote tier. The extra ``tidemark[consumer]``.
+"""The tiered consumer, the extra ``tidemark[consumer]``: kafka-python's ``KafkaConsumer`` over Kafka and the remote tier.
 
 How it keeps its promise: docs/consumer-design.md.
 """

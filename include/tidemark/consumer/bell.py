@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Condition, TIMEOUT_MAX
+from threading import TIMEOUT_MAX, Condition
 
 
 class Bell:

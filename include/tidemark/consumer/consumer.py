@@ -29,6 +29,7 @@ from tidemark.remote.tier import RemoteTier
 log = logging.getLogger(__name__)
 
 METRICS_GROUP: Final = "tidemark-consumer"
+_REMOTE_COUNTERS: Final = ("requests", "bytes", "records", "retries")
 
 _JOIN_SLICE_MS: Final = 50
 _PREPARE_SLICE_MS: Final = 300
@@ -42,13 +43,13 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     mode: which tiers, see :class:`Mode`.
     storage: where the remote tier lies: a :class:`Storage`, or the path of a topics file. Not opened for KAFKA_ONLY.
-    on_gap: ``error`` raises :class:`tidemark.errors.GapError` at offsets that are recorded as missing in storage and that
-        Kafka does not have; ``skip`` goes on after them, with a warning and a count in the metrics.
+    on_gap: ``error`` raises :class:`tidemark.errors.GapError` at offsets that are recorded as missing in storage and
+        that Kafka does not have; ``skip`` goes on after them, with a warning and a count in the metrics.
     remote_refresh_ms: how often storage is looked at for what is new.
     remote_prefetch_bytes: bytes read ahead from storage and not delivered, over all partitions.
     remote_threads: threads that read from storage.
-    remote_wait_ms: how long an offset that neither tier has is waited for before ``auto_offset_reset`` decides, where its
-        upload may be under way.
+    remote_wait_ms: how long an offset that neither tier has is waited for before ``auto_offset_reset`` decides, where
+        its upload may be under way.
 
     Not thread-safe but for :meth:`wakeup`, as ``KafkaConsumer`` is not.
     """
@@ -69,6 +70,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         if on_gap not in {"error", "skip"}:
             raise ValueError(f"on_gap must be error or skip, not {on_gap!r}")
         self._opened = _opened(self._mode, storage)
+        self._fetcher: Any
         self._bell = Bell()
         self._woken = threading.Event()
         self._gaps_skipped = 0
@@ -76,7 +78,9 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         try:
             # kafka-python forgets to hand this on: without it brokers make topics that are only asked for.
             self._cluster.config["allow_auto_create_topics"] = self.config["allow_auto_create_topics"]
-            self._take_over(on_gap, remote_refresh_ms / 1000, remote_prefetch_bytes, remote_threads, remote_wait_ms / 1000)
+            self._take_over(
+                on_gap, remote_refresh_ms / 1000, remote_prefetch_bytes, remote_threads, remote_wait_ms / 1000
+            )
             if topics:
                 self._subscription.subscribe(topics=topics)
                 self._cluster.set_topics(topics)
@@ -125,11 +129,13 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             bell=self._bell,
             **{**self.config, "metrics": None},
         )
-        self._fetcher._sensors = plain._sensors  # noqa: SLF001  # registered once: see kafka_private
+        self._fetcher._sensors = plain._sensors  # registered once: see kafka_private
 
     # What a caller sees
 
-    def poll(self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True) -> dict[Any, Any]:
+    def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
+    ) -> dict[Any, Any]:
         """As ``KafkaConsumer.poll``. Raises :class:`WakeupError` if :meth:`wakeup` was called."""
         return self._undone_if_it_fails(super().poll, timeout_ms, max_records, update_offsets)
 
@@ -157,20 +163,23 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     def tier(self, partition: TopicPartition) -> Tier | None:
         """Where the next record of an assigned partition comes from; None if it is not assigned, or not known yet."""
-        return self._fetcher.tier(partition)  # type: ignore[no-any-return]
+        tier: Tier | None = self._fetcher.tier(partition)
+        return tier
 
     def metrics(self, raw: bool = False) -> Any:
         """As ``KafkaConsumer.metrics``; unless ``raw``, with a group ``tidemark-consumer``.
 
-        ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``: requests to
-        storage, bytes, records and retries; ``hand-overs``; ``waiting``: partitions that no tier can read at present;
-        ``gaps-skipped``.
+        ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``: requests
+        to storage, bytes, records and retries; ``hand-overs``; ``waiting``: partitions that no tier can read at present;
+        ``skipped``: offsets of gaps that were passed over.
         """
         found = super().metrics(raw)
         if found is not None and not raw:
-            found[METRICS_GROUP] = self._fetcher.shown() | {"gaps-skipped": self._gaps_skipped}
+            skipped = self._gaps_skipped + (self._remote.counters.skipped if self._remote is not None else 0)
+            found[METRICS_GROUP] = self._fetcher.shown() | {"skipped": skipped}
             if self._remote is not None:
-                found[METRICS_GROUP]["remote"] = self._remote.counters.shown()
+                counters = self._remote.counters
+                found[METRICS_GROUP]["remote"] = {name: getattr(counters, name) for name in _REMOTE_COUNTERS}
         return found
 
     def partitions_for_topic(self, topic: str) -> set[int]:

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from kafka import errors as kafka_errors
-from kafka.consumer.fetcher import Fetcher
-from kafka.future import Future
 from kafka.structs import OffsetAndMetadata
 
 from tidemark.consumer.bell import Bell
@@ -24,6 +21,7 @@ from tidemark.consumer.counting import Counts
 from tidemark.consumer.delivery import Delivery
 from tidemark.consumer.kafka_rows import KafkaRows
 from tidemark.consumer.modes import Tier
+from tidemark.consumer.offsets import TieredOffsets
 from tidemark.consumer.placing import Placements
 from tidemark.consumer.resetting import Queries
 from tidemark.consumer.scouting import Scouts
@@ -59,7 +57,7 @@ class Deferred(NamedTuple):
     error: Exception
 
 
-class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
+class TieredFetcher(TieredOffsets):
     """Fetches from Kafka and from ``remote``, None for KAFKA_ONLY, as ``placements`` say."""
 
     PartitionRecords = KafkaRows
@@ -76,19 +74,16 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         bell: Bell,
         **configs: Any,
     ) -> None:
-        super().__init__(client, subscriptions, **configs)
-        self._scouts = scouts
-        self._queries = queries
+        super().__init__(
+            client, subscriptions, placements=placements, scouts=scouts, queries=queries, bell=bell, **configs
+        )
         self.counts = Counts()
-        self._placements = placements
         self._remote = remote
-        self._bell = bell
         self._in_hand: OrderedDict[TopicPartition, Any] = OrderedDict()  # a response, or what is left of a delivery
         self._turn: Tier = "kafka"
         self._remote_turns: list[TopicPartition] = []
         self._passed: dict[TopicPartition, tuple[int, Any]] = {}
         self._deferred: Deferred | None = None
-        self._reset_error: Exception | None = None
         self._moved: dict[TopicPartition, tuple[Any, Any]] = {}
 
     def fetch(self, want: Want, *, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
@@ -241,7 +236,10 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
     def _parsed(self, tp: TopicPartition, response: Any) -> KafkaRows | None:
         """As kafka-python, but that an offset out of range is judged over both tiers."""
         state = self._subscriptions.assignment[tp]
-        if self._remote is not None and kafka_errors.for_code(response.partition_data.error_code) is kafka_errors.OffsetOutOfRangeError:
+        if (
+            self._remote is not None
+            and kafka_errors.for_code(response.partition_data.error_code) is kafka_errors.OffsetOutOfRangeError
+        ):
             if response.metric_aggregator:
                 response.metric_aggregator.record(tp, 0, 0)
             at_position = state.position is not None and state.position.offset == response.fetched_offset
@@ -328,68 +326,6 @@ class TieredFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         if not self.in_flight_fetches() and any(self._placements.of(tp).tier == "kafka" for tp in fetchable):
             return backoff
         return min((self._placements.next_look(tp) for tp in fetchable), default=backoff)
-
-    # Offsets
-
-    def reset_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
-        """As kafka-python, over the tiers of the mode."""
-        if self._queries is None or self._scouts is None:
-            task = super().reset_offsets_if_needed(timeout_ms)
-            if task is not None:
-                task.add_both(self._bell.ring)
-            return task
-        error, self._reset_error = self._reset_error, None
-        if error is not None:
-            raise error
-        wanted = {
-            tp: self._subscriptions.assignment[tp].reset_strategy for tp in self._subscriptions.partitions_needing_reset()
-        }
-        if wanted and (self._reset_task is None or self._reset_task.is_done):
-            self._reset_task = Future()
-            self._scouts.run(partial(self._reset, wanted, self._reset_task, timeout_ms))
-        return None if self._reset_task is None or self._reset_task.is_done else self._reset_task
-
-    def _reset(self, wanted: dict[TopicPartition, int], task: Any, timeout_ms: float | None) -> None:
-        """In a scout's thread."""
-        assert self._queries is not None
-        limit = self.config["request_timeout_ms"] if timeout_ms is None else timeout_ms
-        try:
-            for tp, found in self._queries.by_time(wanted, limit).items():
-                self._reset_offset_if_needed(tp, wanted[tp], found.offset)
-        except kafka_errors.RetriableError as error:
-            log.info("where %s begin or end is not known yet; asking again: %s", list(wanted), error)
-        except Exception as error:  # noqa: BLE001  # raised by the caller's next call
-            self._reset_error = error
-        finally:
-            # kafka-python's tasks that wait for it are woken by its own thread alone.
-            self._net.call_soon_threadsafe(lambda: task.success(None))
-
-    def offsets_by_times(self, timestamps: dict[TopicPartition, int], timeout_ms: float | None = None) -> dict[Any, Any]:
-        """As kafka-python, over the tiers of the mode."""
-        if self._queries is None:
-            return super().offsets_by_times(timestamps, timeout_ms)  # type: ignore[no-any-return]
-        return dict.fromkeys(timestamps) | self._queries.by_time(timestamps, timeout_ms)
-
-    def beginning_or_end_offset(self, partitions: Any, timestamp: int, timeout_ms: float | None = None) -> dict[Any, int]:
-        """As kafka-python, over the tiers of the mode."""
-        if self._queries is None:
-            return super().beginning_or_end_offset(partitions, timestamp, timeout_ms)  # type: ignore[no-any-return]
-        return self._queries.of_all(partitions, timestamp, timeout_ms)
-
-    def maybe_validate_positions(self) -> None:
-        """As kafka-python for what Kafka reads; what the remote tier reads is compared with its own lineage."""
-        for tp in self._subscriptions.assigned_partitions():
-            if self._placements.of(tp).tier == "kafka":
-                epoch = self._manager.cluster.leader_epoch_for_partition(tp)
-                self._subscriptions.maybe_validate_position_for_current_leader(tp, epoch)
-
-    def validate_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
-        """As kafka-python, and rings when it is done."""
-        before = self._validation_task
-        task = super().validate_offsets_if_needed(timeout_ms)
-        if task is not None and task is not before:
-            task.add_both(self._bell.ring)
-        return task
 
     def shown(self) -> dict[str, Any]:
         """What the consumer's metrics tell."""

@@ -1,7 +1,7 @@
 """The records of a Fetch response, decoded as those of the remote tier are.
 
-:class:`KafkaRows` stands where kafka-python has ``Fetcher.PartitionRecords``. What ``read_committed`` leaves out is found
-as Kafka's ``CompletedFetch`` finds it: the response names the aborted transactions by producer and first offset; each
+:class:`KafkaRows` stands where kafka-python has ``Fetcher.PartitionRecords``. What ``read_committed`` leaves out is
+found as Kafka's ``CompletedFetch`` finds it: the response names the aborted transactions by producer and first offset; each
 ends at its producer's next marker.
 """
 
@@ -47,7 +47,7 @@ class KafkaRows(Delivery):
     ) -> None:
         committed = isolation_level == IsolationLevel.READ_COMMITTED
         aborted = [(one.producer_id, one.first_offset) for one in aborted_transactions or ()] if committed else []
-        data = records._buffer  # noqa: SLF001  # kafka-python keeps the bytes there; see kafka_private
+        data = records._buffer  # kafka-python keeps the bytes there; see kafka_private
         super().__init__("kafka", fetch_offset, self._decoded(data, aborted, verify=check_crcs))
         self.topic_partition = tp
         self.incarnation = 0

@@ -9,14 +9,14 @@ Tier = Literal["kafka", "remote"]
 TIERS: Final[tuple[Tier, Tier]] = ("kafka", "remote")
 
 OnGap = Literal["error", "skip"]
-"""At offsets that are recorded as missing in the store: raise :class:`tidemark.errors.GapError`, or go on after them."""
+"""At offsets that are recorded as missing in the store: raise :class:`tidemark.errors.GapError`, or go on behind."""
 
 
 class Mode(StrEnum):
     """Where records come from; group membership and commits are the brokers' in every mode."""
 
     REMOTE_ONLY = "REMOTE_ONLY"
-    """Remote storage alone: the brokers are asked for metadata, assignment and commits, never for records or offsets."""
+    """Remote storage alone: brokers are asked for metadata, assignment and commits, never for records or offsets."""
 
     KAFKA_ONLY = "KAFKA_ONLY"
     """The brokers alone, as a ``KafkaConsumer``: storage is never opened."""

@@ -1,7 +1,7 @@
 """Which tier reads a partition at its position: the states of docs/consumer-design.md.
 
-Promises: a decision changes nothing but a :class:`Placement`, is made on the caller's thread, and does not wait; what is
-not known yet is asked of the scouts.
+Promises: a decision changes nothing but a :class:`Placement`, is made on the caller's thread, and does not wait;
+what is not known yet is asked of the scouts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ KAFKA_START_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.5
 """How soon an answer that did not settle a question is asked for again."""
 
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
 
 @dataclass
 class Placement:
@@ -35,7 +37,7 @@ class Placement:
     tier: Tier | None = None
     position: int = -1
     since: float = 0.0
-    seen: datetime = datetime.min.replace(tzinfo=UTC)
+    seen: datetime = _LONG_AGO
     judging: float | None = None
     """When Kafka said that the position is out of range: only later answers count."""
     patience: float = 0.0
@@ -287,7 +289,9 @@ class Placements:
     def _wait_between(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, now: float) -> None:
         undecided = remote is not None and place.position < remote.end(committed=False)
         text = "%s-%s: offset %s is gone from Kafka and not in remote storage yet; looking again for %s s"
-        self._warn(place, text, *tp, place.position, "as long as it is undecided" if undecided else self._rules.wait_seconds)
+        self._warn(
+            place, text, *tp, place.position, "as long as it is undecided" if undecided else self._rules.wait_seconds
+        )
         if not undecided and now - place.since >= self._rules.wait_seconds:
             self._reset(tp, place)
             return

@@ -1,7 +1,7 @@
 """Positions from nothing, and questions about offsets: over all tiers of the mode.
 
-``EARLIEST`` is the lower of both starts, ``LATEST`` Kafka's end (of remote storage alone, the remote end), and the first
-record at a time the lower of both tiers' answers. Answers of the brokers are kafka-python's own.
+``EARLIEST`` is the lower of both starts, ``LATEST`` Kafka's end (of remote storage alone, the remote end), and the
+first record at a time the lower of both tiers' answers. Answers of the brokers are kafka-python's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Found = dict[TopicPartition, Any]
 
 
 class Queries(NamedTuple):
-    """``kafka`` asks the brokers for offsets by times or :class:`OffsetSpec`; ``remote`` reads a catalogue now. Both wait."""
+    """``kafka`` asks the brokers by times or :class:`OffsetSpec`, ``remote`` reads a catalogue now. Both wait."""
 
     mode: Mode
     committed: bool
@@ -43,14 +43,16 @@ class Queries(NamedTuple):
                 found[tp] = answer
         return found
 
-    def of_all(self, partitions: Iterable[TopicPartition], spec: int, timeout_ms: float | None) -> dict[TopicPartition, int]:
+    def of_all(
+        self, partitions: Iterable[TopicPartition], spec: int, timeout_ms: float | None
+    ) -> dict[TopicPartition, int]:
         """Starts or ends."""
         wanted = dict.fromkeys(partitions, spec)
         found = self.by_time(wanted, timeout_ms)
         return {tp: found[tp].offset for tp in wanted}
 
     def _remote(self, tp: TopicPartition, at: int) -> Any:
-        """As the brokers would answer for what is stored. Nothing is stored: offset 0, unless Kafka is there to answer."""
+        """As the brokers would answer for what is stored. If nothing is: 0, unless Kafka is there to answer."""
         partition = self.remote(tp)
         if at in {OffsetSpec.EARLIEST, OffsetSpec.LATEST}:
             if partition is None or partition.start >= partition.end(committed=False):

@@ -195,7 +195,7 @@ class Scouts:
 
 @functools.cache
 def notation(topic_id: uuid.UUID | None) -> str | None:
-    """Kafka's own notation of a topic id: base64, 22 characters; None for none, and for that of a cluster without ids."""
+    """Kafka's own notation of a topic id: base64, 22 characters; None for none, and where the cluster has no ids."""
     if topic_id is None or not topic_id.int:
         return None
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

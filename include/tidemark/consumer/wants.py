@@ -65,10 +65,13 @@ class Arrow:
 
     def take(self, tp: TopicPartition, block: Block) -> int:
         """Likewise."""
-        rows = block.rows
+        rows = block.rows.replace_schema_metadata(None)
         self._left -= rows.nbytes
-        # What precedes it in this call is of the same partition and ends where it begins.
-        self._made[tp] = pa.concat_batches([self._made[tp], rows]) if tp in self._made else rows
+        if tp in self._made:
+            both = pa.concat_batches([self._made[tp], rows])  # type: ignore[attr-defined]  # not in the stubs
+            self._made[tp] = both
+        else:
+            self._made[tp] = rows
         return rows.num_rows
 
     def result(self) -> dict[TopicPartition, pa.RecordBatch]:
