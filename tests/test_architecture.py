@@ -82,6 +82,49 @@ def test_what_airflow_parses_loads_nothing_heavy(module: str) -> None:
     assert not loaded_by(f"import tidemark.{module}") & set(HEAVY)
 
 
+def imported_modules(path: Path) -> set[str]:
+    """The full names of the modules that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_the_remote_tier_knows_no_kafka_client() -> None:
+    for path in sources("include/tidemark/remote"):
+        assert not imported(path) & {"kafka", "confluent_kafka"}, path
+        assert not {name for name in imported_modules(path) if name.startswith("tidemark.consumer")}, path
+
+
+def test_nobody_imports_the_consumer_but_who_reads() -> None:
+    """Not the agent, Spark or Airflow; and in the contract, the command line alone, where it is asked for."""
+    readers = ("consumer", "cli", "restoring")
+    others = [path for path in sources("include/tidemark") if path.relative_to(ROOT).parts[2] not in readers]
+    others.remove(ROOT / "include/tidemark/__init__.py")
+    for folder in ("uploader_agent", "spark", "plugins", "dags"):
+        others += sources(folder)
+    for path in others:
+        found = imported_modules(path)
+        assert not {name for name in found if name.startswith(("tidemark.consumer", "tidemark.TieredConsumer"))}, path
+
+
+def test_importing_tidemark_loads_nothing_of_its_readers() -> None:
+    loaded = loaded_by("import tidemark; dir(tidemark)")
+    assert "tidemark" in loaded
+    assert not loaded & {*HEAVY, "kafka", "pydantic"}
+
+
+@pytest.mark.parametrize("name", ["Mode", "Storage", "TieredConsumer"])
+def test_what_tidemark_exports_is_found_when_it_is_asked_for(name: str) -> None:
+    import tidemark
+
+    assert name in dir(tidemark)
+    assert getattr(tidemark, name).__name__ == name
+
+
 def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
     path = tmp_path / "seeded.py"
     path.write_text("def late():\n    from uploader_agent.loop import run\n    import airflow.sdk\n")

@@ -4,4 +4,38 @@ The agent, the Spark jobs and the Airflow DAGs never import one another. They me
 and every format of those objects is defined in this package, which imports neither airflow nor pyspark.
 Start with :mod:`tidemark.layout` (where things lie), :mod:`tidemark.manifest` and :mod:`tidemark.watermark`
 (what the agent promises), and :mod:`tidemark.ledger` (what a table holds).
+
+What readers of the remote tier start with is found here, and loaded when it is first asked for: the extra
+``tidemark[consumer]`` has what :class:`TieredConsumer` and :class:`Mode` need, ``tidemark[decode]`` what the others do.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemark.consumer import Mode, TieredConsumer
+    from tidemark.remote import Storage
+    from tidemark.remote.notebooks import read_range, read_time
+
+__all__ = ["Mode", "Storage", "TieredConsumer", "read_range", "read_time"]
+
+_HOMES = {
+    "Mode": "tidemark.consumer",
+    "Storage": "tidemark.remote",
+    "TieredConsumer": "tidemark.consumer",
+    "read_range": "tidemark.remote.notebooks",
+    "read_time": "tidemark.remote.notebooks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for (PEP 562): importing ``tidemark`` alone stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

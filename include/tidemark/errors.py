@@ -18,6 +18,7 @@
   x ContinuityError       an offset is missing, or is claimed twice
     + GapError            ... and it is known to be: the offsets that are missing, and why
     + OutOfRange          ... because what was there before is removed, or nothing is there yet
+  x WakeupError           a consumer's `wakeup` was called: nothing is wrong
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
     + TableTampered       ... because somebody changed the table behind Tidemark's back
@@ -157,6 +158,10 @@ class OutOfRange(ContinuityError):
             f"{topic}-{partition}: offset {offset} is not in the remote tier, which has {start} to {end - 1}; "
             f"read from {start} on, or elsewhere"
         )
+
+
+class WakeupError(TidemarkError):
+    """A consumer's ``wakeup`` was called: the call that waited, or would have, delivered nothing."""
 
 
 class PublishError(TidemarkError):

@@ -1,0 +1,9 @@
+"""The tiered consumer, the extra ``tidemark[consumer]``: kafka-python's ``KafkaConsumer`` over Kafka and the remote tier.
+
+How it keeps its promise: docs/consumer-design.md.
+"""
+
+from tidemark.consumer.consumer import TieredConsumer
+from tidemark.consumer.modes import Mode, OnGap, Tier
+
+__all__ = ["Mode", "OnGap", "Tier", "TieredConsumer"]

@@ -1,0 +1,322 @@
+"""``TieredConsumer``: kafka-python's ``KafkaConsumer`` over two tiers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from kafka import KafkaConsumer
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata
+
+from tidemark.consumer.bell import Bell
+from tidemark.consumer.brokers import AskBrokers
+from tidemark.consumer.fetcher import TieredFetcher, Want
+from tidemark.consumer.modes import Mode, OnGap, Tier
+from tidemark.consumer.placing import Placements, Rules
+from tidemark.consumer.resetting import Queries
+from tidemark.consumer.scouting import Scouts
+from tidemark.consumer.wants import Arrow, Records
+from tidemark.errors import GapError, WakeupError
+from tidemark.layout import TopicPartition
+from tidemark.remote.storage import Storage
+from tidemark.remote.tier import RemoteTier
+
+log = logging.getLogger(__name__)
+
+METRICS_GROUP: Final = "tidemark-consumer"
+_REMOTE_COUNTERS: Final = ("requests", "bytes", "records", "retries")
+
+_JOIN_SLICE_MS: Final = 50
+_PREPARE_SLICE_MS: Final = 300
+"""How long kafka-python is left to wait at once, before and while a group is joined: so soon a wakeup is heard."""
+
+
+class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types
+    """Reads topics from Kafka and from the remote tier that Tidemark's agents write.
+
+    All of ``KafkaConsumer``'s methods and settings, and:
+
+    mode: which tiers, see :class:`Mode`.
+    storage: where the remote tier lies: a :class:`Storage`, or the path of a topics file. Not opened for KAFKA_ONLY.
+    on_gap: ``error`` raises :class:`tidemark.errors.GapError` at offsets that are recorded as missing in storage and
+        that Kafka does not have; ``skip`` goes on after them, with a warning and a count in the metrics.
+    remote_refresh_ms: how often storage is looked at for what is new.
+    remote_prefetch_bytes: bytes read ahead from storage and not delivered, over all partitions.
+    remote_threads: threads that read from storage.
+    remote_wait_ms: how long an offset that neither tier has is waited for before ``auto_offset_reset`` decides, where
+        its upload may be under way.
+
+    Not thread-safe but for :meth:`wakeup`, as ``KafkaConsumer`` is not.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        mode: Mode | str,
+        storage: Storage | str | Path | None = None,
+        on_gap: OnGap = "error",
+        remote_refresh_ms: int = 10_000,
+        remote_prefetch_bytes: int = 32 << 20,
+        remote_threads: int = 4,
+        remote_wait_ms: int = 120_000,
+        **configs: Any,
+    ) -> None:
+        self._mode = Mode(mode)
+        if on_gap not in {"error", "skip"}:
+            raise ValueError(f"on_gap must be error or skip, not {on_gap!r}")
+        self._opened = _opened(self._mode, storage)
+        self._fetcher: Any
+        self._bell = Bell()
+        self._woken = threading.Event()
+        self._gaps_skipped = 0
+        super().__init__(**configs)
+        try:
+            # kafka-python forgets to hand this on: without it brokers make topics that are only asked for.
+            self._cluster.config["allow_auto_create_topics"] = self.config["allow_auto_create_topics"]
+            self._take_over(
+                on_gap, remote_refresh_ms / 1000, remote_prefetch_bytes, remote_threads, remote_wait_ms / 1000
+            )
+            if topics:
+                self._subscription.subscribe(topics=topics)
+                self._cluster.set_topics(topics)
+        except BaseException:
+            super().close(autocommit=False)
+            raise
+
+    def _take_over(self, on_gap: OnGap, refresh: float, prefetch: int, threads: int, wait: float) -> None:
+        """Put our fetcher where kafka-python made its own."""
+        committed = self.config["isolation_level"] == "read_committed"
+        plain = self._fetcher
+        self._remote: RemoteTier | None = None
+        self._scouts: Scouts | None = None
+        brokers = AskBrokers(self._manager, self._net, plain, self.config["request_timeout_ms"])
+        if self._opened is not None:
+            self._remote = RemoteTier(
+                self._opened,
+                committed=committed,
+                on_gap="error" if self._mode.reads_kafka else on_gap,
+                prefetch_bytes=prefetch,
+                threads=threads,
+                refresh_seconds=refresh,
+                check_crcs=self.config["check_crcs"],
+                on_ready=self._bell.ring,
+            )
+            self._scouts = Scouts(self._remote, brokers, self._bell.ring)
+        rules = Rules(
+            mode=self._mode,
+            on_gap=on_gap,
+            committed=committed,
+            refresh_seconds=refresh,
+            wait_seconds=wait,
+            topic_id=brokers.topic_id_now,
+            reset=self._out_of_range,
+            skip=self._skip,
+            truncated=self._truncated,
+        )
+        queries = Queries(self._mode, committed, brokers.offsets, self._scouts.read) if self._scouts else None
+        self._fetcher = TieredFetcher(
+            self._client,
+            self._subscription,
+            placements=Placements(rules, self._scouts),
+            remote=self._remote,
+            scouts=self._scouts,
+            queries=queries,
+            bell=self._bell,
+            **{**self.config, "metrics": None},
+        )
+        self._fetcher._sensors = plain._sensors  # registered once: see kafka_private
+
+    # What a caller sees
+
+    def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
+    ) -> dict[Any, Any]:
+        """As ``KafkaConsumer.poll``. Raises :class:`WakeupError` if :meth:`wakeup` was called."""
+        return self._undone_if_it_fails(super().poll, timeout_ms, max_records, update_offsets)
+
+    def poll_arrow(self, timeout_ms: float = 0, max_bytes: int = 16 << 20) -> dict[Any, pa.RecordBatch]:
+        """As :meth:`poll`, but each partition's records as one Arrow record batch, with no Python object for each.
+
+        The columns are those of :data:`tidemark.decode.SCHEMA`; keys and values are bytes, deserializers are not asked.
+        All batches together have about ``max_bytes``, and at least a row. Positions and commits are those of ``poll``.
+
+        Raises:
+            ValueError: ``timeout_ms`` is negative or ``max_bytes`` not positive.
+        """
+        if timeout_ms < 0:
+            raise ValueError("Timeout must not be negative")
+        if max_bytes <= 0:
+            raise ValueError("max_bytes must be positive")
+        if self._closed:
+            raise kafka_errors.IllegalStateError("KafkaConsumer is closed")
+        return self._undone_if_it_fails(self._poll_arrow, timeout_ms, max_bytes)
+
+    def wakeup(self) -> None:
+        """Have the ``poll`` or iteration that runs, or the next one, raise :class:`WakeupError`. Thread-safe."""
+        self._woken.set()
+        self._bell.ring()
+
+    def tier(self, partition: TopicPartition) -> Tier | None:
+        """Where the next record of an assigned partition comes from; None if it is not assigned, or not known yet."""
+        tier: Tier | None = self._fetcher.tier(partition)
+        return tier
+
+    def metrics(self, raw: bool = False) -> Any:
+        """As ``KafkaConsumer.metrics``; unless ``raw``, with a group ``tidemark-consumer``.
+
+        ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``: requests
+        to storage, bytes, records and retries; ``hand-overs``; ``waiting``: partitions that no tier can read at present;
+        ``skipped``: offsets of gaps that were passed over.
+        """
+        found = super().metrics(raw)
+        if found is not None and not raw:
+            skipped = self._gaps_skipped + (self._remote.counters.skipped if self._remote is not None else 0)
+            found[METRICS_GROUP] = self._fetcher.shown() | {"skipped": skipped}
+            if self._remote is not None:
+                counters = self._remote.counters
+                found[METRICS_GROUP]["remote"] = {name: getattr(counters, name) for name in _REMOTE_COUNTERS}
+        return found
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """As ``KafkaConsumer.partitions_for_topic``; of a topic that the brokers do not know, what is stored of it."""
+        found: set[int] = super().partitions_for_topic(topic)
+        if not found and self._remote is not None:
+            found = self._remote.topics.partitions_for_topic(topic)
+        return found
+
+    def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
+        """As ``KafkaConsumer.close``; then reading from storage ends."""
+        if self._closed:
+            return
+        try:
+            super().close(autocommit=autocommit, timeout_ms=timeout_ms)
+        finally:
+            if self._scouts is not None:
+                self._scouts.close()
+            if self._remote is not None:
+                self._remote.close()
+            self._fetcher.close()
+
+    def __next__(self) -> Any:
+        """As ``KafkaConsumer``'s iterator. Raises :class:`WakeupError` if :meth:`wakeup` was called."""
+        self._hear()
+        return super().__next__()
+
+    # The round that poll repeats
+
+    def _poll_once(self, timer: Any, max_records: int, update_offsets: bool = True) -> dict[Any, Any]:
+        key, value = self._fetcher.config["key_deserializer"], self._fetcher.config["value_deserializer"]
+        return self._round(timer, Records(max_records, key, value), move=update_offsets)
+
+    def _poll_arrow(self, timeout_ms: float, max_bytes: int) -> dict[Any, pa.RecordBatch]:
+        deadline = time.monotonic() + timeout_ms / 1000
+        while not self._closed:
+            left = max(0.0, deadline - time.monotonic()) * 1000
+            found = self._round(_Left(left), Arrow(max_bytes), move=True)
+            if found or left <= 0:
+                return found
+        return {}
+
+    def _round(self, timer: Any, want: Want, *, move: bool) -> dict[Any, Any]:
+        """As ``KafkaConsumer._poll_once``, with a wait that a wakeup ends."""
+        self._hear()
+        if not self._join(timer):
+            return {}
+        self._refresh_committed_offsets(timeout_ms=timer.timeout_ms)
+        self._fetcher.reset_offsets_if_needed()
+        self._fetcher.maybe_validate_positions()
+        self._fetcher.validate_offsets_if_needed()
+        timeout_ms = timer.timeout_ms
+        if self.config["group_id"] is not None:
+            timeout_ms = min(timeout_ms, self._coordinator.time_to_next_poll() * 1000)
+        found: dict[Any, Any] = self._fetcher.fetch(want, move=move, timeout_ms=timeout_ms)
+        if not found:
+            self._hear()
+        return found
+
+    def _join(self, timer: Any) -> bool:
+        """Let the coordinator do its part, in slices: kafka-python takes up a join where the last one left it."""
+        while True:
+            slice_ms = _JOIN_SLICE_MS if self._coordinator.rejoining else _PREPARE_SLICE_MS
+            if self._coordinator.poll(timeout_ms=min(timer.timeout_ms, slice_ms)):
+                return True
+            self._hear()
+            if timer.expired:
+                return False
+
+    def _refresh_committed_offsets(self, timeout_ms: float | None = None) -> bool:
+        """As kafka-python, but the epoch that was committed with an offset counts (KIP-320)."""
+        if self._subscription.has_all_fetch_positions():
+            return True
+        missing = self._subscription.missing_fetch_positions()
+        if missing and self.config["group_id"] is not None:
+            try:
+                found = self._coordinator.fetch_committed_offsets(missing, timeout_ms=timeout_ms)
+            except kafka_errors.KafkaTimeoutError:
+                return False
+            for tp, committed in found.items():
+                if tp in self._subscription.missing_fetch_positions():
+                    self._subscription.seek(tp, OffsetAndMetadata(committed.offset, "", committed.leader_epoch))
+        self._subscription.reset_missing_positions()
+        return bool(self._subscription.has_all_fetch_positions())
+
+    def _undone_if_it_fails(self, call: Any, *arguments: Any) -> dict[Any, Any]:
+        """Nothing is delivered by a call that raises, Ctrl-C included: its positions go back."""
+        try:
+            return call(*arguments)  # type: ignore[no-any-return]
+        except BaseException:
+            self._fetcher.take_back()
+            raise
+
+    def _hear(self) -> None:
+        if self._woken.is_set():
+            self._woken.clear()
+            raise WakeupError("wakeup() was called; nothing was delivered, and the next call goes on")
+
+    # What placing asks for
+
+    def _out_of_range(self, tp: TopicPartition, offset: int) -> None:
+        if not self._subscription.has_default_offset_reset_policy():
+            raise kafka_errors.OffsetOutOfRangeError({tp: offset})
+        log.info("%s-%s: no tier has offset %s; resetting", *tp, offset)
+        self._subscription.request_offset_reset(tp)
+
+    def _skip(self, tp: TopicPartition, offset: int, gap: GapError) -> None:
+        self._gaps_skipped += offset - max(gap.start, self._subscription.position(tp).offset)
+        self._subscription.seek(tp, offset)
+
+    def _truncated(self, tp: TopicPartition, position: int, at: int) -> None:
+        if not self._subscription.has_default_offset_reset_policy():
+            raise kafka_errors.LogTruncationError({tp: OffsetAndMetadata(at, "", -1)})
+        log.warning("%s-%s: the log was truncated below %s; going on from %s", *tp, position, at)
+        self._subscription.seek(tp, at)
+
+
+class _Left:
+    """Stands for kafka-python's ``Timer`` with so many milliseconds left."""
+
+    def __init__(self, timeout_ms: float) -> None:
+        self._deadline = time.monotonic() + timeout_ms / 1000
+
+    @property
+    def timeout_ms(self) -> float:
+        """Milliseconds that are left."""
+        return max(0.0, self._deadline - time.monotonic()) * 1000
+
+    @property
+    def expired(self) -> bool:
+        """Whether none are."""
+        return time.monotonic() >= self._deadline
+
+
+def _opened(mode: Mode, storage: Storage | str | Path | None) -> Storage | None:
+    if not mode.reads_remote:
+        return None
+    if storage is None:
+        raise ValueError(f"{mode} needs storage: a Storage, or the path of a topics file")
+    return storage if isinstance(storage, Storage) else Storage.from_topics(storage)

@@ -1,0 +1,353 @@
+"""The fetcher of both tiers: what stands in a :class:`TieredConsumer` where kafka-python has its ``Fetcher``.
+
+Promises: each record once, in order, from whichever tier; a position moves only with what is delivered, and back if the
+call that moved it fails; what is in hand and does not begin at the position is thrown away. Nothing here waits for
+storage but on the bell, which everything rings.
+
+Relies on the private names of kafka-python that :mod:`tidemark.consumer.kafka_private` lists.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import Any, NamedTuple, Protocol
+
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata
+
+from tidemark.consumer.bell import Bell
+from tidemark.consumer.counting import Counts
+from tidemark.consumer.delivery import Delivery
+from tidemark.consumer.kafka_rows import KafkaRows
+from tidemark.consumer.modes import Tier
+from tidemark.consumer.offsets import TieredOffsets
+from tidemark.consumer.placing import Placements
+from tidemark.consumer.resetting import Queries
+from tidemark.consumer.scouting import Scouts
+from tidemark.errors import GapError, OutOfRange
+from tidemark.layout import TopicPartition
+from tidemark.remote.blocks import Block
+from tidemark.remote.tier import RemoteTier
+
+log = logging.getLogger(__name__)
+
+
+class Want(Protocol):
+    """What a call wants of the records that are there, and what it makes of them."""
+
+    def rows(self, block: Block | None) -> int:
+        """How many more rows it takes, of ``block`` if there is one; 0 ends the call."""
+        ...
+
+    def take(self, tp: TopicPartition, block: Block) -> int:
+        """Make of the rows what the caller gets; returns of how many. Raises what stops it at the first."""
+        ...
+
+    def result(self) -> dict[TopicPartition, Any]:
+        """What was made, by partition; no entry without a row."""
+        ...
+
+
+class Deferred(NamedTuple):
+    """An error that is raised by a later call, if its partition still stands there then."""
+
+    tp: TopicPartition
+    offset: int
+    error: Exception
+
+
+class TieredFetcher(TieredOffsets):
+    """Fetches from Kafka and from ``remote``, None for KAFKA_ONLY, as ``placements`` say."""
+
+    PartitionRecords = KafkaRows
+
+    def __init__(
+        self,
+        client: Any,
+        subscriptions: Any,
+        *,
+        placements: Placements,
+        remote: RemoteTier | None,
+        scouts: Scouts | None,
+        queries: Queries | None,
+        bell: Bell,
+        **configs: Any,
+    ) -> None:
+        super().__init__(
+            client, subscriptions, placements=placements, scouts=scouts, queries=queries, bell=bell, **configs
+        )
+        self.counts = Counts()
+        self._remote = remote
+        self._in_hand: OrderedDict[TopicPartition, Any] = OrderedDict()  # a response, or what is left of a delivery
+        self._turn: Tier = "kafka"
+        self._remote_turns: list[TopicPartition] = []
+        self._passed: dict[TopicPartition, tuple[int, Any]] = {}
+        self._deferred: Deferred | None = None
+        self._moved: dict[TopicPartition, tuple[Any, Any]] = {}
+
+    def fetch(self, want: Want, *, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
+        """What is there for ``want``; if nothing is, wait at most ``timeout_ms`` for news and look again.
+
+        ``move`` is False for the iterator, which moves positions itself, record by record.
+        """
+        self._moved = {}
+        heard = self._bell.rings
+        self._raise_deferred()
+        self._place()
+        found = self._collect(want, move=move)
+        self._send()
+        if not found:
+            self._raise_deferred()
+            if timeout_ms > 0:
+                self._bell.wait(heard, min(timeout_ms / 1000, self._patience()))
+                self._place()
+                found = self._collect(want, move=move)
+            if not found:
+                self._raise_deferred()
+        return found
+
+    def take_back(self) -> None:
+        """The call that began last delivered nothing after all: positions go back to where it found them."""
+        for tp, (before, after) in self._moved.items():
+            if self._subscriptions.is_assigned(tp):
+                state = self._subscriptions.assignment[tp]
+                if state.position == after:
+                    state.position = before
+        self._moved = {}
+
+    def tier(self, tp: TopicPartition) -> Tier | None:
+        """The tier that reads ``tp``, None while there is none."""
+        return self._placements.of(tp).tier if self._subscriptions.is_assigned(tp) else None
+
+    def close(self) -> None:
+        """Let go of what is in hand."""
+        for tp in list(self._in_hand):
+            self._drop(tp)
+        super().close()
+
+    # Placing
+
+    def _place(self) -> None:
+        """Decide each partition's tier at its position, and set the remote readers to work."""
+        assigned = self._subscriptions.assigned_partitions()
+        for tp in self._placements.known():
+            if tp not in assigned:
+                self._leave(tp)
+        turns = []
+        for tp in self._subscriptions.fetchable_partitions():
+            try:
+                if self._settle(tp) == "remote":
+                    turns.append(tp)
+            except Exception as error:  # noqa: BLE001  # raised once the others' records are delivered
+                self._defer(tp, error)
+        if set(turns) != set(self._remote_turns):
+            self._remote_turns = turns
+
+    def _settle(self, tp: TopicPartition) -> Tier | None:
+        position = self._position(tp)
+        if tp in self._in_hand and self._stands(tp, self._in_hand[tp]):
+            return self._in_hand[tp].tier  # type: ignore[no-any-return]
+        place = self._placements.decide(tp, position.offset, position.leader_epoch)
+        if not self._subscriptions.is_fetchable(tp):
+            return None  # a reset was asked for
+        if self._remote is not None:
+            if place.tier == "remote":
+                self._remote.read(tp, self._position(tp).offset)
+            elif place.last_tier == "remote":
+                self._remote.stop(tp)
+        return place.tier
+
+    def _position(self, tp: TopicPartition) -> Any:
+        """Where ``tp`` stands; past what has no record after the one that the iterator gave out last."""
+        state = self._subscriptions.assignment[tp]
+        passed = self._passed.pop(tp, None)
+        if passed is not None and state.position.offset == passed[0]:
+            state.position = passed[1]
+        return state.position
+
+    def _leave(self, tp: TopicPartition) -> None:
+        """``tp`` is assigned no longer."""
+        self._placements.forget(tp)
+        self._passed.pop(tp, None)
+        self._drop(tp)
+        if self._remote is not None:
+            self._remote.stop(tp)
+
+    # Collecting
+
+    def _collect(self, want: Want, *, move: bool) -> dict[TopicPartition, Any]:
+        """Records of both tiers, the one first that was not the last time."""
+        self._admit()
+        for tier in (self._turn, "remote" if self._turn == "kafka" else "kafka"):
+            for tp in list(self._in_hand) if tier == "kafka" else list(self._remote_turns):
+                if not want.rows(None):
+                    break
+                try:
+                    self._collect_one(tp, want, move=move)
+                except Exception as error:  # noqa: BLE001  # likewise
+                    self._defer(tp, error)
+                    self._drop(tp)
+        self._turn = "remote" if self._turn == "kafka" else "kafka"
+        self._remote_turns = self._remote_turns[1:] + self._remote_turns[:1]
+        return want.result()
+
+    def _admit(self) -> None:
+        """Take over what has come from the brokers."""
+        while self._completed_fetches:
+            response = self._completed_fetches.popleft()
+            tp = response.topic_partition
+            self._drop(tp)
+            self._in_hand[tp] = response
+            self.counts.of(tp, "kafka").requests += 1
+
+    def _collect_one(self, tp: TopicPartition, want: Want, *, move: bool) -> None:
+        if self._subscriptions.is_paused(tp):
+            return  # kept for when it goes on (KAFKA-7548)
+        while self._subscriptions.is_fetchable(tp):
+            delivery = self._delivery(tp, want)
+            if delivery is None:
+                return
+            if not self._deliver(tp, delivery, want, move=move):
+                return
+
+    def _delivery(self, tp: TopicPartition, want: Want) -> Delivery | None:
+        """What is in hand of ``tp`` at its position, parsed; or what its remote reader has."""
+        held = self._in_hand.get(tp)
+        if held is not None and not isinstance(held, Delivery):
+            del self._in_hand[tp]  # however parsing ends, it has told the metrics
+            held = self._parsed(tp, held)
+            if held is not None:
+                self._in_hand[tp] = held
+        if held is None or not (self._stands(tp, held) and self._placements.of(tp).tier == held.tier):
+            self._drop(tp)
+            if self._remote is None or self._placements.of(tp).tier != "remote":
+                return None
+            held = self._from_remote(tp, want)
+            if held is None:
+                return None
+        self._in_hand[tp] = held
+        return held
+
+    def _stands(self, tp: TopicPartition, held: Any) -> bool:
+        """Whether ``held`` has something, and at the position."""
+        return isinstance(held, Delivery) and not held.exhausted and held.position == self._position(tp).offset
+
+    def _parsed(self, tp: TopicPartition, response: Any) -> KafkaRows | None:
+        """As kafka-python, but that an offset out of range is judged over both tiers."""
+        state = self._subscriptions.assignment[tp]
+        if (
+            self._remote is not None
+            and kafka_errors.for_code(response.partition_data.error_code) is kafka_errors.OffsetOutOfRangeError
+        ):
+            if response.metric_aggregator:
+                response.metric_aggregator.record(tp, 0, 0)
+            at_position = state.position is not None and state.position.offset == response.fetched_offset
+            if at_position and state.clear_preferred_read_replica() is None and self._placements.of(tp).tier == "kafka":
+                self._placements.out_of_range(tp)
+                self._bell.ring()
+            return None
+        found: KafkaRows | None = self._parse_fetched_data(response)
+        if found is not None:
+            self.counts.of(tp, "kafka").bytes += found.bytes_read
+        return found
+
+    def _from_remote(self, tp: TopicPartition, want: Want) -> Delivery | None:
+        assert self._remote is not None
+        position = self._position(tp).offset
+        try:
+            block = self._remote.take(tp, want.rows(None))
+        except GapError as gap:
+            if not self._placements.not_there(tp, gap):
+                raise
+            return None
+        except OutOfRange:
+            self._placements.look_again(tp)
+            return None
+        if block is None or block.start != position:
+            return None
+        return Delivery("remote", position, [block])
+
+    def _deliver(self, tp: TopicPartition, delivery: Delivery, want: Want, *, move: bool) -> bool:
+        """Give ``want`` what it takes of ``delivery``; whether there may be more for it."""
+        count = 0
+        block = delivery.peek(want.rows(None))
+        if block is not None and (rows := want.rows(block)):
+            block = block if rows >= block.rows.num_rows else block.cut(rows)[0]
+            count = want.take(tp, block)
+            delivery.advance(count)
+            self.counts.of(tp, delivery.tier).records += count
+        self._move(tp, delivery, count, block, move=move)
+        if delivery.exhausted:
+            self._drop(tp)
+        return move and delivery.exhausted and delivery.tier == "remote" and bool(want.rows(None))
+
+    def _move(self, tp: TopicPartition, delivery: Delivery, count: int, block: Block | None, *, move: bool) -> None:
+        state = self._subscriptions.assignment[tp]
+        after = OffsetAndMetadata(delivery.position, "", delivery.epoch)
+        if self._sensors and state.highwater is not None:
+            self._sensors.records_fetch_lag.record(max(0, state.highwater - delivery.position))
+        if move or not count:
+            before = self._moved[tp][0] if tp in self._moved else state.position
+            self._moved[tp] = before, after
+            state.position = after
+        elif block is not None:
+            last = int(block.rows.column("kafka_offset")[count - 1].as_py())
+            self._passed[tp] = last + 1, after
+
+    def _drop(self, tp: TopicPartition) -> None:
+        held = self._in_hand.pop(tp, None)
+        if isinstance(held, KafkaRows):
+            held.drain()
+        elif held is not None and not isinstance(held, Delivery) and held.metric_aggregator:
+            held.metric_aggregator.record(tp, 0, 0)
+
+    # Kafka's side
+
+    def _send(self) -> None:
+        """Ask the brokers for more, unless nothing is to be asked for."""
+        if self._fetchable_partitions():
+            for future in self.send_fetches():
+                future.add_both(self._bell.ring)
+
+    def _fetchable_partitions(self) -> list[TopicPartition]:
+        return [
+            tp
+            for tp in super()._fetchable_partitions()
+            if tp not in self._in_hand and self._placements.of(tp).tier == "kafka"
+        ]
+
+    def _patience(self) -> float:
+        """Seconds until a look without news may find something."""
+        backoff: float = self.config["retry_backoff_ms"] / 1000
+        if self._subscriptions.partitions_needing_reset() or not self._subscriptions.has_all_fetch_positions():
+            return backoff
+        fetchable = self._subscriptions.fetchable_partitions()
+        if not self.in_flight_fetches() and any(self._placements.of(tp).tier == "kafka" for tp in fetchable):
+            return backoff
+        return min((self._placements.next_look(tp) for tp in fetchable), default=backoff)
+
+    def shown(self) -> dict[str, Any]:
+        """What the consumer's metrics tell."""
+        assigned = self._subscriptions.assigned_partitions()
+        places = [self._placements.of(tp) for tp in assigned]
+        return {
+            "partitions": self.counts.shown(),
+            "hand-overs": self._placements.hand_overs,
+            "waiting": sum(place.tier is None for place in places),
+        }
+
+    # Errors
+
+    def _defer(self, tp: TopicPartition, error: Exception) -> None:
+        if self._deferred is None and self._subscriptions.is_assigned(tp):
+            position = self._subscriptions.assignment[tp].position
+            self._deferred = Deferred(tp, position.offset if position is not None else -1, error)
+
+    def _raise_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, None
+        if deferred is None or not self._subscriptions.is_assigned(deferred.tp):
+            return
+        position = self._subscriptions.assignment[deferred.tp].position
+        if deferred.offset == (position.offset if position is not None else -1):
+            raise deferred.error

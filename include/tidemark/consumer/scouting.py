@@ -1,0 +1,201 @@
+"""What is known of partitions without asking now: the catalogue's, and Kafka's log start and end.
+
+Questions are answered by threads of their own, for `poll` must not wait for storage; each answer rings the bell. A
+question that is under way is not asked again.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from kafka.errors import KafkaError
+
+from tidemark.errors import TidemarkError, UnknownOutcome
+from tidemark.layout import TopicPartition
+from tidemark.remote.catalog import RemotePartition
+
+log = logging.getLogger(__name__)
+
+THREADS: Final = 2
+_ATTEMPTS: Final = 5
+_FIRST_PAUSE: Final = 0.1
+_NEVER: Final = float("-inf")
+
+
+class Catalogue(Protocol):
+    """What is asked of the remote tier here."""
+
+    def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
+        """The partition of an incarnation, or of the newest; None if the remote tier has none."""
+        ...
+
+
+class Brokers(Protocol):
+    """What is asked of the brokers here. Each call waits for them."""
+
+    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Log start and end (at read_committed the last stable offset) of each."""
+        ...
+
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id in Kafka's notation; None if the brokers know no topic or no ids."""
+        ...
+
+
+@dataclass
+class Sight:
+    """What was seen of a partition last; times are of ``time.monotonic``, and of the moment before the look."""
+
+    topic_id: str | None = None
+    remote: RemotePartition | None = None
+    remote_at: float = _NEVER
+    looked_at: float = _NEVER
+    """The last look at the catalogue, answered or not."""
+    error: Exception | None = None
+    kafka_start: int = 0
+    kafka_end: int = 0
+    kafka_at: float = _NEVER
+    asking: set[str] = field(default_factory=set)
+
+    @property
+    def known(self) -> bool:
+        """Whether the catalogue was ever read."""
+        return self.remote_at > _NEVER
+
+
+class Scouts:
+    """Two threads that look. ``ring`` is called when something was seen."""
+
+    def __init__(self, catalogue: Catalogue, brokers: Brokers, ring: Callable[[], None]) -> None:
+        self._catalogue = catalogue
+        self._brokers = brokers
+        self._ring = ring
+        self._sights: dict[TopicPartition, Sight] = {}
+        self._for_brokers: set[TopicPartition] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-scout")
+
+    def sight(self, tp: TopicPartition) -> Sight:
+        """What is known of ``tp``."""
+        with self._lock:
+            return self._sights.setdefault(tp, Sight())
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Another life begins: an answer that is under way does not count for it."""
+        with self._lock:
+            self._sights.pop(tp, None)
+            self._for_brokers.discard(tp)
+
+    def look(self, tp: TopicPartition) -> None:
+        """Read the catalogue of ``tp``, soon."""
+        with self._lock:
+            sight = self._sights.setdefault(tp, Sight())
+            if "remote" in sight.asking or self._closed.is_set():
+                return
+            sight.asking.add("remote")
+        self.run(lambda: self._look(tp, sight))
+
+    def ask_brokers(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask for log start and end, soon; all that wait for the same thread go in one request."""
+        with self._lock:
+            for tp in partitions:
+                sight = self._sights.setdefault(tp, Sight())
+                if "kafka" not in sight.asking:
+                    sight.asking.add("kafka")
+                    self._for_brokers.add(tp)
+        self.run(self._ask)
+
+    def run(self, task: Callable[[], Any]) -> None:
+        """Have a thread do ``task``, unless all is over."""
+        with self._lock:
+            if not self._closed.is_set():
+                self._pool.submit(self._guarded, task)
+
+    def read(self, tp: TopicPartition) -> RemotePartition | None:
+        """The catalogue of ``tp``, read now, by this thread, with retries.
+
+        Raises:
+            TidemarkError: of the store, or of an object in it.
+        """
+        return self._read(tp, self._brokers.topic_id(tp.topic))
+
+    def close(self) -> None:
+        """No answer counts any more; what waits for a server ends with its answer."""
+        with self._lock:
+            self._closed.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _guarded(self, task: Callable[[], Any]) -> None:
+        try:
+            task()
+        except Exception:
+            if not self._closed.is_set():
+                log.exception("a look at partitions failed")
+        finally:
+            self._ring()
+
+    def _look(self, tp: TopicPartition, sight: Sight) -> None:
+        began = time.monotonic()
+        found, error, topic_id = sight.remote, None, sight.topic_id
+        try:
+            topic_id = self._brokers.topic_id(tp.topic)
+            found = self._read(tp, topic_id)
+        except (TidemarkError, KafkaError) as met:
+            error = met
+        with self._lock:
+            sight.topic_id, sight.error, sight.looked_at = topic_id, error, began
+            if error is None:
+                sight.remote, sight.remote_at = found, began
+            sight.asking.discard("remote")
+
+    def _read(self, tp: TopicPartition, topic_id: str | None) -> RemotePartition | None:
+        pause = _FIRST_PAUSE
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                found = self._catalogue.partition(tp.topic, tp.partition, topic_id)
+                if found is not None:
+                    found.refresh()
+            except UnknownOutcome:
+                if attempt == _ATTEMPTS or self._closed.wait(pause):
+                    raise
+                pause *= 2
+            else:
+                return found
+        raise AssertionError("the last attempt returns or raises")
+
+    def _ask(self) -> None:
+        with self._lock:
+            wanted = {tp: self._sights[tp] for tp in self._for_brokers}
+            self._for_brokers.clear()
+        began = time.monotonic()
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        try:
+            if wanted:
+                found = self._brokers.log_range(list(wanted))
+        except KafkaError as error:
+            log.info("the brokers did not say where %s begin and end; asking again: %s", list(wanted), error)
+        finally:
+            with self._lock:
+                for tp, sight in wanted.items():
+                    sight.asking.discard("kafka")
+                    if tp in found:
+                        sight.kafka_start, sight.kafka_end = found[tp]
+                        sight.kafka_at = began
+
+
+@functools.cache
+def notation(topic_id: uuid.UUID | None) -> str | None:
+    """Kafka's own notation of a topic id: base64, 22 characters; None for none, and where the cluster has no ids."""
+    if topic_id is None or not topic_id.int:
+        return None
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

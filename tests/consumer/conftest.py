@@ -1,0 +1,75 @@
+"""Brokers whose cleaner and retention are quick, and stores of both kinds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.consumer.world import Place, World
+from tests.support.kafka import KafkaCluster
+from tests.support.kafka_broker import KafkaVersion
+from tests.support.s3 import S3Server
+from tidemark.store import StoreOptions
+from tidemark.store.clients import forget_clients
+
+QUICK = {
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "300",
+    "log.segment.delete.delay.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "transaction.max.timeout.ms": "900000",
+}
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Kafka 4.3.1, one broker that cleans and deletes soon; use topics of your own."""
+    with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka"), common=QUICK) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def brokers39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Likewise of Kafka 3.9.2 with ZooKeeper."""
+    with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka39"), version="3.9.2", common=QUICK) as cluster:
+        yield cluster
+
+
+def brokers_of(version: KafkaVersion, request: pytest.FixtureRequest) -> KafkaCluster:
+    found: KafkaCluster = request.getfixturevalue("brokers" if version == "4.3.1" else "brokers39")
+    return found
+
+
+@pytest.fixture(scope="session")
+def s3_place(s3_server: S3Server) -> Iterator[Place]:
+    """A prefix of its own on the S3 server, whose credentials are where boto3 looks for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.env().items():
+            patch.setenv(name, value)
+        forget_clients()
+        options = StoreOptions(endpoint_url=s3_server.endpoint, region="us-east-1", path_style=True)
+        yield Place(f"s3://raw/consumer-{uuid.uuid4().hex}", options, s3_server.env())
+    forget_clients()
+
+
+def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Place:
+    """``s3`` or ``local``: the same test over either."""
+    if kind == "local":
+        return Place(f"file://{folder}/raw")
+    shared: Place = request.getfixturevalue("s3_place")
+    return Place(f"{shared.url}/{uuid.uuid4().hex}", shared.options, shared.env)
+
+
+@pytest.fixture(params=["local", "s3"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, brokers: KafkaCluster) -> World:
+    """A broker and an empty store of either kind."""
+    return World(tmp_path, brokers, place_of(request.param, request, tmp_path))
+
+
+@pytest.fixture
+def local_world(request: pytest.FixtureRequest, tmp_path: Path, brokers: KafkaCluster) -> World:
+    """A broker and an empty directory, for what does not depend on the store."""
+    return World(tmp_path, brokers, place_of("local", request, tmp_path))
