@@ -53,7 +53,12 @@ class RawBuilder:
     """The raw objects of one topic in ``store``, whose endpoint has no entropy bits."""
 
     def __init__(self, store: Store, *, cluster: str = "east", topic: str = "orders", prefix: str = "") -> None:
-        """Start with one incarnation, and no partition."""
+        """Start with one incarnation, and no partition.
+
+        Indexes get an entry every ``index_every`` bytes, and there are time indexes if ``times`` is set.
+        """
+        self.index_every = 4096
+        self.times = False
         self.store = store
         self.cluster, self.topic = cluster, topic
         self._endpoint = Endpoint(store.url, prefix)
@@ -106,7 +111,10 @@ class RawBuilder:
         summary = scanner.finish()
         end = summary.next_offset if next_offset is None else next_offset
         extension = "corrupt" if damage else "log"
-        bodies = {extension: log, "index": _index(base, [(one.last_offset, one.position) for one in headers])}
+        every = self.index_every
+        bodies = {extension: log, "index": _index(base, [(one.last_offset, one.position) for one in headers], every)}
+        if self.times:
+            bodies["timeindex"] = _time_index(base, headers, every)
         if entries := list(aborted):
             bodies["txnindex"] = b"".join(struct.pack(">hqqqq", 0, *one, one[2] + 1) for one in entries)
         sums: dict[str, ObjectSum] = {}
@@ -225,7 +233,21 @@ def _opened(known: PartitionRaw) -> list[records.OpenTransaction]:
     ]
 
 
-def _index(base: int, batches: Sequence[tuple[int, int]], every: int = 4096) -> bytes:
+def _time_index(base: int, headers: Sequence[records.BatchHeader], every: int) -> bytes:
+    """A ``.timeindex`` as Kafka writes it: the largest time so far, beside each entry of the index and at the end."""
+    entries, indexed, written, latest = b"", 0, -1, (-1, 0)
+    for header in headers:
+        if header.max_timestamp > latest[0]:
+            latest = header.max_timestamp, header.last_offset - base
+        due = header.position - indexed >= every
+        if (due or header is headers[-1]) and latest[0] > written:
+            entries += struct.pack(">qi", *latest)
+            written = latest[0]
+        indexed = header.position if due else indexed
+    return entries
+
+
+def _index(base: int, batches: Sequence[tuple[int, int]], every: int) -> bytes:
     """An ``.index`` with an entry for each batch that lies ``every`` bytes after the one before."""
     entries, indexed = b"", 0
     for last_offset, position in batches:

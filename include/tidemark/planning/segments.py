@@ -96,14 +96,19 @@ def whole_lineage(newest: Lineage, older: Lineage, segments: Iterable[Segment]) 
     return found
 
 
+def agrees(segment: Segment, lineage: Lineage, offset: int) -> bool:
+    """Whether the log that ``segment`` was taken from has ``offset`` of ``lineage``, be it readable there or not."""
+    own, newest = segment.lineage.epoch_at(offset), lineage.epoch_at(offset)
+    return own is None or newest is None or own == newest
+
+
 def live_until(segment: Segment, lineage: Lineage, offset: int) -> int:
     """The end of the run of offsets from ``offset`` for which ``segment`` speaks; ``offset`` if it does not."""
     if not segment.base <= offset < segment.end:
         return offset
     starts = {start for _, start in (*segment.lineage.entries, *lineage.entries) if offset < start < segment.end}
     for at in sorted({offset, *starts}):
-        own, newest = segment.lineage.epoch_at(at), lineage.epoch_at(at)
-        if own is not None and newest is not None and own != newest:
+        if not agrees(segment, lineage, at):
             return at
     return segment.end
 

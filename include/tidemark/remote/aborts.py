@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from tidemark.manifest import OpenTransaction
 from tidemark.planning.objects import aborts_of
-from tidemark.planning.segments import Piece, Segment, live_until
+from tidemark.planning.segments import Piece, Segment, agrees, live_until
 from tidemark.records import AbortedTransaction, Lineage
 from tidemark.store import Store
 
 _KEPT: Final = 4096
 
-Next = Callable[[int], Piece | None]
-"""The piece from an offset on, beyond gaps; None at the end."""
+
+class Step(NamedTuple):
+    """The first ``piece`` at or after an offset, None at the end; and the segments of a gap on the way there.
+
+    Nothing of those can be read, but what they list of transactions holds.
+    """
+
+    piece: Piece | None
+    skipped: Sequence[Segment]
+
+
+Next = Callable[[int], Step]
 
 
 class Aborts:
@@ -35,7 +45,7 @@ class Aborts:
         self._verdicts: OrderedDict[tuple[int, int], tuple[AbortedTransaction, ...]] = OrderedDict()
 
     def forget(self) -> None:
-        """The log left its branch: markers may say otherwise now."""
+        """The log left its branch, or a hole was filled: markers may say otherwise now."""
         with self._lock:
             self._verdicts.clear()
 
@@ -43,14 +53,15 @@ class Aborts:
         """The aborted transactions of ``piece``, whose offsets are all decided, by their markers."""
         bound = piece.end
         found: set[AbortedTransaction] = set()
-        at: Piece | None = piece
+        at, skipped = Step(piece, ())
         while at is not None:
-            found |= {one for one in self._listed(at.segment, lineage) if one.first_offset < bound}
+            listed = [one for segment in (*skipped, at.segment) for one in self._listed(segment, lineage)]
+            found |= {one for one in listed if one.first_offset < bound}
             if is_whole(at.segment, lineage, at.start):
                 opened = [one for one in at.segment.open_transactions if one.first_offset < bound]
                 found |= {one for each in opened for one in self._verdict(each, at, lineage, following)}
                 break
-            at = following(live_until(at.segment, lineage, at.start))
+            at, skipped = following(live_until(at.segment, lineage, at.start))
         return tuple(sorted(found, key=lambda one: (one.last_offset, one.first_offset)))
 
     def _verdict(
@@ -62,9 +73,9 @@ class Aborts:
             if name in self._verdicts:
                 return self._verdicts[name]
         found: tuple[AbortedTransaction, ...] = ()
-        at = following(piece.segment.end)
+        at, skipped = following(piece.segment.end)
         while at is not None:
-            listed = self._listed(at.segment, lineage)
+            listed = [one for segment in (*skipped, at.segment) for one in self._listed(segment, lineage)]
             found = tuple(
                 one
                 for one in listed
@@ -72,7 +83,7 @@ class Aborts:
             )
             if found or (is_whole(at.segment, lineage, at.start) and not _is_open(opened, at.segment)):
                 break
-            at = following(live_until(at.segment, lineage, at.start))
+            at, skipped = following(live_until(at.segment, lineage, at.start))
         if at is None:
             return found  # nothing decides it yet
         with self._lock:
@@ -94,7 +105,7 @@ class Aborts:
                 self._lists[name] = known
                 if len(self._lists) > _KEPT // 64:
                     self._lists.popitem(last=False)
-        return [one for one in known if live_until(segment, lineage, one.last_offset) > one.last_offset]
+        return [one for one in known if agrees(segment, lineage, one.last_offset)]
 
 
 def is_whole(segment: Segment, lineage: Lineage, offset: int) -> bool:

@@ -56,10 +56,19 @@ class Block(NamedTuple):
 
     def since(self, offset: int) -> Block:
         """What is left for a reader at ``offset``, which lies in the block."""
-        offsets = octets(self.rows.column("kafka_offset").buffers()[1]).view(np.int64)
-        first = self.rows.column("kafka_offset").offset
-        at = int(np.searchsorted(offsets[first : first + len(self.rows)], offset))
-        return self._replace(rows=self.rows.slice(at), start=offset)
+        return self._replace(rows=self.rows.slice(self._row_at(offset)), start=offset)
+
+    def before(self, offset: int) -> Block:
+        """What there is below ``offset``."""
+        if offset >= self.next_offset:
+            return self
+        return self._replace(rows=self.rows.slice(0, self._row_at(offset)), next_offset=offset)
+
+    def _row_at(self, offset: int) -> int:
+        """The first row at or after ``offset``."""
+        column = self.rows.column("kafka_offset")
+        offsets = octets(column.buffers()[1]).view(np.int64)[column.offset : column.offset + len(column)]
+        return int(np.searchsorted(offsets, offset))
 
 
 class Decoder:
@@ -98,30 +107,67 @@ class Decoder:
         Sets :attr:`used` to the bytes up to the end of the last whole batch: the next piece begins there. ``last``
         says that no byte follows. Raises :class:`SegmentError` for a batch that breaks a rule, or is missing.
         """
-        segment = self._segment
+        start = position
+        data, position = self._wanted(data, position, last=last)
+        failed: SegmentError | None = None
+        try:
+            headers = self._scanned(data, position, last=last)
+        except SegmentError as error:  # raised below, after the batches before it
+            failed = error
+            headers = self._scanned(data[: error.position - position], position, last=False)
+        self.used = (int(headers["position"][-1] + headers["size"][-1]) if len(headers) else position) - start
+        if len(headers):
+            self._batches_end = int(headers["base_offset"][-1] + headers["last_offset_delta"][-1]) + 1
+            yield from self._decoded(data, headers, position)
+        if self.done:
+            return
+        if failed is not None:
+            raise failed
+        if last:
+            self._check_end(position + len(data))
+            yield self._moved(self._end, -1)
+
+    def _wanted(self, data: NDArray[np.uint8], position: int, *, last: bool) -> tuple[NDArray[np.uint8], int]:
+        """``data`` from the first batch that reaches the offsets wanted: what is damaged below them hinders nobody."""
+        if self._batches_end is not None and self._batches_end >= self.next_offset:
+            return data, position
+        name, base = self._segment.key, self._segment.base
+        try:
+            headers = scan_headers(
+                data,
+                name,
+                base,
+                position=position,
+                expected=self._batches_end,
+                allow_partial_tail=not last,
+                verify=False,
+            )
+        except SegmentError:
+            return data, position  # as the scan below finds as well, but for what precedes it
+        ends = headers["base_offset"] + headers["last_offset_delta"] + 1
+        below = int(np.searchsorted(ends, self.next_offset, "right"))
+        if not below:
+            return data, position
+        skipped = int(headers["position"][below - 1] + headers["size"][below - 1]) - position
+        self._batches_end = int(ends[below - 1])
+        return data[skipped:], position + skipped
+
+    def _scanned(self, data: NDArray[np.uint8], position: int, *, last: bool) -> Headers:
         headers = scan_headers(
             data,
-            segment.key,
-            segment.base,
+            self._segment.key,
+            self._segment.base,
             position=position,
             expected=self._batches_end,
             allow_partial_tail=not last,
             verify=self._check_crcs,
         )
-        self.used = int(headers["position"][-1] + headers["size"][-1]) - position if len(headers) else 0
-        if len(headers):
-            self._check(headers)
-            self._batches_end = int(headers["base_offset"][-1] + headers["last_offset_delta"][-1]) + 1
-            yield from self._decoded(data, headers, position)
-        if last and not self.done:
-            self._check_end(position + len(data))
-            yield self._moved(self._end, -1)
+        self._check(headers)
+        return headers
 
     def _decoded(self, data: NDArray[np.uint8], headers: Headers, position: int) -> Iterator[Block]:
         assert self._batches_end is not None
         reached = min(self._batches_end, self._end)
-        if reached <= self.next_offset:
-            return  # the index led to a batch before those that are wanted
         wanted = headers["base_offset"] < self._end  # a v0/v1 wrapper's is its last offset: see decode_batches
         within = headers[wanted | (headers["magic"] < 2)]
         last = headers[wanted][-1] if wanted.any() else headers[0]
@@ -131,8 +177,23 @@ class Decoder:
             yield self._moved(reached, int(last["leader_epoch"]))
 
     def _rows(self, data: NDArray[np.uint8], headers: Headers, position: int) -> Iterator[Block]:
-        schema = _SCHEMAS[int(headers["magic"][0])] if len(headers) else SCHEMA
-        for rows in decode_batches(
+        """The blocks of batches of one format; if one of them cannot be decoded, those before it and then the error."""
+        try:
+            for rows in self._batches(data, headers, position):
+                offset = int(rows.column("kafka_offset")[-1].as_py()) + 1
+                epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())
+                schema = _SCHEMAS[int(headers["magic"][0])]
+                block = Block(pa.RecordBatch.from_arrays(rows.columns, schema=schema), self.next_offset, offset, epoch)
+                self.next_offset = offset
+                yield block
+        except SegmentError as error:
+            before = headers[headers["position"] < error.position]
+            if len(before) < len(headers):
+                yield from self._rows(data, before, position)
+            raise
+
+    def _batches(self, data: NDArray[np.uint8], headers: Headers, position: int) -> Iterator[pa.RecordBatch]:
+        return decode_batches(
             data,
             headers,
             name=self._segment.key,
@@ -143,12 +204,7 @@ class Decoder:
             to_offset=self._end,
             position=position,
             limits=LIMITS,
-        ):
-            offset = int(rows.column("kafka_offset")[-1].as_py()) + 1
-            epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())
-            block = Block(pa.RecordBatch.from_arrays(rows.columns, schema=schema), self.next_offset, offset, epoch)
-            self.next_offset = offset
-            yield block
+        )
 
     def _moved(self, offset: int, leader_epoch: int) -> Block:
         block = Block(NOTHING, self.next_offset, offset, leader_epoch)

@@ -114,13 +114,25 @@ class Requests:
     def read_into(self, target: Bytes, segment: Segment, start: int, end: int, what: str) -> None:
         """Bytes ``[start, end)`` of the segment's object to the start of ``target``; ``what`` is for messages.
 
-        Raises PreconditionFailed if the object is another version now, NotFound if it is gone, and other kinds of
-        StoreError after the last attempt.
+        A reply that breaks off is gone on with where it did. Raises PreconditionFailed if the object is another version
+        now, NotFound if it is gone, and other kinds of StoreError after the last attempt.
         """
-        store = self._storage.store(segment.store)
-        data = self.tried(lambda: store.get_range(segment.key, start, end, if_match=segment.etag), what)
-        self._counters.add(size=end - start)
-        target[: end - start] = np.frombuffer(data, np.uint8)
+        view = target[: end - start].data
+        done = 0
+
+        def receive() -> None:
+            nonlocal done
+            with self._storage.store(segment.store).stream(
+                segment.key, start + done, end, if_match=segment.etag
+            ) as body:
+                while done < end - start:
+                    if self._closed.is_set():
+                        raise Closed("the reader was closed")
+                    count = body.readinto(view[done:])
+                    done += count
+                    self._counters.add(size=count)
+
+        self.tried(receive, what)
 
     def tried(self, request: Callable[[], T], what: str) -> T:
         """``request``, tried again after an error that may pass; the last one names ``what`` was read.

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final, TypeVar
 
-from tidemark.errors import OutOfRange
+from tidemark.errors import NotFound, OutOfRange, PreconditionFailed
 from tidemark.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, PartitionKeys
 from tidemark.planning.objects import acknowledged, fetched_marks, first_left, marks_of
 from tidemark.planning.segments import Piece, Segment
 from tidemark.planning.transactions import decided_end
-from tidemark.remote.aborts import Aborts, is_whole
+from tidemark.records import Lineage
+from tidemark.remote.aborts import Aborts, Step, is_whole
 from tidemark.remote.answers import OffsetForTime, Stretch
 from tidemark.remote.seeking import Indexes
 from tidemark.remote.segments import StoredSegments
 from tidemark.remote.storage import Storage
 from tidemark.remote.times import first_at
-from tidemark.remote.view import View, left_branch, readable_end, split
+from tidemark.remote.view import View, extended, left_branch, offsets_of, readable_end, split
+from tidemark.watermark import Watermark
+
+_ATTEMPTS: Final = 3
+
+Result = TypeVar("Result")
 
 Observe = Callable[[int, int], tuple[int, datetime] | None]
 """(incarnation, partition) → the log end that an agent saw last, and when."""
@@ -71,26 +78,51 @@ class TidemarkPartition:
                 return
             before = self._view
             if before.watermark is not None and fetched.etag == before.etag:
-                line_1, watermark, passed, gaps = before.line_1, before.watermark, before.passed, before.gaps
-                branch = before.branch
-                if gaps:
-                    gaps, passed = split(watermark, self._acknowledged())
+                now = self._same(before)
             else:
-                line_1, watermark = marks_of(fetched.body, self._keys, self.topic_id)
-                gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
-                left = left_branch(before, watermark)
-                branch = before.branch + left
-                if left:
-                    self._aborts.forget()
-                filled = before.missing - passed - Intervals((gap.start, gap.end) for gap in gaps)
-                again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
-                self._segments.list(0 if again else min(before.line_1, self._segments.newest))
-            start = first_left(self._store, self._keys, watermark.start_offset)
-            end = max(start, readable_end(watermark, watermark.start_offset, passed))
-            now = View(watermark, line_1, fetched.etag, start, gaps, passed, end, end, branch)
-            unchanged = before.etag == now.etag and before.end == now.end
-            stable = before.stable if unchanged else self._decided(now)
-            self._view = View(watermark, line_1, fetched.etag, start, gaps, passed, end, max(start, stable), branch)
+                now = self._moved(before, *marks_of(fetched.body, self._keys, self.topic_id), fetched.etag)
+            start = first_left(self._store, self._keys, now.start)
+            now = replace(now, start=start, end=max(start, now.end))
+            if (now.etag, now.end) != (before.etag, before.end):
+                now = replace(now, stable=self._decided(now))
+            self._view = replace(now, stable=max(start, now.stable))
+
+    def _same(self, before: View) -> View:
+        """The view by the same watermark: a person may have acknowledged gaps."""
+        if before.watermark is None or not before.gaps:
+            return before
+        gaps, passed = split(before.watermark, self._acknowledged())
+        end = readable_end(before.watermark, passed)
+        return replace(before, gaps=gaps, passed=passed, end=end)
+
+    def _moved(self, before: View, line_1: int, watermark: Watermark, etag: str) -> View:
+        """The view by another watermark, with what is listed since."""
+        gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
+        end = readable_end(watermark, passed)
+        filled = before.missing - passed - offsets_of(gaps)
+        known = Lineage(watermark.lineage)
+        left = left_branch(before, known, watermark.next_offset) if end == watermark.next_offset else False
+        again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
+        self._segments.list(0 if again else min(before.line_1, self._segments.newest))
+        if end > watermark.next_offset:
+            above = self._segments.newest_at(end - 1, known, watermark.next_offset)
+            known = extended(watermark, above) if above is not None else known
+        if not left and left_branch(before, known, end):
+            left = True
+            self._segments.list(0)
+        if again or left:
+            self._aborts.forget()
+        return View(
+            watermark=watermark,
+            lineage=known,
+            line_1=line_1,
+            etag=etag,
+            start=watermark.start_offset,
+            gaps=gaps,
+            passed=passed,
+            end=end,
+            branch=before.branch + left,
+        )
 
     @property
     def start(self) -> int:
@@ -125,21 +157,42 @@ class TidemarkPartition:
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""
+        return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
+
+    def _stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         view = self._view
         found = self._at(view, offset, view.stable if committed else view.end)
         if not isinstance(found, Piece):
             return found
         segment = found.segment
-        position = self._indexes.position(self._store, segment, found.start)
+        try:
+            position = self._indexes.position(self._store, segment, found.start)
+        except (PreconditionFailed, NotFound):
+            self.invalidate(segment)
+            raise
         aborted = self._aborts.of(found, view.lineage, lambda at: self._following(view, at)) if committed else ()
         return Stretch(segment, found.start, found.end, position, aborted)
+
+    def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
+        """``call``, again where it met a segment that was replaced or removed since its manifest was read."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return call()
+            except PreconditionFailed:
+                continue  # its manifest is read anew
+            except NotFound:
+                self.refresh()
+        return call()
 
     def offset_for_time(self, timestamp_ms: int, *, committed: bool = False) -> OffsetForTime | None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""
         view = self._view
-        end = view.stable if committed else view.end
-        found = first_at(timestamp_ms, self._segments, view.lineage, view.start, self._store, self._indexes)
-        return found if found is not None and found.offset < end else None
+        found = self._on_what_is_there(lambda: self._first_at(timestamp_ms))
+        return found if found is not None and found.offset < (view.stable if committed else view.end) else None
+
+    def _first_at(self, timestamp: int) -> OffsetForTime | None:
+        view = self._view
+        return first_at(timestamp, self._segments, view.lineage, view.start, self._store, self._indexes)
 
     def _at(self, view: View, offset: int, end: int) -> Piece | Gap | None:
         """What there is at ``offset``, up to ``end`` at most."""
@@ -182,8 +235,13 @@ class TidemarkPartition:
         }
         return Gap.model_validate(fields)
 
-    def _following(self, view: View, offset: int) -> Piece | None:
+    def _following(self, view: View, offset: int) -> Step:
         """The first piece at or after ``offset``, beyond whatever is missing."""
+        piece = self._next(view, offset)
+        end = piece.start if piece else view.end
+        return Step(piece, self._segments.within(offset, end) if end > offset else ())
+
+    def _next(self, view: View, offset: int) -> Piece | None:
         at = max(offset, view.start)
         while at < view.end:
             missing = view.missing.contiguous_from(at)

@@ -34,6 +34,9 @@ _AHEAD: Final = 2
 _FIRST_BYTES: Final = 512 << 10
 """The first range after a seek: the records that are wanted are most often in it."""
 
+_MORE_READS: Final = 2
+"""How often damaged bytes are read again."""
+
 _LENGTH_BYTES: Final = 12
 
 log = logging.getLogger(__name__)
@@ -161,7 +164,7 @@ class Reading:
             end = min(source.segment.size, start + min(self._range, self._means.range_bytes()))
             self._range = min(4 * self._range, self._means.range_bytes())
             memory = self._means.buffers.take()
-            what = f"{self._tp}, from offset {self._next} on, bytes {start} to {end}"
+            what = f"{self._tp}, from offset {max(self._next, source.start)} on, bytes {start} to {end}"
             read = self._means.requests.read_into
             done = self._means.submit(partial(read, memory[HEAD_BYTES:], source.segment, start, end, what))
             self._ahead.append(_Piece(source, start, end, memory, done))
@@ -278,11 +281,11 @@ class Reading:
         """Go on at the same offset after ``error``, or raise it if it stays.
 
         Another version under the key, or nothing: the catalogue looks again, and there may be a longer segment, or
-        none any more. Damaged bytes: they are read once more, for the damage may have come on the way.
+        none any more. Damaged bytes: they are read again, for the damage may have come on the way.
         """
         self._failures = self._failures + 1 if self._next == self._failed_at else 1
         self._failed_at = self._next
-        if self._failures > (1 if isinstance(error, SegmentError) else ATTEMPTS):
+        if self._failures > (_MORE_READS if isinstance(error, SegmentError) else ATTEMPTS):
             raise self._named(error)
         log.info("%s, offset %s: reading again after: %s", self._tp, self._next, error)
         self._means.counters.add(retries=1)

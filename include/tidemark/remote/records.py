@@ -28,10 +28,11 @@ _APPEND_TIME: Final = 1
 
 
 class Deserializer(Protocol):
-    """As ``kafka.serializer.Deserializer``."""
+    """As ``kafka.serializer.Deserializer``: called with topic, headers and data, or as once with topic and data."""
 
-    def deserialize(self, topic: str, headers: Headers, data: bytes | None) -> Any:
-        """``data`` as whatever the application works with."""
+    @property
+    def deserialize(self) -> Callable[..., Any]:
+        """What makes of bytes, or None, whatever the application works with."""
         ...
 
 
@@ -90,20 +91,22 @@ def _fixed(column: pa.Array[Any], dtype: type[np.generic]) -> NDArray[Any]:
     return octets(column.buffers()[1]).view(dtype)[column.offset : column.offset + len(column)]
 
 
+def milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """The timestamps of decoded rows since 1970, exact, -1 where there is none."""
+    column = rows.column("kafka_timestamp")
+    numbers: NDArray[np.int64] = _fixed(column, np.int64)
+    if column.null_count:  # milliseconds, that have no microseconds
+        return np.where(_valid(column), numbers // 1000, numbers)
+    return numbers // 1000
+
+
 def _times(rows: pa.RecordBatch) -> tuple[Iterable[int | None], Iterable[int | None]]:
     """Milliseconds, and 0 or 1 for who set them; None and None in v0, which knows no time."""
     if (rows.schema.metadata or {}).get(MAGIC) == b"0":
         return repeat(None), repeat(None)
-    column = rows.column("kafka_timestamp")
-    numbers = _fixed(column, np.int64)
-    if column.null_count:  # milliseconds, that have no microseconds
-        valid = _valid(column)
-        milliseconds = np.where(valid, numbers // 1000, numbers)
-    else:
-        milliseconds = numbers // 1000
     kinds = rows.column("kafka_timestamp_type")
     kind = _APPEND_TIME if kinds[0].as_py() == "append" else _CREATE_TIME  # the decoder never mixes them in one piece
-    return milliseconds.tolist(), repeat(kind)
+    return milliseconds(rows).tolist(), repeat(kind)
 
 
 def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
@@ -180,7 +183,7 @@ def _deserialized(
     return found_keys, found_values
 
 
-def _deserialize(deserializer: Any, topic: str, headers: Headers, data: bytes | None) -> Any:
+def _deserialize(deserializer: Deserializer, topic: str, headers: Headers, data: bytes | None) -> Any:
     """As kafka-python: a deserializer of its older releases takes no headers."""
     try:
         return deserializer.deserialize(topic, headers, data)

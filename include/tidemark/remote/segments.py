@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 from tidemark.layout import PartitionKeys
@@ -82,6 +83,18 @@ class StoredSegments:
                 return best
         return None
 
+    def newest_at(self, offset: int, known: Lineage, end: int) -> Lineage | None:
+        """The lineage of the segment with ``offset`` that was uploaded last, of those that agree with ``known``.
+
+        ``known`` holds below ``end``. None if there is no such segment.
+        """
+        for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE):
+            found = [one for one in in_parallel(self.segment, bases) if one is not None and one.end > offset]
+            agreeing = [one for one in found if one.lineage.divergence(known, end) is None]
+            if agreeing:
+                return max(agreeing, key=lambda one: (one.uploaded_at, one.base)).lineage
+        return None
+
     def last_end(self, offset: int, lineage: Lineage) -> int:
         """Where, at or below ``offset``, the nearest segment below it stops to speak; 0 if there is none."""
         for base in self._table.below(offset):
@@ -90,6 +103,11 @@ class StoredSegments:
             if segment and end > base and live_until(segment, lineage, end - 1) >= end:
                 return end
         return 0
+
+    def within(self, start: int, end: int) -> list[Segment]:
+        """The segments that start in ``[start, end)``."""
+        bases = list(takewhile(lambda base: base < end, self._table.above(start - 1)))
+        return [one for one in in_parallel(self.segment, bases) if one is not None]
 
     def next_piece(self, offset: int, end: int, lineage: Lineage) -> Piece | None:
         """The first piece that starts above ``offset`` and below ``end``."""

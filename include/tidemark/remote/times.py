@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode import decode_batches, unrepresentable_timestamps
 from tidemark.decode.columns import octets
+from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.planning.segments import Segment, live_until
 from tidemark.records import Lineage
 from tidemark.records.batch import CONTROL
@@ -45,7 +46,11 @@ def first_at(
         begin = max(at, segment.base)
         end = live_until(segment, lineage, begin)
         if end > begin:
-            found = first_in(store, indexes, segment, timestamp, begin, end)
+            try:
+                found = first_in(store, indexes, segment, timestamp, begin, end)
+            except (PreconditionFailed, NotFound):
+                segments.forget(base)
+                raise
             if found is not None:
                 return found
             at = end

@@ -17,10 +17,12 @@ _FOR_EVER = 1 << 63
 class View:
     """A partition at one moment. ``gaps`` are those that nobody acknowledged, ``passed`` those that somebody did.
 
-    ``end`` is the offset after the last that can be read, ``stable`` the one up to which all transactions are decided.
+    ``lineage`` tells which leader epoch wrote which offsets, up to ``end``, the offset after the last that can be read.
+    Up to ``stable`` all transactions are decided.
     """
 
     watermark: Watermark | None = None
+    lineage: Lineage = field(default_factory=Lineage)
     line_1: int = 0
     etag: str = ""
     start: int = 0
@@ -29,11 +31,6 @@ class View:
     end: int = 0
     stable: int = 0
     branch: int = 0
-
-    @property
-    def lineage(self) -> Lineage:
-        """Which leader epoch wrote which offsets; the last is open."""
-        return Lineage(self.watermark.lineage) if self.watermark else Lineage()
 
     @property
     def missing(self) -> Intervals:
@@ -63,26 +60,32 @@ class View:
         assert self.watermark is not None
         if not cut.at < offset or leader_epoch > cut.old_epoch:
             return False
-        if offset <= self.watermark.next_offset:
+        if offset <= self.end:
             return self.lineage.epoch_at(offset - 1) != leader_epoch
-        return cut.at >= self.watermark.next_offset  # nothing of the new branch is there, so its lineage is not either
+        return cut.at >= self.end  # nothing of the new branch is there, so its lineage is not either
 
 
-def left_branch(before: View, after: Watermark) -> bool:
-    """Whether ``after`` gives offsets that ``before`` had to another epoch, or takes them back."""
-    known = before.watermark
-    if known is None:
+def left_branch(before: View, lineage: Lineage, end: int) -> bool:
+    """Whether offsets that ``before`` had are taken back, or of another epoch now."""
+    if before.watermark is None:
         return False
-    if after.next_offset < known.next_offset:
-        return True
-    return Lineage(known.lineage).divergence(Lineage(after.lineage), known.next_offset) is not None
+    return end < before.end or before.lineage.divergence(lineage, before.end) is not None
 
 
-def readable_end(watermark: Watermark, start: int, passed: Intervals) -> int:
+def extended(watermark: Watermark, above: Lineage) -> Lineage:
+    """The lineage of a watermark, which ends at its next offset, and what ``above`` knows of the offsets beyond."""
+    known = watermark.lineage
+    last = known[-1] if known else (-1, -1)
+    beyond = (one for one in above.entries if one[0] > last[0] and one[1] >= max(watermark.next_offset, last[1] + 1))
+    return Lineage((*known, *beyond))
+
+
+def readable_end(watermark: Watermark, passed: Intervals) -> int:
     """The offset after the last that can be read, above recorded gaps as well, but not above an unrecorded hole.
 
     Beyond such a hole an upload is under way, and what is there is reached once the hole is filled or recorded.
     """
+    start = watermark.start_offset
     present = Intervals([(start, max(start, watermark.next_offset)), *watermark.ranges_above])
     missing = offsets_of((*watermark.gaps, *watermark.acknowledged_gaps))
     limit = (present | missing).contiguous_from(start)

@@ -31,12 +31,16 @@ def local_store(tmp_path: Path) -> RemoteStore:
 
 
 @pytest.fixture
-def s3_store(s3: S3Server) -> RemoteStore:
-    """An empty bucket of its own."""
+def s3_store(s3: S3Server) -> Iterator[RemoteStore]:
+    """An empty bucket of its own, which goes with the test: the server has room for a few dozen."""
     bucket = f"b-{uuid.uuid4().hex}"
     s3.client().create_bucket(Bucket=bucket)
     options = StoreOptions(endpoint_url=s3.endpoint, region="us-east-1", path_style=True)
-    return RemoteStore(f"s3://{bucket}", options)
+    found = RemoteStore(f"s3://{bucket}", options)
+    yield found
+    for info in list(found.store.list("")):
+        found.store.delete(info.key)
+    s3.client().delete_bucket(Bucket=bucket)
 
 
 @pytest.fixture(params=["local", "s3"])
