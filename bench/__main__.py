@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import agent, convert, decode, executors, idle, memory, orchestration, parsers, scale, watch
+from bench import agent, consumer, convert, decode, executors, idle, memory, orchestration, parsers, scale, watch
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
@@ -27,6 +27,7 @@ PARTS = (
     "scale",
     "watch",
     "orchestration",
+    "consumer",
     "memory",
     "executors",
     "decode",
@@ -78,6 +79,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "idle": lambda: idle.measure(s3),
             "watch": lambda: watch.measure(s3),
             "orchestration": lambda: orchestration.measure(s3),
+            "consumer": lambda: consumer.measure(s3),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),

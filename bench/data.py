@@ -153,7 +153,7 @@ def _make(cluster: KafkaCluster, topic: Topic, total_bytes: int, folder: Path) -
     if there:
         cluster.delete_topic(topic.name)
     cluster.create_topic(topic.name, partitions=topic.partitions, config={"segment.bytes": str(topic.segment)})
-    produced = _produce(cluster, topic, total_bytes)
+    produced = produce(cluster, topic, total_bytes)
     raw = _raw(folder, topic)
     shutil.rmtree(raw, ignore_errors=True)
     upload(cluster, f"file://{raw}", [topic.name])
@@ -164,7 +164,7 @@ def _raw(folder: Path, topic: Topic) -> Path:
     return folder / "raw" / topic.name
 
 
-def _produce(cluster: KafkaCluster, topic: Topic, total_bytes: int) -> Produced:
+def produce(cluster: KafkaCluster, topic: Topic, total_bytes: int) -> Produced:
     """At least ``total_bytes`` of values over two dates."""
     pool = values(1, _POOL, topic.size)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": topic.codec, **BATCH})
