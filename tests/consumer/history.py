@@ -19,6 +19,7 @@ from tests.tidemark.decode.real_logs import consumed_of, random_records, small_s
 from tests.tidemark.records.build import T0, Record
 
 SEGMENT_BYTES = 8000
+_SENT_AT_ONCE = 15
 CODECS = ("none", "gzip", "lz4", "zstd")
 
 Kept = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
@@ -94,7 +95,10 @@ def make_compacted(cluster: KafkaCluster, folder: Path, rng: random.Random) -> H
 
 
 def _send(client: Client, topic: str, partition: int, records: Iterable[Record]) -> None:
-    client.send(partition, [(topic, one) for one in records])
+    waiting = list(records)
+    while waiting:  # in batches that fit into a segment
+        client.send(partition, [(topic, one) for one in waiting[:_SENT_AT_ONCE]])
+        del waiting[:_SENT_AT_ONCE]
 
 
 def upload(cluster: KafkaCluster, folder: Path, topic: str, partitions: int) -> History:
@@ -114,7 +118,7 @@ def upload(cluster: KafkaCluster, folder: Path, topic: str, partitions: int) -> 
     topics.write_text(
         yaml.safe_dump({"cluster": "test", "raw": raw, "lake": f"file://{folder}/lake", "topics": [{"topic": topic}]})
     )
-    command = [env_bin("agent", "tidemark-agent"), "upload-once", "--config", agent]
+    command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "upload-once", "--config", agent]
     done = subprocess.run(
         command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120, check=False
     )

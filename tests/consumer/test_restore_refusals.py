@@ -170,6 +170,22 @@ def test_offsets_that_are_not_there_are_refused(made: RawHistory, kafka: KafkaCl
     assert (code, "and not 5" in errors) == (2, True)
 
 
+def test_a_gap_ends_a_restore_before_it_begins_or_is_skipped(
+    made: RawHistory, kafka: KafkaCluster, capsys: Capture
+) -> None:
+    known, target = made.raw.partition(0), target_name()
+    known.next_offset, known.end = known.end, known.end + 3
+    known.gaps = [made.raw.gap(known.end - 3, known.end)]
+    made.add(0, [Record(0, T0, b"behind", b"it")])
+    made.raw.publish()
+    code, _, errors = restore(capsys, made, kafka, target)
+    assert (code, "are missing (unknown)" in errors) == (1, True), errors
+    assert kept(kafka, target, 2) == [[], []]
+    code, _, errors = restore(capsys, made, kafka, target, "--on-gap", "skip", "--verify")
+    assert code == 0, errors
+    assert kept(kafka, target, 2) == made.expected
+
+
 def test_a_dry_run_asks_no_broker(made: RawHistory, capsys: Capture) -> None:
     command = [
         "orders",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidemark.bounds import Bounds
 from tidemark.errors import ConfigError
-from tidemark.remote.spans import Span, read_spans, remote_partitions, span_of, until
+from tidemark.remote.spans import RemoteEdges, Span, read_spans, remote_partitions, span_of
 from tidemark.remote.storage import Storage
 from tidemark.remote.tier import RemoteTier
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidemark.consumer import TieredConsumer
 
 _POLL_MS: Final = 500
+_FOLLOW_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,12 @@ class Asked:
 def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatch, None, None]:
     """What the remote tier holds, without asking a broker."""
     ready = threading.Event()
-    with RemoteTier(storage, committed=asked.committed, on_gap=asked.on_gap, on_ready=ready.set) as tier:
+    options: dict[str, Any] = {"refresh_seconds": _FOLLOW_SECONDS} if asked.follow else {}
+    with RemoteTier(storage, committed=asked.committed, on_gap=asked.on_gap, on_ready=ready.set, **options) as tier:
         spans = []
         for part in remote_partitions(tier.topics, asked.topic, asked.partitions):
-            span = span_of(part, asked.first, asked.last, committed=asked.committed)
-            spans.append(_within(asked, span, part.end(committed=asked.committed)))
+            edges = RemoteEdges(part, committed=asked.committed, skip_gaps=asked.on_gap == "skip")
+            spans.append(_within(asked, span_of(part, asked.first, asked.last, edges), edges.end()))
         for _, block in read_spans(tier, asked.topic, spans, ready):
             if len(block.rows):
                 yield block.rows
@@ -97,7 +99,7 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
     while left := {at: one for at, one in left.items() if one.end is None or consumer.position(at) < one.end}:
         consumer.pause(*(consumer.assignment() - set(left)))
         for at, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
-            found = until(rows, left[at].end)
+            found = _until(rows, left[at].end)
             if len(found):
                 yield found
 
@@ -145,6 +147,13 @@ def _within(asked: Asked, span: Span, readable: int) -> Span:
         where = f"{asked.topic}-{span.partition}"
         sys.stderr.write(f"{where}: offsets {span.start} to {wanted} were asked for, and it ends at {readable}\n")
     return span._replace(end=min(wanted, max(readable, span.start)))
+
+
+def _until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
+    """The rows, which are sorted by offset, below ``end``; all of them without one."""
+    if end is None:
+        return rows
+    return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))
 
 
 def _partitions(asked: Asked, known: Collection[int] | None) -> list[int]:

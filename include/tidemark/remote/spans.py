@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidemark.bounds import Bounds
 from tidemark.errors import ConfigError, OutOfRange
 from tidemark.layout import TopicPartition
-from tidemark.remote.catalog import RemotePartition, RemoteTopics
+from tidemark.remote.catalog import RemotePartition, RemoteTopics, Stretch
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tidemark.remote.blocks import Block
     from tidemark.remote.tier import RemoteTier
 
@@ -34,17 +32,28 @@ class Span(NamedTuple):
 class RemoteEdges:
     """What bounds are resolved against: see :class:`tidemark.bounds.Edges`."""
 
-    def __init__(self, part: RemotePartition, *, committed: bool) -> None:
+    def __init__(self, part: RemotePartition, *, committed: bool, skip_gaps: bool = False) -> None:
         self._part = part
         self._committed = committed
+        self._skip_gaps = skip_gaps
 
     def beginning(self) -> int:
         """See :class:`tidemark.bounds.Edges`."""
         return self._part.start
 
     def end(self) -> int:
-        """See :class:`tidemark.bounds.Edges`."""
-        return self._part.end(committed=self._committed)
+        """See :class:`tidemark.bounds.Edges`. Where a recorded gap follows: its end, so that a reader comes upon it.
+
+        If gaps are skipped, the end of what lies behind it.
+        """
+        at = self._part.end(committed=self._committed)
+        while (gap := self._part.gap_at(at)) is not None:
+            at = gap.end
+            if not self._skip_gaps:
+                break
+            while isinstance(found := self._part.next_stretch(at, committed=self._committed), Stretch):
+                at = found.end
+        return at
 
     def at_time(self, timestamp_ms: int) -> int | None:
         """See :class:`tidemark.bounds.Edges`."""
@@ -65,13 +74,12 @@ def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int])
     return [one for one in found if one is not None]
 
 
-def span_of(part: RemotePartition, first: Bounds, last: Bounds, *, committed: bool) -> Span:
+def span_of(part: RemotePartition, first: Bounds, last: Bounds, edges: RemoteEdges) -> Span:
     """The offsets that two bounds mean in a partition; an empty range where the last lies below the first.
 
     Raises:
         OutOfRange: a range that is not empty begins below what is there; nothing is left out silently.
     """
-    edges = RemoteEdges(part, committed=committed)
     start = first.of(part.partition).resolve(edges)
     end = max(start, last.of(part.partition).resolve(edges))
     if start < edges.beginning() and start < end:
@@ -84,7 +92,7 @@ def read_spans(
 ) -> Iterator[tuple[int, Block]]:
     """(partition, block) of all ``spans``, each block cut to its span; ``ready`` is set by the tier's ``on_ready``.
 
-    A span beyond what is there is waited for. Raises what reading met, see :meth:`RemoteTier.take`.
+    Raises what reading met, see :meth:`RemoteTier.take`, and OutOfRange where a span's end is not there (any more).
     """
     left = {TopicPartition(topic, one.partition): one for one in spans if one.end is None or one.start < one.end}
     for at, span in left.items():
@@ -95,19 +103,22 @@ def read_spans(
         for at, span in list(left.items()):
             block = tier.take(at)
             if block is None:
+                _check_end(tier, at, span)
                 continue
             idle = False
             if span.end is not None and block.next_offset >= span.end:
                 del left[at]
                 tier.stop(at)
-                block = block._replace(rows=until(block.rows, span.end), next_offset=span.end)
+                block = block.before(span.end)
             yield at.partition, block
         if idle:
             ready.wait(_LOOK_AGAIN_SECONDS)
 
 
-def until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
-    """The rows, which are sorted by offset, below ``end``; all of them without one."""
-    if end is None:
-        return rows
-    return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))
+def _check_end(tier: RemoteTier, at: TopicPartition, span: Span) -> None:
+    """What is to be read has ended before its end: a log that was cut off by an election, most likely."""
+    if span.end is None or not tier.at_end(at):
+        return
+    part = tier.partition(*at)
+    if part is not None:
+        raise OutOfRange(*at, span.end - 1, part.start, RemoteEdges(part, committed=True).end())

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidemark.errors import ConfigError, ForeignRecords, OutOfRange, RestoreError
+from tidemark.errors import ConfigError, ForeignRecords, GapError, OutOfRange, RestoreError
+from tidemark.intervals import Interval
 from tidemark.remote.catalog import RemotePartition
 from tidemark.remote.spans import RemoteEdges, Span, span_of
 from tidemark.restoring.overlap import Overlap
@@ -79,6 +80,26 @@ def prepare(
     return target.check(transactional=request.transactional)
 
 
+def asked_of(request: Request, part: RemotePartition) -> Interval:
+    """The offsets ``[start, end)`` that a request means in a partition now.
+
+    Raises:
+        OutOfRange: they are not all there.
+        GapError: they would end where a gap begins, and nobody said what is to become of it.
+    """
+    skip = request.on_gap == "skip"
+    edges = RemoteEdges(part, committed=request.committed, skip_gaps=skip)
+    start, end = span_of(part, request.first, request.last, edges)[1:]
+    assert end is not None
+    readable = edges.end()
+    if end > max(readable, start):
+        raise OutOfRange(part.topic, part.partition, end - 1, part.start, readable)
+    gap = part.gap_at(part.end(committed=request.committed))
+    if gap is not None and not skip and end > gap.start:
+        raise GapError(part.topic, part.partition, gap.start, gap.end, gap.reason)
+    return Interval(start, end)
+
+
 def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:
     """Raise :class:`RestoreError` if an election cut off records below ``next_offset``, read up to leader ``epoch``."""
     cut = part.diverged(next_offset, epoch) if epoch >= 0 else None
@@ -148,17 +169,13 @@ def _new(
     number, (start, end) = part.partition, edges
     if not request.append:
         _refuse_foreign(request, target, number, max(start, known.target_next if known else 0), end)
-    span = span_of(part, request.first, request.last, committed=request.committed)
-    assert span.end is not None
-    readable = part.end(committed=request.committed)
-    if span.end > max(readable, span.start):
-        raise OutOfRange(part.topic, number, span.end - 1, part.start, readable)
+    first, last = asked_of(request, part)
     progress = Progress(
         asked=request.asked(number),
         incarnation=part.incarnation,
-        first=span.start,
-        end=span.end,
-        next=span.start,
+        first=first,
+        end=last,
+        next=first,
         target_first=end,
         target_next=end,
     )

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.errors import OutOfRange
 from tidemark.gaps import Gap
 from tidemark.remote.catalog import RemotePartition
-from tidemark.remote.spans import span_of
+from tidemark.restoring.beginning import asked_of
 from tidemark.restoring.request import Request
 
 
@@ -46,19 +45,15 @@ class PartitionEstimate:
 
 
 def estimate(request: Request, parts: Sequence[RemotePartition]) -> list[PartitionEstimate]:
-    """What each of ``parts`` would need read. Raises OutOfRange as the restore would."""
+    """What each of ``parts`` would need read. Raises as the restore would."""
     return [_estimate(request, part) for part in parts]
 
 
 def _estimate(request: Request, part: RemotePartition) -> PartitionEstimate:
-    span = span_of(part, request.first, request.last, committed=request.committed)
-    assert span.end is not None
-    readable = part.end(committed=request.committed)
-    if span.end > max(readable, span.start):
-        raise OutOfRange(part.topic, part.partition, span.end - 1, part.start, readable)
-    found = PartitionEstimate(part.partition, span.start, span.end)
-    at = span.start
-    while at < span.end:
+    start, end = asked_of(request, part)
+    found = PartitionEstimate(part.partition, start, end)
+    at = start
+    while at < end:
         stretch = part.next_stretch(at, committed=request.committed)
         if stretch is None:
             break
@@ -68,7 +63,7 @@ def _estimate(request: Request, part: RemotePartition) -> PartitionEstimate:
             continue
         segment = stretch.segment
         found.segments += 1
-        share = (min(stretch.end, span.end) - stretch.start) / max(1, segment.end - segment.base)
+        share = (min(stretch.end, end) - stretch.start) / max(1, segment.end - segment.base)
         found.size += round(segment.size * min(1.0, share))
         at = stretch.end
     return found
