@@ -11,6 +11,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Self, cast
 
+from tests.support import class_data
 from tests.support.jars import class_path
 from tests.support.java import java_home
 from tests.support.paths import ROOT, STATE, EnvName, env_python, site_packages
@@ -63,7 +64,7 @@ def jars_conf(*sets: str) -> dict[str, str]:
 
 def small_jvm_conf() -> dict[str, str]:
     """Settings for jobs of seconds: less compiling at start, at the price of speed later."""
-    options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    options = " ".join(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *class_data.options("spark")))
     return {"spark.driver.extraJavaOptions": options, "spark.executor.extraJavaOptions": options}
 
 
