@@ -90,7 +90,6 @@ class AirflowStack:
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}",
             "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
-            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "NO_COLOR": "1",
         }
