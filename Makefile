@@ -32,7 +32,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) java browser jars requirements lint style types format test test-full screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) java browser jars class-data requirements lint style types format test test-full screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ $(DONE)/browser: | $(DONE)/dev
 jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
 	$(call step,jars,$(DEV) -m tests.support.jars)
 
+class-data: jars env-spark
+	$(call step,class data,$(DEV) -m tests.support.class_data)
+
 requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml
 	$(call step,requirements,UV="$(BUILD)/bin/uv"; requirements/compile.sh "$$UV")
 
@@ -105,7 +108,7 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff check --quiet --fix-only .
 	$(ENV)/dev/bin/ruff format .
 
-test: env lint jars browser ## Environments, lint, types and all tests but the long ones
+test: env lint class-data browser ## Environments, lint, types and all tests but the long ones
 	@echo "== tests"
 	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	@echo "== tests with Airflow"

@@ -13,7 +13,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import agent, consumer, convert, decode, executors, idle, memory, orchestration, parsers, scale, watch
+from bench import (
+    agent,
+    consumer,
+    convert,
+    decode,
+    endurance,
+    executors,
+    idle,
+    memory,
+    orchestration,
+    parsers,
+    scale,
+    watch,
+)
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
@@ -33,6 +46,8 @@ PARTS = (
     "decode",
     "convert",
 )
+LONG = ("endurance",)
+"""Parts that run only when they are named."""
 
 
 def main() -> int:
@@ -40,19 +55,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, epilog="example: python -m bench convert --only zstd-1000,lz4-250"
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all), {', '.join(LONG)}"
+    )
     parser.add_argument("--gib", type=float, default=1.1, help="of record values by topic (default: %(default)s)")
     parser.add_argument(
         "--only", type=lambda text: text.split(","), help="topics of decode and convert, by codec and size"
     )
     parser.add_argument("--rounds", type=int, default=3, help="convert: rounds after the first (default: %(default)s)")
     parser.add_argument("--peer", type=Path, metavar="PATH", help="decode: a decoder in C to measure beside")
+    parser.add_argument("--minutes", type=float, default=60.0, help="endurance: how long (default: %(default)g)")
     options = parser.parse_args()
-    unknown = [one for one in options.parts if one not in PARTS]
+    unknown = [one for one in options.parts if one not in (*PARTS, *LONG)]
     topics = [one for one in convert.TOPICS if options.only is None or f"{one.codec}-{one.size}" in options.only]
     if unknown or not topics:
         parser.error(f"no such part or topic: {', '.join(unknown or options.only)}")
-    parts = [one for one in PARTS if one in (options.parts or PARTS)]
+    parts = [one for one in (*PARTS, *LONG) if one in (options.parts or PARTS)]
     for folder in HOME.glob("*/"):
         shutil.rmtree(folder)
     HOME.mkdir(parents=True, exist_ok=True)
@@ -80,6 +98,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "watch": lambda: watch.measure(s3),
             "orchestration": lambda: orchestration.measure(s3),
             "consumer": lambda: consumer.measure(s3),
+            "endurance": lambda: endurance.measure(options.minutes),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),

@@ -5,6 +5,7 @@ One topic, small segments that are written by hand, stores on the local disk: wh
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import sys
@@ -153,13 +154,20 @@ def _connection(kind: str, host: str, **more: object) -> dict[str, object]:
     return {"connection_id": "spark_default", "conn_type": kind, "host": host, **more}
 
 
-def _tree(process: ManagedProcess) -> list[psutil.Process]:
+def connect_env(server: ConnectServer) -> dict[str, str]:
+    """The environment that has every job run on ``server``."""
+    connection = {"conn_type": "spark_connect", "host": "localhost", "port": server.port, "password": TOKEN}
+    return {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection)}
+
+
+def tree(process: ManagedProcess) -> list[psutil.Process]:
+    """The process and all that it has started."""
     root = psutil.Process(process.pid)
     return [root, *root.children(recursive=True)]
 
 
 def _memory(process: ManagedProcess) -> float:
-    return sum(_of(one, lambda alive: float(alive.memory_full_info().pss)) for one in _tree(process))
+    return sum(_of(one, lambda alive: float(alive.memory_full_info().pss)) for one in tree(process))
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -177,7 +185,7 @@ def _of(process: psutil.Process, what: Callable[[psutil.Process], float]) -> flo
 
 def _used(stack: AirflowStack, server: ConnectServer) -> Used:
     processes = (*stack.processes, server.process)
-    cpu = sum(_of(one, _cpu) for process in processes for one in _tree(process))
+    cpu = sum(_of(one, _cpu) for process in processes for one in tree(process))
     logs = sum(path.stat().st_size for path in (stack.home / "logs").rglob("*.log"))
     return Used(cpu, _pages(stack.home), logs)
 

@@ -22,6 +22,7 @@ RUN apt-get update \
  && useradd --uid 1000 --no-create-home spark \
  && install --directory --owner spark /var/lib/spark
 COPY --from=build /opt/tidemark /opt/tidemark
+COPY spark/jobs/connect.py /opt/tidemark/jobs/
 # numba caches the compiled decoder in a directory that must be writable.
 ENV PATH=/opt/tidemark/spark/bin:$PATH \
     NUMBA_CACHE_DIR=/tmp/numba \

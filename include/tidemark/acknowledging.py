@@ -1,7 +1,8 @@
 """A person's word on a gap: what is missing there is lost, and the partition may go on.
 
 It is one object, written once; the leader's agent folds it into ``offset.wm``. Only offsets that stand in an open gap
-can be acknowledged: nothing that may still come is given up by mistake.
+can be acknowledged: nothing that may still come is given up by mistake. The agents' gaps stand in ``offset.wm``; those
+that only runs have found stand in the ledger, and count as long as a plan would find them still.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidemark.endpoints import EndpointResolver
+from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
 from tidemark.gaps import Acknowledgement, Gap
 from tidemark.incarnations import TopicIncarnations
@@ -17,6 +18,7 @@ from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.stored import utc_now
+from tidemark.table import Lake
 from tidemark.watermark import parse
 from tidemark.watermark_index import WatermarkIndex, merge
 
@@ -27,9 +29,11 @@ class NotAGap(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class GapsOf:
-    """One partition's gaps, and where words on them go."""
+    """One partition's gaps, and where words on them go. ``open`` are those that its agent has found."""
 
+    lake: Lake
     at: TopicPartition
+    incarnation: int
     keys: PartitionKeys
     control: ControlKeys
     control_store: Store
@@ -61,17 +65,30 @@ class GapsOf:
         return said, False
 
     def check(self, start: int, end: int) -> None:
-        """Raise NotAGap unless all of ``[start, end)`` stands in open gaps."""
+        """Raise NotAGap unless all of ``[start, end)`` stands in open gaps.
+
+        Raises:
+            StoreError: the store failed.
+        """
         if start >= end:
             raise NotAGap(f"{start} to {end}: TO is the offset after the last lost one, so it must be above FROM")
-        known = Intervals((gap.start, gap.end) for gap in self.open)
-        others = known.missing(start, end)
+        known = self.standing(start, end)
+        others = Intervals((gap.start, gap.end) for gap in known).missing(start, end)
         if others:
             named = ", ".join(f"{part.start} to {part.end}" for part in others)
-            gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in self.open) or "none"
+            gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in known) or "none"
             raise NotAGap(
                 f"{self.at}: offsets {named} are in no open gap. Open gaps: {gaps}. Name one of them, or a part"
             )
+
+    def standing(self, start: int, end: int) -> tuple[Gap, ...]:
+        """All open gaps, those of the runs only where the agent's do not have all of ``[start, end)``."""
+        if not Intervals((gap.start, gap.end) for gap in self.open).missing(start, end):
+            return self.open
+        from tidemark.planning.lost import lost  # what only looks at agents' gaps needs no planning
+
+        found = lost(self.lake, self.incarnation, self.at.partition)
+        return tuple(sorted({*self.open, *found}, key=lambda gap: (gap.start, gap.end, gap.reason)))
 
     def said(self, start: int, end: int) -> Acknowledgement | None:
         """What was said about just these offsets; None if nothing was."""
@@ -82,19 +99,15 @@ class GapsOf:
             return None
 
 
-def gaps_of(
-    endpoints: EndpointResolver,
-    options: StoreOptions,
-    cluster: str,
-    at: TopicPartition,
-    incarnation: int | None = None,
-) -> GapsOf:
-    """Read what is open. ``incarnation`` is that of the topic; without it the newest.
+def gaps_of(lake: Lake, partition: int, incarnation: int | None = None) -> GapsOf:
+    """Read what is open of the topic of ``lake``. ``incarnation`` is the topic's; without it the newest.
 
     Raises:
         FormatError: there is no such topic or incarnation in the store, or an object does not parse.
         StoreError: the store failed.
     """
+    cluster, options, at = lake.topic.cluster, lake.deployment.store, TopicPartition(lake.topic.topic, partition)
+    endpoints = resolver_of(lake.deployment.raw)
     default, endpoint = endpoints.default(), endpoints.resolve(cluster, at.topic, at.partition)
     control, control_store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
     lives = _incarnations(control_store, control.incarnations(at.topic))
@@ -108,7 +121,7 @@ def gaps_of(
     gaps = _in_watermark(store, keys)
     if gaps is None:
         gaps = _in_indexes(control_store, control, at, life.topic_id)
-    return GapsOf(at, keys, control, control_store, gaps)
+    return GapsOf(lake, at, number, keys, control, control_store, gaps)
 
 
 def words_of(

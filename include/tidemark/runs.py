@@ -29,6 +29,7 @@ class SegmentRange(Part):
 
     Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
     as If-Match with every read. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane record times.
+    ``log_size`` and ``log_crc32c`` are the whole log's: by them a longer one that begins with it is known.
 
     A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
     tells when their segment was uploaded. A compaction reads files of the table: each is a range, under the file's key.
@@ -44,6 +45,8 @@ class SegmentRange(Part):
     to_offset: int
     uploaded_at: AwareDatetime
     compacted: bool = False
+    log_size: int = Field(default=0, ge=0)
+    log_crc32c: str = ""
     quarantined: str = ""
 
     @property

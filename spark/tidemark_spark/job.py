@@ -82,8 +82,8 @@ class DataFile:
 class Stop:
     """Why a task ended before its last offset: at ``offset``, and nothing is known of what lies below ``end``.
 
-    ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was replaced or
-    removed since the plan, so that only a new plan can say.
+    ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was removed
+    since the plan, or replaced by one with other bytes, so that only a new plan can say.
     """
 
     offset: int

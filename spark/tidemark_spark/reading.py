@@ -1,4 +1,7 @@
-"""A range of a segment, read in windows of whole batches whose checksums hold."""
+"""A range of a segment, read in windows of whole batches whose checksums hold.
+
+The bytes are those that were planned: of the version that was planned, or of a longer one that begins with it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
+from crc32c import crc32c
 
 from tidemark.decode import HEADER_DTYPE, Headers, scan_headers
-from tidemark.errors import SegmentError
+from tidemark.errors import PreconditionFailed, SegmentError
 from tidemark.records import BatchHeader
 from tidemark.records.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check_prefix, read_header
 from tidemark.runs import SegmentRange
@@ -16,6 +20,9 @@ from tidemark.store import Store
 
 WINDOW_BYTES: Final = 16 << 20
 """What is read at a time; more only where a single batch is larger."""
+
+PROOFS: Final = 8
+"""How often a segment may be replaced while one window is read; to prove it anew takes a read of what was planned."""
 
 
 class Damage(NamedTuple):
@@ -38,13 +45,13 @@ def windows(store: Store, part: SegmentRange) -> Iterator[Window]:
     """The batches of ``part``, up to its last wanted offset or the first damage among wanted ones.
 
     Raises:
-        PreconditionFailed: the segment was replaced since the plan.
+        PreconditionFailed: the segment was replaced since the plan, and not by a longer one that begins with it.
         NotFound: it was removed.
     """
-    at, size, expected = part.start, WINDOW_BYTES, part.base_offset
+    at, size, expected, etag = part.start, WINDOW_BYTES, part.base_offset, part.etag
     while at < part.end and expected < part.to_offset:
         end = min(at + size, part.end)
-        data = store.get_range(part.key, at, end, if_match=part.etag)
+        data, etag = _read(store, part, at, end, etag)
         headers, error = _scan(data, part, at, expected, final=end == part.end)
         position = at
         if len(headers):
@@ -62,6 +69,39 @@ def windows(store: Store, part: SegmentRange) -> Iterator[Window]:
             return
         yield Window(data, position, headers)
         at, expected = bad.end, bad.next_offset  # damaged, but below what is wanted
+
+
+def _read(store: Store, part: SegmentRange, start: int, end: int, etag: str) -> tuple[bytes, str]:
+    """Bytes ``[start, end)`` of the version ``etag``, or of one that has grown from it, and that one's ETag."""
+    try:
+        return store.get_range(part.key, start, end, if_match=etag), etag
+    except PreconditionFailed as error:
+        refused = error
+    for _ in range(PROOFS):
+        try:
+            grown = _grown(store, part)
+            if grown is None:
+                break
+            return store.get_range(part.key, start, end, if_match=grown), grown
+        except PreconditionFailed as error:
+            refused = error  # it was replaced once more
+    raise refused
+
+
+def _grown(store: Store, part: SegmentRange) -> str | None:
+    """The ETag of the stored version if its first bytes are the planned log; None if they are others or fewer.
+
+    Raises:
+        PreconditionFailed: it was replaced meanwhile.
+    """
+    newest = store.head(part.key)
+    if not part.log_crc32c or newest.size < part.log_size:
+        return None
+    found = 0
+    for start in range(0, part.log_size, WINDOW_BYTES):
+        end = min(start + WINDOW_BYTES, part.log_size)
+        found = crc32c(store.get_range(part.key, start, end, if_match=newest.etag), found)
+    return newest.etag if f"{found:08x}" == part.log_crc32c else None
 
 
 def _scan(

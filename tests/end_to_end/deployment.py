@@ -44,7 +44,7 @@ class SmallDeployment:
                 "raw": raw,
                 "lake": f"s3://lake/{self.prefix}",
                 "store": store,
-                "defaults": {"batch": {"age": "1s"}},
+                "defaults": {"batch": {"age": "4s"}},  # what an agent finds at its start is one run
                 "topics": [{"topic": topic} for topic in self.topics],
             },
         )

@@ -65,7 +65,7 @@ def landed(
             producer.produce(topic, b"value %d" % number, b"%d" % number, timestamp=at, on_delivery=delivered)
         assert producer.flush(60) == 0
         small.upload()
-        assert small.convert(topic)["rows"] == 900
+        assert small.land(topic).rows == 900
         yield small, topic, sorted(expected)
         forget_clients()
 

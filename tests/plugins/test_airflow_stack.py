@@ -48,6 +48,8 @@ def stack(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "8",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+        # So are the triggers of a triggerer that is gone.
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
         "TIDEMARK_TOPICS": str(world.topics_file),
         "TIDEMARK_SPARK_SUBMIT": str(submit),
         "TIDEMARK_SCAN_SECONDS": "0.5",

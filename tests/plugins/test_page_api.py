@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from tests.plugins.page_server import ANN, NOBODY, VIC, PageServer
 from tests.plugins.page_world import FILE, GAP, PageWorld
-from tests.plugins.world import CLUSTER, commit, entry, state
+from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
 from tidemark.layout import ControlKeys
 from tidemark.overview import Overview, TopicSummary, record
@@ -245,6 +245,22 @@ def test_a_gap_is_acknowledged_by_who_may_and_in_their_name(server: PageServer, 
     assert other.status_code == 409
     shown = get(ann, f"{ORDERS}/partitions", only="gaps")["partitions"][0]["gaps"][0]
     assert shown["acknowledged"]["by"] == "ann"
+
+
+def test_a_gap_that_only_a_run_has_found_is_acknowledged(server: PageServer, ann: httpx.Client) -> None:
+    """The segment of [120, 160) is gone, and the ledger says so; the agent's watermark is past it."""
+    world, lake = server.world, server.world.lake("sessions")
+    world.upload("sessions", 120)
+    world.upload("sessions", 200, start=160)
+    commit(lake, state(0, 120, gaps=[gap(120, 160)]))
+    reader.cache_clear()
+    word = {**WORD, "start": 120, "end": 160}
+    said = ann.post(f"api/topics/{CLUSTER}/sessions/acknowledgements", json=word, headers=MEANT)
+    assert (said.status_code, said.json().get("new")) == (200, True), said.text
+    outside = ann.post(
+        f"api/topics/{CLUSTER}/sessions/acknowledgements", json={**word, "start": 160, "end": 170}, headers=MEANT
+    )
+    assert outside.status_code == 409
 
 
 def test_a_store_that_fails_is_told_of(server: PageServer, ann: httpx.Client) -> None:

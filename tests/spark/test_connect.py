@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.spark.test_compaction import delta_rows, piecemeal
@@ -79,6 +80,18 @@ def test_a_connect_server_makes_the_same_bytes(
     world.check()
     assert data(world) == runs.expected
     assert server.online_sessions() == 0
+
+
+def test_sessions_share_workers(server: ConnectServer) -> None:
+    """Each has ended, and left no daemon of its own."""
+    for _ in range(3):
+        session = (
+            f"from pyspark.sql.connect.session import SparkSession as S; s = S.builder.remote('{server.url}').create()"
+        )
+        query = "s.range(2).mapInArrow(lambda rows: rows, 'id long').count(); s.stop()"
+        subprocess.run([str(env_python("spark")), "-c", f"{session}; {query}"], check=True, timeout=120)
+    daemons = [one for one in psutil.Process(server.process.pid).children() if "pyspark.daemon" in one.cmdline()]
+    assert len(daemons) == 1
 
 
 @pytest.mark.full

@@ -241,23 +241,23 @@ def test_a_provisional_tail_grows(world: World) -> None:
     assert world.offsets() == list(range(12))
 
 
-def test_a_segment_replaced_after_the_plan_is_left_to_the_next_run(world: World) -> None:
+def test_a_segment_with_other_bytes_after_the_plan_is_left_to_the_next_run(world: World) -> None:
     world.raw.segment([simple(0)], state="provisional")
     world.raw.segment([simple(0)], 1)
     world.raw.publish()
     plan = world.plan()
-    world.raw.segment([simple(0), simple(3)], base=0)
+    world.raw.segment([simple(0, 3, "gzip"), simple(3)], base=0)
     assert run(world.lake, plan, in_process).rows == 3
     assert (world.offsets(0), world.offsets(1)) == ([], [0, 1, 2])
     world.land()
     assert world.offsets() == list(range(6))
 
 
-def test_a_run_that_finds_all_its_segments_replaced_is_stale(world: World) -> None:
+def test_a_run_that_finds_all_its_segments_with_other_bytes_is_stale(world: World) -> None:
     world.raw.segment([simple(0)], state="provisional")
     world.raw.publish()
     plan = world.plan()
-    world.raw.segment([simple(0), simple(3)], base=0)
+    world.raw.segment([simple(0, 3, "gzip"), simple(3)], base=0)
     assert run(world.lake, plan, in_process).status == "stale"
     assert world.ledger.n == 0
 

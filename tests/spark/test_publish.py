@@ -161,7 +161,7 @@ def test_a_run_whose_raw_changed_between_two_tries_is_stale(world: World, monkey
     plan = world.plan()
     with pytest.raises(PublishError):
         driver.run(world.lake, plan, in_process)
-    world.raw.segment([simple(0), simple(3)], base=0)
+    world.raw.segment([simple(0, 3, "gzip"), simple(3)], base=0)
     assert driver.run(world.lake, plan, in_process).status == "stale"
     assert world.ledger.n == 0
     assert world.land().rows == 9

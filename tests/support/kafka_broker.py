@@ -11,6 +11,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 from kazoo.client import KazooClient
 
+from tests.support import class_data
 from tests.support.jars import class_path
 from tests.support.java import java
 from tests.support.kafka_config import Properties, write_properties
@@ -29,7 +30,15 @@ def kafka_program(
 ) -> ManagedProcess:
     """A Java program from Kafka's jars, logging warnings to ``<name>.log``."""
     logging = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
-    command = [java(), *jvm, *logging, "-cp", class_path(f"kafka-{version}"), *arguments]
+    command = [
+        java(),
+        *jvm,
+        *class_data.options(f"kafka-{version}"),
+        *logging,
+        "-cp",
+        class_path(f"kafka-{version}"),
+        *arguments,
+    ]
     return ManagedProcess(name, command, log=folder / f"{name}.log", cwd=folder)
 
 

@@ -11,6 +11,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Self, cast
 
+from tests.support import class_data
 from tests.support.jars import class_path
 from tests.support.java import java_home
 from tests.support.paths import ROOT, STATE, EnvName, env_python, site_packages
@@ -63,7 +64,7 @@ def jars_conf(*sets: str) -> dict[str, str]:
 
 def small_jvm_conf() -> dict[str, str]:
     """Settings for jobs of seconds: less compiling at start, at the price of speed later."""
-    options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    options = " ".join(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *class_data.options("spark")))
     return {"spark.driver.extraJavaOptions": options, "spark.executor.extraJavaOptions": options}
 
 
@@ -216,18 +217,16 @@ class ConnectServer:
         pairs = {
             "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": str(self.port),
-            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.driver.memory": "512m",
             "spark.ui.enabled": "true",
             "spark.ui.port": str(self._web_port),
             **small_jvm_conf(),
         }
-        server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-        command = submit_command((), master=master, conf=pairs)
-        # spark-submit takes this class for a daemon, whose memory is given so.
+        command = submit_command([ROOT / "spark" / "jobs" / "connect.py"], master=master, conf=pairs)
         secret = {} if token is None else {"SPARK_CONNECT_AUTHENTICATE_TOKEN": token}
-        environment = spark_env({"SPARK_DAEMON_MEMORY": "512m", **secret, **(env or {})})
+        environment = spark_env({**secret, **(env or {})})
         log = root.resolve() / "connect.log"
-        self.process = ManagedProcess("Spark Connect", [*command, *server], log=log, env=environment, cwd=ROOT)
+        self.process = ManagedProcess("Spark Connect", command, log=log, env=environment, cwd=ROOT)
 
     def start(self) -> Self:
         """Start it, and wait until clients can connect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 import urllib.error
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
@@ -218,7 +220,13 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("when", "suffix", "n"), POINTS, ids=["-".join(point) for point in POINTS])
+CHOSEN = random.Random(f"{SEED}: points").sample(POINTS, 4)
+
+
+@pytest.mark.parametrize(
+    ("when", "suffix", "n"),
+    [pytest.param(*point, id="-".join(point), marks=() if point in CHOSEN else pytest.mark.full) for point in POINTS],
+)
 def test_killed_at_any_point_under_load(
     deployment: Deployment, kafka: KafkaCluster, when: str, suffix: str, n: str
 ) -> None:

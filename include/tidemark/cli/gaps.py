@@ -9,9 +9,8 @@ import typer
 
 from tidemark.acknowledging import GapsOf, gaps_of
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
-from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, FormatError
-from tidemark.layout import TopicPartition
+from tidemark.table import open_lake
 from tidemark.topics import load_topics
 
 
@@ -39,15 +38,15 @@ def acknowledge_gap(
     """Accept that offsets of an open gap are lost, so that the partition goes on past them.
 
     They are classed as acknowledged from then on. This cannot be taken back. The leader's agent sees it within its
-    scan interval. Exits with 1 for offsets that stand in no open gap, and shows those that do.
+    scan interval; where only runs have found the gap, the next run does. Exits with 1 for offsets that stand in no
+    open gap, and shows those that do.
     """
     deployment = load_topics(topics)
     try:
         found = deployment.topic(topic, cluster)
     except FormatError as error:
         raise ConfigError(str(topics), [("topics", str(error))]) from error
-    at = TopicPartition(found.topic, partition)
-    known = gaps_of(resolver_of(deployment.raw), deployment.store, found.cluster, at, incarnation)
+    known = gaps_of(open_lake(deployment, found), partition, incarnation)
     if not yes and known.said(start, end) is None:
         _ask(known, start, end)
     word, new = known.acknowledge(start, end, by, reason)
@@ -66,6 +65,6 @@ def _ask(known: GapsOf, start: int, end: int) -> None:
     """Show what is open, on standard error, and go on only at a yes."""
     known.check(start, end)
     typer.echo(f"Open gaps of {known.at}:", err=True)
-    for gap in known.open:
+    for gap in known.standing(start, end):
         typer.echo(f"  {gap.start} to {gap.end}: {gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC", err=True)
     typer.confirm(f"Give up {end - start} offsets, {start} to {end}, for good?", abort=True, err=True)

@@ -84,7 +84,7 @@ def _bare(raw: RawTopic, ledger: Ledger, parts: Iterable[RawPartition]) -> set[t
 def _plan_partition(
     lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
 ) -> tuple[PartitionPlan, list[Task]] | None:
-    decision = _decide(lake, raw, part, ledger, share.size)
+    decision = decision_of(lake, raw, part, ledger, share.size)
     if decision is None or not changes_anything(decision.plan, ledger.by_partition.get(part.key)):
         return None
     plan = decision.plan
@@ -111,8 +111,11 @@ def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[Ta
     return tasks
 
 
-def _decide(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, limit: int) -> Decision | None:
-    """The partition's decision; an open transaction longer than ``limit`` makes it look further."""
+def decision_of(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, limit: int) -> Decision | None:
+    """How far the partition may go now; None if nothing of it was ever uploaded.
+
+    An open transaction longer than ``limit`` bytes makes it look further. Raises like :func:`plan_ingest`.
+    """
     state = ledger.by_partition.get(part.key)
     watermark = raw.watermark(part)
     if watermark is None:

@@ -43,6 +43,8 @@ def ranges_of(piece: Piece, cuts: Sequence[Cut]) -> list[SegmentRange]:
                     from_offset=from_offset,
                     to_offset=to_offset,
                     compacted=segment.compacted,
+                    log_size=segment.log_size,
+                    log_crc32c=segment.crc32c,
                     uploaded_at=segment.uploaded_at,
                 )
             )

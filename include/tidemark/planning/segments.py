@@ -24,6 +24,7 @@ class Segment:
 
     It accounts for the offsets ``[base, end)``, which lie in the first ``size`` bytes of the object ``key``.
     ``open_transactions`` are those open at its end, ``max_timestamp`` (milliseconds) is that of its batches, if known.
+    ``log_size`` and ``crc32c`` are those of the whole object.
     """
 
     store: str
@@ -39,6 +40,8 @@ class Segment:
     has_index: bool
     has_aborts: bool
     max_timestamp: int | None = None
+    log_size: int = 0
+    crc32c: str = ""
 
     def sibling(self, extension: str) -> str:
         """The key of another file of the segment: ``index``, ``txnindex``."""
@@ -85,6 +88,8 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         has_index=f"{stem}.index" in manifest.objects,
         has_aborts=f"{stem}.txnindex" in manifest.objects,
         max_timestamp=None if manifest.damage else manifest.max_timestamp,
+        log_size=log.size,
+        crc32c=log.crc32c,
     )
 
 

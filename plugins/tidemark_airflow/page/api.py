@@ -12,9 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
 from tidemark.acknowledging import gaps_of
 from tidemark.derivation import derivation_of
-from tidemark.endpoints import resolver_of
 from tidemark.health import Key
-from tidemark.layout import TopicPartition
 from tidemark.overview import TopicState
 from tidemark.stored import utc_now
 from tidemark_airflow import settings
@@ -100,9 +98,7 @@ def lineage(
 @router.post("/topics/{cluster}/{topic}/acknowledgements")
 def acknowledge(topic: Edited, user: GetUserDep, word: models.Word) -> models.WordAnswer:
     """Give up offsets of an open gap for good, in the name of whoever is signed in."""
-    deployment = reader().deployment()
-    at = TopicPartition(topic.topic, word.partition)
-    known = gaps_of(resolver_of(deployment.raw), deployment.store, topic.cluster, at, word.incarnation)
+    known = gaps_of(reader().lake(topic.cluster, topic.topic), word.partition, word.incarnation)
     said, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
     reader().forget(topic)
     return models.WordAnswer(acknowledged=said, new=new)

@@ -15,5 +15,5 @@ from tidemark.store import Store
 @pytest.mark.timeout(900)
 def test_short_soak(tmp_path: Path, kraft3: KafkaCluster, s3: S3Server, raw: Store, seed: int, full: bool) -> None:
     assert raw.url == "s3://raw"
-    problems = soak(tmp_path, kraft3, s3, 180 if full else 12, seed)
+    problems = soak(tmp_path, kraft3, s3, 180 if full else 5, seed)
     assert not problems, "\n".join(problems[:30])

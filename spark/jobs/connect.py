@@ -1,0 +1,15 @@
+"""A Spark Connect server for the other jobs, until it is ended.
+
+``spark-submit [--master …] [--conf spark.connect.…=…]… connect.py``
+
+Sessions share the Python workers, whose libraries are loaded then, as nothing is uploaded to a session.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidemark_spark.serving import main
+
+if __name__ == "__main__":
+    sys.exit(main())

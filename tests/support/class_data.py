@@ -1,0 +1,87 @@
+"""Class data that JVMs of the tests share: a broker starts in two thirds of the CPU time, and so does Spark's driver.
+
+``python -m tests.support.class_data`` makes what is missing, one archive for each set of jars, in the checkout, since
+an archive holds for one class path only. A JVM whose class path or version is another one starts as without.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from tests.support.java import java_home
+from tests.support.paths import STATE
+
+_FOLDER: Final = STATE / "class-data"
+_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+_JOB: Final = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+assert spark.sparkContext.parallelize(range(4), 2).map(lambda one: one + 1).collect() == [1, 2, 3, 4]
+spark.stop()
+"""
+
+
+def options(name: str) -> tuple[str, ...]:
+    """What tells a JVM to use the archive of ``name`` (``spark`` or ``kafka-4.3.1``); nothing if there is none."""
+    archive = _archive(name)
+    return (f"-XX:SharedArchiveFile={archive}", *_QUIET) if archive.exists() else ()
+
+
+def make_missing() -> None:
+    """Make the archives that are not there, side by side."""
+    made = {"spark": _spark, "kafka-4.3.1": _kafka}
+    missing = {name: make for name, make in made.items() if not _archive(name).exists()}
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(make, name, Path(folder) / name) for name, make in missing.items()]
+        for one in done:
+            one.result()
+
+
+def _archive(name: str) -> Path:
+    release = (java_home() / "release").read_text() if (java_home() / "release").exists() else ""
+    version = next((line.split('"')[1] for line in release.splitlines() if line.startswith("JAVA_VERSION=")), "java")
+    return _FOLDER / f"{name}-{version}.jsa"
+
+
+def _dumping(archive: Path) -> str:
+    return f"-XX:ArchiveClassesAtExit={archive}"
+
+
+def _spark(name: str, folder: Path) -> None:
+    """A small job ends, and leaves the archive."""
+    from tests.support.spark import small_jvm_conf, spark_submit
+
+    folder.mkdir()
+    (job := folder / "job.py").write_text(_JOB)
+    conf = small_jvm_conf()
+    conf["spark.driver.extraJavaOptions"] += f" {_dumping(partial := folder / 'partial.jsa')}"
+    spark_submit(job, conf=conf)
+    _keep(partial, name)
+
+
+def _kafka(name: str, folder: Path) -> None:
+    """A broker ends, and leaves the archive."""
+    from tests.support.kafka import KafkaCluster
+    from tests.support.kafka_broker import SMALL_JVM
+
+    with KafkaCluster(folder, jvm=(*SMALL_JVM, _dumping(partial := folder / "partial.jsa"))):
+        pass
+    _keep(partial, name)
+
+
+def _keep(partial: Path, name: str) -> None:
+    """In place under a name that no JVM has opened yet."""
+    copy = _archive(name).with_suffix(f".{os.getpid()}")
+    copy.write_bytes(partial.read_bytes())
+    copy.replace(_archive(name))
+
+
+if __name__ == "__main__":
+    make_missing()
+    sys.stdout.write(f"class data: {', '.join(sorted(one.stem for one in _FOLDER.glob('*.jsa')))}\n")
