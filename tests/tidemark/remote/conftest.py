@@ -32,11 +32,9 @@ def local_store(tmp_path: Path) -> RemoteStore:
 
 @pytest.fixture
 def s3_store(s3: S3Server) -> RemoteStore:
-    """An empty bucket of its own."""
-    bucket = f"b-{uuid.uuid4().hex}"
-    s3.client().create_bucket(Bucket=bucket)
+    """An empty prefix of a bucket: the server has room for few buckets."""
     options = StoreOptions(endpoint_url=s3.endpoint, region="us-east-1", path_style=True)
-    return RemoteStore(f"s3://{bucket}", options)
+    return RemoteStore("s3://raw", uuid.uuid4().hex, options)
 
 
 @pytest.fixture(params=["local", "s3"])
