@@ -9,7 +9,7 @@ import pytest
 from tests.support.many import OFFSETS, ManySegments
 from tests.support.raw_builder import EPOCH, OBSERVED_AT, RawBuilder
 from tests.support.s3 import S3Server, allow
-from tests.tidemark.records.build import T0, Record, batch, legacy, marker, simple, transactional
+from tests.tidemark.records.build import T0, Record, batch, legacy, marker, reseal, simple, transactional
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import Counting, RemoteStore
 from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, OutOfRange
@@ -344,6 +344,21 @@ def test_times_of_all_formats(remote_store: RemoteStore) -> None:
     assert part.offset_for_time(T0) == OffsetForTime(3, T0, -1)
     assert part.offset_for_time(T0 + 3) == OffsetForTime(9, T0 + 70, EPOCH)
     assert part.offset_for_time(T0 + 71) is None
+
+
+def test_markers_have_times_as_well(remote_store: RemoteStore) -> None:
+    """As in Kafka, which asks for no isolation level here; a manifest's largest time is that of data alone."""
+    raw = remote_store.raw()
+    raw.times = True
+    late = reseal(marker(3, 7, commit=True), base_timestamp=T0 + 90, max_timestamp=T0 + 90)
+    raw.segment([transactional(0, 7, 3), late])
+    raw.segment([batch(4, [Record(0, T0 + 100)])])
+    raw.publish()
+    part = opened(remote_store.storage())
+    assert part.offset_for_time(T0 + 50) == OffsetForTime(3, T0 + 90, EPOCH)
+    assert part.offset_for_time(T0 + 91) == OffsetForTime(4, T0 + 100, EPOCH)
+    assert part.offset_for_time(T0 + 101) is None
+    assert part.offset_for_time(T0 + 1) == OffsetForTime(1, T0 + 1, EPOCH)
 
 
 def test_manifests_are_read_once_for_all_times(remote_store: RemoteStore) -> None:
