@@ -49,7 +49,7 @@ def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatc
     with RemoteTier(storage, committed=asked.committed, on_gap=asked.on_gap, on_ready=ready.set, **options) as tier:
         spans = []
         for part in remote_partitions(tier.topics, asked.topic, asked.partitions):
-            edges = RemoteEdges(part, committed=asked.committed, skip_gaps=asked.on_gap == "skip")
+            edges = RemoteEdges(part, committed=asked.committed)
             spans.append(_within(asked, span_of(part, asked.first, asked.last, edges), edges.end()))
         for _, block in read_spans(tier, asked.topic, spans, ready):
             if len(block.rows):
