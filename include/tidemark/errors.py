@@ -13,6 +13,7 @@
     + UnknownOutcome      no answer, or one that proves nothing: the request may or may not have taken effect
       + SlowDown          ... because too much is asked of the store
   x AirflowError          Airflow's REST API refused, or did not answer
+  x BrokerError           Kafka's brokers refused, or did not answer
   x RegistryUnavailable   a schema could not be fetched; the task is run again
   x ParserError           a parser broke its promise, and no row is to blame
   x ContinuityError       an offset is missing, or is claimed twice
@@ -115,6 +116,10 @@ class AirflowError(TidemarkError):
     def __init__(self, status: int | None, reason: str) -> None:
         self.status = status
         super().__init__(reason)
+
+
+class BrokerError(TidemarkError):
+    """Kafka's brokers refused, or did not answer; the cause is kafka-python's error."""
 
 
 class RegistryUnavailable(TidemarkError):

@@ -19,6 +19,7 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.decode.real_logs import random_records, unique
 from tests.tidemark.records.build import CODEC_IDS, Record, batch, marker, transactional
 from tidemark.store import open_store
+from tidemark.watermark import parse, render
 
 
 @dataclass
@@ -69,6 +70,20 @@ class RawHistory:
         data = batch(base, [left], last_offset_delta=0)
         self.raw.segment([data], partition, next_offset=base + offsets, compacted=True)
         self.expected[partition].append((b"left", b"over", [], left.timestamp))
+
+    def lose(self, partition: int, offsets: int, records: list[Record]) -> None:
+        """The next ``offsets`` are a recorded gap, and ``records`` follow it; published."""
+        known = self.raw.partition(partition)
+        known.next_offset, known.end = known.end, known.end + offsets
+        known.gaps = [self.raw.gap(known.next_offset, known.end)]
+        behind = known.end
+        self.add(partition, records)
+        self.raw.publish()
+        key = self.raw.keys(partition).watermark
+        line1, watermark = parse(self.raw.store.get(key).body, key)
+        assert watermark is not None
+        whole = watermark.model_copy(update={"ranges_above": ((behind, known.end),)})
+        self.raw.store.put(key, render(line1, whole))
 
 
 def raw_history(folder: Path, rng: random.Random, *, partitions: int = 2, rounds: int = 8) -> RawHistory:

@@ -96,6 +96,7 @@ def consume(
         on_gap=on_gap.value,
         follow=follow,
         to_given=bool(last),
+        limit=limit,
     )
     _check(asked.follow and asked.to_given, "--follow", "goes on for ever: leave out --to, or --follow")
     _check(bool(group) and not bootstrap, "--group", "needs --bootstrap: groups live in the brokers")
@@ -113,15 +114,10 @@ def consume(
         else:
             assert storage is not None
             batches = batches_of_remote(asked, storage)
-        left = limit
         try:
             for rows in batches:
-                taken = rows if left is None else rows.slice(0, left)
-                writer.write(taken)
-                progress.add(len(taken), taken.nbytes)
-                left = None if left is None else left - len(taken)
-                if left == 0:
-                    break
+                writer.write(rows)
+                progress.add(len(rows), rows.nbytes)
             writer.close()
             sink.flush()
         except BrokenPipeError:

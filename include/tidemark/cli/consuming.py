@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidemark.bounds import Bounds
-from tidemark.errors import ConfigError
+from tidemark.errors import BrokerError, ConfigError
 from tidemark.remote.spans import RemoteEdges, Span, read_spans, remote_partitions, span_of
 from tidemark.remote.storage import Storage
 from tidemark.remote.tier import RemoteTier
@@ -30,7 +31,7 @@ _FOLLOW_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be read. ``to_given``: somebody said where to stop."""
+    """What is to be read, at most ``limit`` records. ``to_given``: somebody said where to stop."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -40,6 +41,7 @@ class Asked:
     on_gap: Literal["error", "skip"]
     follow: bool
     to_given: bool
+    limit: int | None = None
 
 
 def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatch, None, None]:
@@ -49,17 +51,18 @@ def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatc
     with RemoteTier(storage, committed=asked.committed, on_gap=asked.on_gap, on_ready=ready.set, **options) as tier:
         spans = []
         for part in remote_partitions(tier.topics, asked.topic, asked.partitions):
-            edges = RemoteEdges(part, committed=asked.committed, skip_gaps=asked.on_gap == "skip")
+            edges = RemoteEdges(part, committed=asked.committed)
             spans.append(_within(asked, span_of(part, asked.first, asked.last, edges), edges.end()))
-        for _, block in read_spans(tier, asked.topic, spans, ready):
-            if len(block.rows):
-                yield block.rows
+        blocks = read_spans(tier, asked.topic, spans, ready)
+        yield from _limited(asked.limit, (block.rows for _, block in blocks if len(block.rows)))
 
 
 def batches_of_kafka(
     asked: Asked, mode: str, storage: Storage | None, group: str | None, settings: Mapping[str, Any]
 ) -> Generator[pa.RecordBatch, None, None]:
     """What both tiers hold; a group commits a batch when the next one is asked for, so when it was written."""
+    from kafka.errors import KafkaError
+
     from tidemark.consumer import TieredConsumer
 
     reset = asked.first.default.kind
@@ -67,20 +70,30 @@ def batches_of_kafka(
         raise ConfigError(
             "--from", [("", "can only be beginning or end with --group, for what it has not committed yet")]
         )
-    consumer = TieredConsumer(
-        mode=mode,
-        storage=storage,
-        on_gap=asked.on_gap,
-        group_id=group,
-        isolation_level="read_committed" if asked.committed else "read_uncommitted",
-        enable_auto_commit=False,
-        auto_offset_reset={"beginning": "earliest", "end": "latest"}[reset] if group else "none",
-        **settings,
-    )
     try:
-        yield from _of_group(asked, consumer) if group else _of_spans(asked, consumer)
-    finally:
-        consumer.close()
+        with closing(
+            TieredConsumer(
+                mode=mode,
+                storage=storage,
+                on_gap=asked.on_gap,
+                group_id=group,
+                isolation_level="read_committed" if asked.committed else "read_uncommitted",
+                enable_auto_commit=False,
+                auto_offset_reset={"beginning": "earliest", "end": "latest"}[reset] if group else "none",
+                **settings,
+            )
+        ) as consumer:
+            yield from _of_group(asked, consumer) if group else _limited(asked.limit, _of_spans(asked, consumer))
+    except KafkaError as error:
+        raise BrokerError(f"{asked.topic} at {settings['bootstrap_servers']}: {error}") from error
+
+
+def _limited(limit: int | None, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
+    left = limit
+    for rows in batches if left != 0 else ():
+        yield rows if left is None else rows.slice(0, left)
+        if left is not None and (left := max(0, left - len(rows))) == 0:
+            return
 
 
 def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatch, None, None]:
@@ -105,10 +118,23 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
 
 
 def _of_group(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatch, None, None]:
+    from kafka.structs import OffsetAndMetadata
+
     consumer.subscribe([asked.topic])
     ends: dict[TopicPartition, int] = {}
-    while True:
-        yield from consumer.poll_arrow(timeout_ms=_POLL_MS).values()
+    left = asked.limit
+    while left != 0:
+        written: dict[TopicPartition, OffsetAndMetadata] = {}
+        for at, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
+            taken = rows if left is None else rows.slice(0, left)
+            if not len(taken):
+                continue
+            yield taken
+            written[at] = OffsetAndMetadata(int(taken.column("kafka_offset")[-1].as_py()) + 1, "", -1)
+            left = None if left is None else left - len(taken)
+        if left == 0:
+            consumer.commit(written)  # not what was read beyond the limit
+            return
         consumer.commit()
         assigned = consumer.assignment()
         if new := assigned - set(ends):

@@ -71,13 +71,19 @@ def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
 
 
 def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
-    """kafka-python's settings for brokers. Raises ConfigError for a file that is not a mapping of names."""
+    """kafka-python's settings for brokers. Raises ConfigError for a file that has anything else."""
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
     settings: object = {}
     if file is not None:
         try:
             settings = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(str(file), [("--client-config", f"cannot be read: {error}")]) from error
-    if not isinstance(settings, dict) or not all(isinstance(one, str) for one in settings):
+    if not isinstance(settings, dict):
         raise ConfigError(str(file), [("--client-config", "must be a mapping of kafka-python's settings")])
+    known = set(KafkaAdminClient.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG) & set(KafkaProducer.DEFAULT_CONFIG)
+    if other := sorted(set(map(str, settings)) - known):
+        rule = "is no setting of connections that kafka-python's admin client, consumer and producer all take"
+        raise ConfigError(str(file), [(one, rule) for one in other])
     return {**settings, "bootstrap_servers": bootstrap.split(",")}

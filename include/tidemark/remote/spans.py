@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidemark.bounds import Bounds
 from tidemark.errors import ConfigError, OutOfRange
 from tidemark.layout import TopicPartition
-from tidemark.remote.catalog import RemotePartition, RemoteTopics, Stretch
+from tidemark.remote.catalog import RemotePartition, RemoteTopics
 
 if TYPE_CHECKING:
     from tidemark.remote.blocks import Block
@@ -32,10 +32,9 @@ class Span(NamedTuple):
 class RemoteEdges:
     """What bounds are resolved against: see :class:`tidemark.bounds.Edges`."""
 
-    def __init__(self, part: RemotePartition, *, committed: bool, skip_gaps: bool = False) -> None:
+    def __init__(self, part: RemotePartition, *, committed: bool) -> None:
         self._part = part
         self._committed = committed
-        self._skip_gaps = skip_gaps
 
     def beginning(self) -> int:
         """See :class:`tidemark.bounds.Edges`."""
@@ -44,16 +43,11 @@ class RemoteEdges:
     def end(self) -> int:
         """See :class:`tidemark.bounds.Edges`. Where a recorded gap follows: its end, so that a reader comes upon it.
 
-        If gaps are skipped, the end of what lies behind it.
+        What lies behind a gap can be read, and counts; so this is about a gap with nothing behind it.
         """
         at = self._part.end(committed=self._committed)
-        while (gap := self._part.gap_at(at)) is not None:
-            at = gap.end
-            if not self._skip_gaps:
-                break
-            while isinstance(found := self._part.next_stretch(at, committed=self._committed), Stretch):
-                at = found.end
-        return at
+        gap = self._part.gap_at(at)
+        return at if gap is None else gap.end
 
     def at_time(self, timestamp_ms: int) -> int | None:
         """See :class:`tidemark.bounds.Edges`."""

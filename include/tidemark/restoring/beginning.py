@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidemark.errors import ConfigError, ForeignRecords, GapError, OutOfRange, RestoreError
+from tidemark.errors import ConfigError, ForeignRecords, OutOfRange, RestoreError
 from tidemark.intervals import Interval
 from tidemark.remote.catalog import RemotePartition
 from tidemark.remote.spans import RemoteEdges, Span, span_of
@@ -85,18 +85,13 @@ def asked_of(request: Request, part: RemotePartition) -> Interval:
 
     Raises:
         OutOfRange: they are not all there.
-        GapError: they would end where a gap begins, and nobody said what is to become of it.
     """
-    skip = request.on_gap == "skip"
-    edges = RemoteEdges(part, committed=request.committed, skip_gaps=skip)
+    edges = RemoteEdges(part, committed=request.committed)
     start, end = span_of(part, request.first, request.last, edges)[1:]
     assert end is not None
     readable = edges.end()
     if end > max(readable, start):
         raise OutOfRange(part.topic, part.partition, end - 1, part.start, readable)
-    gap = part.gap_at(part.end(committed=request.committed))
-    if gap is not None and not skip and end > gap.start:
-        raise GapError(part.topic, part.partition, gap.start, gap.end, gap.reason)
     return Interval(start, end)
 
 

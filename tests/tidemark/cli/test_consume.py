@@ -97,7 +97,7 @@ def test_raw_values_are_delimited_or_follow_their_length(made: RawHistory, tmp_p
 def test_an_arrow_file_holds_the_columns_of_the_tables(made: RawHistory, tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "orders.arrow"
     assert consume(capsys, made, "--format", "arrow", "--file", f"{file}", "--partition", "1")[0] == 0
-    with pa.ipc.open_file(file) as opened:
+    with pa.ipc.open_file(f"{file}") as opened:
         assert opened.read_all().equals(read_range("orders", 1, storage=made.topics_file))
     done = subprocess.run(
         [*program(made), "--format", "arrow", "--partition", "1"], capture_output=True, timeout=60, check=True
@@ -164,18 +164,25 @@ def test_what_is_not_there_is_never_left_out_silently(plain: RawHistory, capsys:
 
 
 def test_a_gap_is_an_error_or_is_skipped(plain: RawHistory, capsys: Capture) -> None:
-    raw = plain.raw
-    raw.partition(0).next_offset = 10
-    raw.partition(0).gaps = [raw.gap(10, 12)]
-    raw.partition(0).end = 12
-    plain.add(0, [Record(0, T0, b"k", b"12")])
-    raw.publish()
+    plain.lose(0, 2, [Record(0, T0, b"k", b"12")])
     only = ("--partition", "0")
     code, found, errors = consume(capsys, plain, *only)
     assert (code, "offsets 10 to 11 are missing (unknown)" in errors) == (1, True), errors
     assert values(found) == list(range(10))
     code, found, _ = consume(capsys, plain, *only, "--on-gap", "skip")
     assert (code, values(found)) == (0, [*range(10), 12])
+
+
+def test_a_gap_at_the_end_is_an_error_as_well(plain: RawHistory, capsys: Capture) -> None:
+    known = plain.raw.partition(0)
+    known.next_offset = 10
+    known.gaps = [plain.raw.gap(10, 12)]
+    plain.raw.publish()
+    code, found, errors = consume(capsys, plain)
+    assert (code, "offsets 10 to 11 are missing (unknown)" in errors) == (1, True), errors
+    assert consume(capsys, plain, "--to", "0:10")[0] == 0
+    code, found, _ = consume(capsys, plain, "--on-gap", "skip")
+    assert (code, values(found)) == (0, list(range(10)))
 
 
 def test_undecided_and_aborted_records_are_read_if_one_says_so(made: RawHistory, capsys: Capture) -> None:
