@@ -13,7 +13,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import agent, convert, decode, endurance, executors, idle, memory, orchestration, parsers, scale, watch
+from bench import (
+    agent,
+    cadence,
+    convert,
+    decode,
+    endurance,
+    executors,
+    idle,
+    memory,
+    orchestration,
+    parsers,
+    scale,
+    watch,
+)
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
@@ -32,7 +45,7 @@ PARTS = (
     "decode",
     "convert",
 )
-LONG = ("endurance",)
+LONG = ("cadence", "endurance")
 """Parts that run only when they are named."""
 
 
@@ -83,6 +96,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "idle": lambda: idle.measure(s3),
             "watch": lambda: watch.measure(s3),
             "orchestration": lambda: orchestration.measure(s3),
+            "cadence": cadence.measure,
             "endurance": lambda: endurance.measure(options.minutes),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
