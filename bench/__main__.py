@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench import (
     agent,
+    cadence,
     consumer,
     convert,
     decode,
@@ -46,7 +47,7 @@ PARTS = (
     "decode",
     "convert",
 )
-LONG = ("endurance",)
+LONG = ("cadence", "endurance")
 """Parts that run only when they are named."""
 
 
@@ -98,6 +99,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "watch": lambda: watch.measure(s3),
             "orchestration": lambda: orchestration.measure(s3),
             "consumer": lambda: consumer.measure(s3),
+            "cadence": cadence.measure,
             "endurance": lambda: endurance.measure(options.minutes),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {

@@ -101,9 +101,9 @@ def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: Conn
 
     yield row("watermark to the converting task", "s", *(one.starts for one in landings), note=note)
     yield row(f"watermark to commit (aim {aim})", "s", *(one.committed for one in landings), note=note)
-    cpu = (used.cpu - before.cpu) / rounds
-    yield row("CPU of a run", "s", cpu, note="all of Airflow's processes, and Spark")
-    yield row("runs a minute that 2 cores sustain", "", 120 / cpu, note="by that CPU; a DAG for each topic")
+    each = (used.cpu - before.cpu) / rounds
+    yield row("CPU of a run", "s", each, note="all of Airflow's processes, and Spark")
+    yield row("runs a minute that 2 cores sustain", "", 120 / each, note="by that CPU; a DAG for each topic")
     database = (used.database - before.database) / rounds
     yield row("metadata database, a run", "KB", database / 1e3)
     logs = (used.logs - before.logs) / rounds
@@ -167,16 +167,17 @@ def tree(process: ManagedProcess) -> list[psutil.Process]:
 
 
 def _memory(process: ManagedProcess) -> float:
-    return sum(_of(one, lambda alive: float(alive.memory_full_info().pss)) for one in tree(process))
+    return sum(of_living(one, lambda alive: float(alive.memory_full_info().pss)) for one in tree(process))
 
 
-def _cpu(process: psutil.Process) -> float:
-    """Of the process and of its children that have ended."""
+def cpu(process: psutil.Process) -> float:
+    """Seconds of the process and of its children that have ended."""
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
-def _of(process: psutil.Process, what: Callable[[psutil.Process], float]) -> float:
+def of_living(process: psutil.Process, what: Callable[[psutil.Process], float]) -> float:
+    """``what`` of the process; nothing once it has ended."""
     try:
         return what(process)
     except psutil.NoSuchProcess:
@@ -185,9 +186,9 @@ def _of(process: psutil.Process, what: Callable[[psutil.Process], float]) -> flo
 
 def _used(stack: AirflowStack, server: ConnectServer) -> Used:
     processes = (*stack.processes, server.process)
-    cpu = sum(_of(one, _cpu) for process in processes for one in tree(process))
+    seconds = sum(of_living(one, cpu) for process in processes for one in tree(process))
     logs = sum(path.stat().st_size for path in (stack.home / "logs").rglob("*.log"))
-    return Used(cpu, _pages(stack.home), logs)
+    return Used(seconds, _pages(stack.home), logs)
 
 
 @contextmanager

@@ -53,15 +53,17 @@ class PartitionRaw:
 class RawBuilder:
     """The raw objects of one topic in ``store``, whose endpoint has no entropy bits."""
 
-    def __init__(self, store: Store, *, cluster: str = "east", topic: str = "orders", prefix: str = "") -> None:
-        """Start with one incarnation, and no partition.
+    def __init__(
+        self, store: Store, *, cluster: str = "east", topic: str = "orders", prefix: str = "", broker: int = 1
+    ) -> None:
+        """Start with one incarnation, and no partition. ``broker`` leads all, and has an index for this topic alone.
 
-        Indexes get an entry every ``index_every`` bytes, and there are time indexes if ``times`` is set.
+        Segments' indexes get an entry every ``index_every`` bytes, and there are time indexes if ``times`` is set.
         """
         self.index_every = 4096
         self.times = False
         self.store = store
-        self.cluster, self.topic = cluster, topic
+        self.cluster, self.topic, self._broker = cluster, topic, broker
         self._endpoint = Endpoint(store.url, prefix)
         self._control = ControlKeys(prefix, cluster)
         self.now = UPLOADED_AT
@@ -177,9 +179,9 @@ class RawBuilder:
         """Write watermarks, index and incarnations as they are now."""
         entries = [self._publish(*key, known) for key, known in sorted(self.partitions.items())]
         index = WatermarkIndex(
-            cluster=self.cluster, broker=1, agent_version="test", written_at=self.now, entries=tuple(entries)
+            cluster=self.cluster, broker=self._broker, agent_version="test", written_at=self.now, entries=tuple(entries)
         )
-        self.store.put(self._control.index(1), index.to_bytes())
+        self.store.put(self._control.index(self._broker), index.to_bytes())
         self.store.put(self._control.incarnations(self.topic), self.lives.to_bytes())
 
     def acknowledge(self, start: int, end: int, partition: int = 0) -> None:
@@ -210,7 +212,7 @@ class RawBuilder:
             truncations=known.truncations,
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
-            broker=1,
+            broker=self._broker,
             written_at=self.now,
         )
         self.store.put(self.keys(partition, incarnation).watermark, render(known.line1, watermark))
