@@ -43,7 +43,7 @@ def proxy(s3_server: S3Server, rng: random.Random) -> Iterator[FaultProxy]:
 def behind(proxy: FaultProxy, store: RemoteStore, **options: object) -> Storage:
     """The remote tier as it is reached through the proxy."""
     changed = store.options.model_copy(update={"endpoint_url": proxy.endpoint, **options})
-    return Storage.at(store.url, "east", options=StoreOptions.model_validate(changed.model_dump()))
+    return store.storage(options=StoreOptions.model_validate(changed.model_dump()))
 
 
 def of_logs(request: Request) -> bool:
