@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import count
+from typing import Final
 
 from tidemark.incarnations import Incarnation
-from tidemark.layout import ControlKeys, PartitionKeys
-from tidemark.planning.objects import incarnations
+from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, check_topic
+from tidemark.planning.objects import in_parallel, incarnations
 from tidemark.remote.answers import OffsetForTime, RemotePartition, Stretch
 from tidemark.remote.observing import Observations
 from tidemark.remote.partition import Place, TidemarkPartition
+from tidemark.remote.pinterest import PinterestPartition
 from tidemark.remote.seeking import Indexes
 from tidemark.remote.storage import Storage
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
+
+_PROBED: Final = 32
 
 
 class RemoteTopics:
@@ -33,11 +38,14 @@ class RemoteTopics:
 
         None if no agent has seen such an incarnation.
         """
+        endpoint = self.storage.endpoint(topic, partition)
+        if endpoint.writer == "pinterest":
+            return self._pinterest(endpoint, topic, partition)
         life = self._life(topic, topic_id)
         if life is None:
             return None
         number, known = life
-        keys = PartitionKeys(self.storage.endpoint(topic, partition), self.storage.cluster, known.place, partition)
+        keys = PartitionKeys(endpoint, self.storage.cluster, known.place, partition)
         place = Place(topic, partition, number, known.topic_id, keys)
 
         def observe(incarnation: int, partition: int) -> tuple[int, datetime] | None:
@@ -48,7 +56,12 @@ class RemoteTopics:
         return found
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """The partitions of the newest incarnation that brokers' agents told of; none if they told of none."""
+        """The partitions of the newest incarnation that brokers' agents told of; none if they told of none.
+
+        Of Pinterest's uploader, those that have a segment, looked for from 0 on until 32 in a row have none.
+        """
+        if self.storage.endpoint(topic, 0).writer == "pinterest":
+            return self._probed(topic)
         life = self._life(topic, None)
         entries = self._observations.entries(topic) if life is not None else []
         return {one.partition for one in entries if life is not None and one.incarnation == life[0]}
@@ -58,6 +71,26 @@ class RemoteTopics:
         folder = self._control.incarnations("-").removesuffix("-.json")
         listed = self.storage.store(self._store).list(folder)
         return {one.key.removeprefix(folder).removesuffix(".json") for one in listed}
+
+    def _pinterest(self, endpoint: Endpoint, topic: str, partition: int) -> RemotePartition | None:
+        keys = PartitionKeys(endpoint, self.storage.cluster, check_topic(topic), partition)
+        found = PinterestPartition(self.storage, topic, partition, keys, self._indexes)
+        found.refresh()
+        return found if found.end(committed=False) > found.start else None
+
+    def _probed(self, topic: str) -> set[int]:
+        found: set[int] = set()
+        for first in count(0, _PROBED):
+            there = in_parallel(lambda one: self._has_any(topic, one), range(first, first + _PROBED))
+            found |= {partition for partition, has in enumerate(there, first) if has}
+            if not any(there):
+                return found
+        raise AssertionError("counting never ends")
+
+    def _has_any(self, topic: str, partition: int) -> bool:
+        endpoint = self.storage.endpoint(topic, partition)
+        keys = PartitionKeys(endpoint, self.storage.cluster, check_topic(topic), partition)
+        return any(True for _ in self.storage.store(endpoint.store).list(keys.folder))
 
     def _life(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
         lives = incarnations(self.storage.store(self._store), self._control, topic)

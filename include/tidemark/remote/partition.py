@@ -103,13 +103,13 @@ class TidemarkPartition:
         known = Lineage(watermark.lineage)
         left = left_branch(before, known, watermark.next_offset) if end == watermark.next_offset else False
         again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
-        self._segments.list(0 if again else min(before.line_1, self._segments.newest))
+        self._segments.relist(0 if again else min(before.line_1, self._segments.newest))
         if end > watermark.next_offset:
             above = self._segments.newest_at(end - 1, known, watermark.next_offset)
             known = extended(watermark, above) if above is not None else known
         if not left and left_branch(before, known, end):
             left = True
-            self._segments.list(0)
+            self._segments.relist(0)
         if again or left:
             self._aborts.forget()
         return View(

@@ -39,7 +39,7 @@ class StoredSegments:
         bases = self._table.bases
         return bases[-1] if bases else 0
 
-    def list(self, first: int, end: int | None = None) -> bool:
+    def relist(self, first: int, end: int | None = None) -> bool:
         """List the segments that start in ``[first, end)``; whether any is new, replaced or gone."""
         found = list(manifests(self._store, self._keys, first, end))
         with self._lock:
@@ -55,7 +55,7 @@ class StoredSegments:
         """
         for distance in LOOK_BACK:
             first = max(0, offset - distance)
-            if self.list(first, offset + 1):
+            if self.relist(first, offset + 1):
                 return True
             if first == 0:
                 break
@@ -147,6 +147,10 @@ class StoredSegments:
     def read_all(self, threads: int) -> None:
         """Read every manifest that was not read yet."""
         in_parallel(self.segment, self._table.unread(), threads)
+
+    def below(self, offset: int) -> Iterator[int]:
+        """The bases below ``offset``, the nearest first."""
+        return self._table.below(offset)
 
     def late_enough(self, timestamp: int, offset: int) -> Iterator[int]:
         """As :meth:`SegmentTable.late_enough`; of segments whose manifests were read."""

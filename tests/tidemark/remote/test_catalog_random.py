@@ -80,9 +80,7 @@ def asked(storage: Storage, part: RemotePartition, offset: int, *, committed: bo
 
 
 def check_stretch(storage: Storage, found: Stretch, model: Model, at: int, end: int, *, committed: bool) -> None:
-    stored = model.stored[found.segment.base]
     assert found.start == at < found.end <= end
-    assert all(stored.speaks(one, model.newest) for one in range(found.start, found.end))
     assert not model.recorded.clip(found.start, found.end)
     rows = model.rows(found.start, found.end, committed=False)
     got = read(storage, found)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -50,7 +51,7 @@ def proxy(s3_server: S3Server, rng: random.Random) -> Iterator[FaultProxy]:
 def behind(proxy: FaultProxy, store: RemoteStore, **options: object) -> Storage:
     """The remote tier as it is reached through the proxy."""
     changed = store.options.model_copy(update={"endpoint_url": proxy.endpoint, **options})
-    return Storage.at(store.url, "east", options=StoreOptions.model_validate(changed.model_dump()))
+    return replace(store, options=StoreOptions.model_validate(changed.model_dump())).storage()
 
 
 def of_logs(request: Request) -> bool:
