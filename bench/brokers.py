@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-from typing import Final
+from typing import Any, Final
 
-from tests.support.jars import class_path
+from py4j.java_gateway import JavaGateway
+
 from tests.support.java import java
 from tests.support.ports import HOST
 
@@ -26,11 +26,16 @@ def jmx_options(port: int) -> tuple[str, ...]:
 
 def fetched_bytes(port: int, topic: str) -> int:
     """Bytes of ``topic`` that clients have fetched from the broker whose JMX port this is, since it was started."""
-    tool = ["org.apache.kafka.tools.JmxTool", "--one-time", "--attributes", "Count", "--report-format", "properties"]
-    where = ["--jmx-url", f"service:jmx:rmi:///jndi/rmi://{HOST}:{port}/jmxrmi", "--object-name", f"{_METRIC},*"]
-    command = [java(), "-cp", class_path("kafka-4.3.1"), *tool, *where]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    counts = dict(line.rpartition("=")[::2] for line in answer.splitlines() if ":Count=" in line)
-    if f"{_METRIC}:Count" not in counts:
-        raise RuntimeError(f"the broker tells of no fetched bytes: {answer}")
-    return int(counts.get(f"{_METRIC},topic={topic}:Count", 0))  # a topic nobody has fetched has no metric
+    opened = "--add-opens=java.management.rmi/javax.management.remote.rmi=ALL-UNNAMED"
+    gateway: Any = JavaGateway.launch_gateway(javaopts=[opened], java_path=str(java()), die_on_exit=True)
+    try:
+        remote = gateway.jvm.javax.management.remote
+        url = remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://{HOST}:{port}/jmxrmi")
+        server = remote.JMXConnectorFactory.connect(url).getMBeanServerConnection()
+        name = gateway.jvm.javax.management.ObjectName(f"{_METRIC},topic={topic}")
+        return int(server.getAttribute(name, "Count")) if server.isRegistered(name) else 0  # none before the first
+    finally:
+        process = gateway.java_process
+        gateway.shutdown()
+        process.stdin.close()
+        process.wait(30)

@@ -123,7 +123,7 @@ def _rounds(of: dict[tuple[str, str], Callable[[], Answer]]) -> dict[tuple[str, 
 
 def read(request: Request, s3: S3Server) -> Answer:
     """Have a process of its own read."""
-    command = [env_python("dev"), "-m", "bench.remote_reader", json.dumps(asdict(request))]
+    command: list[str | Path] = [env_python("dev"), "-m", "bench.remote_reader", json.dumps(asdict(request))]
     done = subprocess.run(command, cwd=ROOT, env=s3.env(), check=True, stdout=subprocess.PIPE, text=True)
     return Answer(**json.loads(done.stdout))
 
