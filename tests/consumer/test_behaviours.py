@@ -1,7 +1,7 @@
 """What ``KafkaConsumer`` documents, row by row, over itself and over ``TieredConsumer``.
 
-A row gets a :class:`Subject`: a topic of two partitions with 300 records each, of which the remote tier has most, and the
-class to try it on. What holds for kafka-python's own holds for ours, whichever tier a record comes from.
+A row gets a :class:`Subject`: a topic of two partitions with 300 records each, of which the remote tier has most, and
+the class to try it on. What holds for kafka-python's own holds for ours, whichever tier a record comes from.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,8 +82,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 
 @pytest.fixture(params=KINDS)
-def subject(request: pytest.FixtureRequest, shared: World) -> Iterator[Subject]:
-    yield Subject(shared, request.param)
+def subject(request: pytest.FixtureRequest, shared: World) -> Subject:
+    return Subject(shared, request.param)
 
 
 @pytest.mark.parametrize("check", ROWS, ids=lambda function: function.__name__)
@@ -246,9 +246,8 @@ def names_a_pattern_and_assign_exclude_one_another(subject: Subject) -> None:
 
 @row
 def topics_must_be_a_list_and_the_listener_a_listener(subject: Subject) -> None:
-    with subject.make() as consumer:
-        with pytest.raises(TypeError):
-            consumer.subscribe(topics=TOPIC)
+    with subject.make() as consumer, pytest.raises(TypeError):
+        consumer.subscribe(topics=TOPIC)
     with subject.make() as consumer:
         with pytest.raises(TypeError):
             consumer.subscribe(topics=[TOPIC], listener=object())
@@ -429,6 +428,9 @@ def a_paused_partition_gives_nothing_and_then_goes_on(subject: Subject) -> None:
         assert P0 not in found
         consumer.resume(P0)
         assert consumer.paused() == set()
+        if subject.kind == "KafkaConsumer":  # kafka-python forgets what it had parked, for ever
+            consumer.seek(P0, at)
+            return
         assert offsets(read_to(consumer, {P0: COUNT}), P0) == list(range(at, COUNT))
 
 
@@ -535,9 +537,12 @@ def closing_commits_what_was_given_and_no_more(subject: Subject) -> None:
 @row
 def leaving_with_an_exception_commits_nothing(subject: Subject) -> None:
     group = subject.group(enable_auto_commit=True)
+
+    def fail(found: dict[TopicPartition, list[Any]]) -> bool:
+        return bool(found) and 1 // 0 > 0
+
     with pytest.raises(ZeroDivisionError), subject.assigned(P0, **group) as consumer:
-        read_until(consumer, bool)
-        raise ZeroDivisionError
+        read_until(consumer, fail)
     with subject.assigned(P0, **group) as consumer:
         assert consumer.committed(P0) is None
 
@@ -669,8 +674,7 @@ def what_a_deserializer_refuses_comes_up_after_what_precedes_it(subject: Subject
     with subject.assigned(P0, value_deserializer=Picky()) as consumer:
         seen: list[int] = []
         with pytest.raises(ArithmeticError):
-            while True:
-                seen += [record.value for record in consumer.poll(timeout_ms=200).get(P0, [])]
+            read_until(consumer, lambda found: seen.extend(r.value for r in found.pop(P0, [])))  # type: ignore[func-returns-value]
         assert seen == list(range(30))
         assert consumer.position(P0) == 30
         if subject.kind != "KafkaConsumer":  # kafka-python's next poll never returns

@@ -136,7 +136,12 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> dict[Any, Any]:
-        """As ``KafkaConsumer.poll``. Raises :class:`WakeupError` if :meth:`wakeup` was called."""
+        """As ``KafkaConsumer.poll``. Raises :class:`WakeupError` if :meth:`wakeup` was called.
+
+        Iteration and ``poll`` may alternate: what an iterator had not given out yet comes from ``poll``, and only there.
+        """
+        if update_offsets:  # else it is the iterator that asks
+            self._iterator = None
         return self._undone_if_it_fails(super().poll, timeout_ms, max_records, update_offsets)
 
     def poll_arrow(self, timeout_ms: float = 0, max_bytes: int = 16 << 20) -> dict[Any, pa.RecordBatch]:
@@ -154,6 +159,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             raise ValueError("max_bytes must be positive")
         if self._closed:
             raise kafka_errors.IllegalStateError("KafkaConsumer is closed")
+        self._iterator = None
         return self._undone_if_it_fails(self._poll_arrow, timeout_ms, max_bytes)
 
     def wakeup(self) -> None:

@@ -14,6 +14,7 @@ CONSUMER: Final = (
     "_closed",
     "_coordinator",
     "_fetcher",
+    "_iterator",
     "_manager",
     "_metrics",
     "_net",

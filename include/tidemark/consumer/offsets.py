@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,8 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         self._queries = queries
         self._bell = bell
         self._reset_error: Exception | None = None
+        self._reset_lock = threading.Lock()
+        self._resetting = False
 
     def reset_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
         """As kafka-python, over the tiers of the mode."""
@@ -52,29 +55,46 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         error, self._reset_error = self._reset_error, None
         if error is not None:
             raise error
-        wanted = {
-            tp: self._subscriptions.assignment[tp].reset_strategy
-            for tp in self._subscriptions.partitions_needing_reset()
-        }
-        if wanted and (self._reset_task is None or self._reset_task.is_done):
-            self._reset_task = Future()
-            self._scouts.run(partial(self._reset, wanted, self._reset_task, timeout_ms))
+        with self._reset_lock:
+            if not self._resetting and self._subscriptions.partitions_needing_reset():
+                self._resetting, self._reset_task = True, Future()
+                limit = self.config["request_timeout_ms"] if timeout_ms is None else timeout_ms
+                self._scouts.run(partial(self._reset, self._reset_task, limit))
         return None if self._reset_task is None or self._reset_task.is_done else self._reset_task
 
-    def _reset(self, wanted: dict[TopicPartition, int], task: Any, timeout_ms: float | None) -> None:
-        """In a scout's thread."""
-        assert self._queries is not None
-        limit = self.config["request_timeout_ms"] if timeout_ms is None else timeout_ms
+    def _reset(self, task: Any, timeout_ms: float) -> None:
+        """In a scout's thread: until no partition needs it, for the caller may ask for more meanwhile."""
         try:
-            for tp, found in self._queries.by_time(wanted, limit).items():
-                self._reset_offset_if_needed(tp, wanted[tp], found.offset)
+            while wanted := self._to_reset():
+                self._reset_these(wanted, timeout_ms)
         except kafka_errors.RetriableError as error:
-            log.info("where %s begin or end is not known yet; asking again: %s", list(wanted), error)
+            log.info("where partitions begin or end is not known yet; asking again: %s", error)
         except Exception as error:  # noqa: BLE001  # raised by the caller's next call
             self._reset_error = error
         finally:
+            with self._reset_lock:
+                self._resetting = False
             # kafka-python's tasks that wait for it are woken by its own thread alone.
             self._net.call_soon_threadsafe(lambda: task.success(None))
+
+    def _to_reset(self) -> dict[TopicPartition, int]:
+        with self._reset_lock:
+            wanted = {}
+            for tp in self._subscriptions.partitions_needing_reset():
+                state = self._subscriptions.assignment.get(tp)
+                if state is not None and state.reset_strategy is not None:
+                    wanted[tp] = state.reset_strategy
+            self._resetting = bool(wanted)
+            return wanted
+
+    def _reset_these(self, wanted: dict[TopicPartition, int], timeout_ms: float) -> None:
+        assert self._queries is not None
+        found = self._queries.by_time(wanted, timeout_ms)
+        missing = set(wanted) - set(found)
+        if missing:
+            raise kafka_errors.KafkaTimeoutError(f"no tier says where {missing} begin or end")
+        for tp, answer in found.items():
+            self._reset_offset_if_needed(tp, wanted[tp], answer.offset)
 
     def offsets_by_times(
         self, timestamps: dict[TopicPartition, int], timeout_ms: float | None = None

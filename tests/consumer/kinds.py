@@ -1,0 +1,152 @@
+"""The kinds of topics that every mode reads, and what they are made of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import confluent_kafka
+from confluent_kafka import Producer
+from kafka import TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+
+from tests.consumer.world import SMALL, World, partitions, produce, some
+from tests.support.kafka_broker import KafkaVersion
+from tests.support.waiting import wait_until
+
+Oracle = Literal["kafka-python", "librdkafka"]
+"""Who reads what is expected; kafka-python has no library for snappy here."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of topic: how it is filled before the upload, and how many partitions it has."""
+
+    fill: Callable[[World, str, KafkaVersion], None]
+    partitions: int = 2
+    isolation: str = "read_uncommitted"
+    oracle: Oracle = "kafka-python"
+
+
+def codec(name: str) -> Kind:
+    """Records in batches of a codec."""
+
+    def fill(world: World, topic: str, version: KafkaVersion) -> None:
+        world.kafka.create_topic(topic, partitions=2, config=SMALL[version])
+        produce(world.kafka.bootstrap, topic, some(800, 2), **{"compression.type": name})
+
+    return Kind(fill, oracle="librdkafka" if name == "snappy" else "kafka-python")
+
+
+def read_by_librdkafka(world: World, ends: dict[TopicPartition, int]) -> dict[TopicPartition, list[Any]]:
+    """What the broker has below ``ends``, as kafka-python's records."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": world.kafka.bootstrap, "group.id": "oracle"})
+    found: dict[TopicPartition, list[Any]] = {tp: [] for tp in ends}
+    consumer.assign([confluent_kafka.TopicPartition(*tp, 0) for tp in ends])
+    while any((found[tp][-1].offset if found[tp] else -1) < end - 1 for tp, end in ends.items()):
+        for message in consumer.consume(500, 1.0):
+            record = as_record(message)
+            found[TopicPartition(record.topic, record.partition)].append(record)
+    consumer.close()
+    return {tp: records for tp, records in found.items() if records}
+
+
+def as_record(message: Any) -> Any:
+    """A message of librdkafka's as kafka-python has it."""
+    headers = message.headers() or []
+    kind, timestamp = message.timestamp()
+    return ConsumerRecord(
+        message.topic(),
+        message.partition(),
+        message.leader_epoch(),
+        message.offset(),
+        timestamp,
+        kind - 1,
+        message.key(),
+        message.value(),
+        headers,
+        None,
+        -1 if message.key() is None else len(message.key()),
+        -1 if message.value() is None else len(message.value()),
+        sum(len(name) + len(value or b"") for name, value in headers) if headers else -1,
+    )
+
+
+def transactions(world: World, topic: str, version: KafkaVersion) -> None:
+    """Committed and aborted transactions of two producers, in between plain records; then one that stays open."""
+    world.kafka.create_topic(topic, partitions=2, config=SMALL[version])
+    chance = random.Random(topic)
+    common = {"bootstrap.servers": world.kafka.bootstrap, "linger.ms": 1}
+    producers = [Producer({**common, "transactional.id": f"{topic}-{number}"}) for number in range(2)]
+    plain = Producer(common)
+    for producer in producers:
+        producer.init_transactions(30)
+    for number in range(60):
+        producer = chance.choice(producers)
+        producer.begin_transaction()
+        for part in range(chance.randrange(1, 30)):
+            producer.produce(topic, b"%d.%d" % (number, part) + bytes(100), partition=chance.randrange(2))
+        producer.flush(30)
+        if chance.random() < 0.4:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+        if chance.random() < 0.3:
+            plain.produce(topic, b"plain %d" % number, partition=chance.randrange(2))
+            plain.flush(30)
+    producers[0].begin_transaction()
+    for part in range(300):
+        producers[0].produce(topic, b"open %d" % part + bytes(100), partition=part % 2)
+    producers[0].flush(30)
+    for part in range(300):
+        plain.produce(topic, b"after %d" % part + bytes(100), partition=part % 2)
+    plain.flush(30)
+    _OPEN.append(producers[0])
+
+
+_OPEN: list[Producer] = []
+"""Producers whose transaction stays open as long as they live."""
+
+
+def compacted(world: World, topic: str, version: KafkaVersion) -> None:
+    """Few keys, written over and over: whole batches and ends of segments are gone."""
+    config = {**SMALL[version], "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    world.kafka.create_topic(topic, partitions=2, config=config)
+    records = [(number % 2, b"key-%d" % (number % 7), b"%d" % number + bytes(300)) for number in range(1000)]
+    produce(world.kafka.bootstrap, topic, records)
+    with world.plain() as consumer:
+        consumer.assign(partitions(topic, 2))
+
+        def left() -> int:
+            consumer.seek_to_beginning()
+            ends = consumer.end_offsets(partitions(topic, 2))
+            count = 0
+            while any(consumer.position(tp) < end for tp, end in ends.items()):
+                count += sum(map(len, consumer.poll(timeout_ms=100).values()))
+            return count
+
+        wait_until(lambda: left() < 500, timeout=60, what="the cleaner to compact", interval=0.5)
+
+
+def idle(world: World, topic: str, version: KafkaVersion) -> None:
+    """One partition with a few records that never rotate, one with none."""
+    world.kafka.create_topic(topic, partitions=2, config=SMALL[version])
+    produce(world.kafka.bootstrap, topic, [(0, None, b"a"), (0, b"k", None), (0, b"", b"")])
+
+
+def many(world: World, topic: str, version: KafkaVersion) -> None:
+    """Forty partitions."""
+    world.kafka.create_topic(topic, partitions=40, config=SMALL[version])
+    produce(world.kafka.bootstrap, topic, some(8000, 40))
+
+
+KINDS = {
+    **{name: codec(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")},
+    "transactions": Kind(transactions),
+    "committed": Kind(transactions, isolation="read_committed"),
+    "compacted": Kind(compacted),
+    "idle": Kind(idle),
+    "many": Kind(many, partitions=40),
+}

@@ -1,0 +1,201 @@
+"""Hand-overs between the tiers while everything moves: each offset once, in order, whatever the caller does."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+from kafka import TopicPartition
+
+from tests.consumer.world import SMALL, World, origins, partitions, produce, read_until
+from tests.support.waiting import wait_until
+from tidemark.consumer import Mode
+
+PARTS = 2
+
+
+class Writer(threading.Thread):
+    """Writes numbered records round robin until it is told to stop; ``sent`` is how many each partition has."""
+
+    def __init__(self, world: World, topic: str, most: int) -> None:
+        super().__init__(name="writer")
+        self.world, self.topic, self.most = world, topic, most
+        self.sent = 0
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        while self.sent < self.most and not self.stopped.wait(0.05):
+            numbers = range(self.sent, self.sent + 100)
+            records = [(part, None, b"%d" % number + bytes(150)) for number in numbers for part in range(PARTS)]
+            produce(self.world.kafka.bootstrap, self.topic, records)
+            self.sent += 100
+
+
+class Retention(threading.Thread):
+    """Moves the brokers' log start up to somewhere below what is stored, over and over."""
+
+    def __init__(self, world: World, topic: str, chance: random.Random) -> None:
+        super().__init__(name="retention")
+        self.world, self.topic, self.chance = world, topic, chance
+        self.starts = dict.fromkeys(range(PARTS), 0)
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        from tidemark.remote import RemoteTopics
+
+        topics = RemoteTopics(self.world.storage())
+        while not self.stopped.wait(0.3):
+            for part in self.starts:
+                remote = topics.partition(self.topic, part)
+                end = remote.end(committed=False) if remote is not None else 0
+                if end > self.starts[part]:
+                    self.starts[part] = self.chance.randrange(self.starts[part], end + 1)
+            self.world.delete_before(self.topic, {part: at for part, at in self.starts.items() if at})
+
+
+@pytest.mark.parametrize("mode", [Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED])
+def test_under_load_with_retention_running(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
+    """A writer, the agent and retention work while a slow consumer follows, then another reads it all again."""
+    topic = f"load-{mode.lower()}-{world.folder.name}"
+    most = 20_000 if full else 3_000
+    world.kafka.create_topic(topic, partitions=PARTS, config=SMALL["4.3.1"])
+    tps = partitions(topic, PARTS)
+    writer, retention = Writer(world, topic, most), Retention(world, topic, rng)
+    with world.agent(topic):
+        writer.start()
+        retention.start()
+        try:
+            for _ in range(2):
+                with world.consumer(mode, max_poll_records=150, remote_refresh_ms=300) as consumer:
+                    consumer.assign(tps)
+                    following = Following()
+
+                    def done(found: dict[TopicPartition, list[Any]], following: Following = following) -> bool:
+                        following.check(found)
+                        time.sleep(0.002)
+                        return all(following.at.get(tp, 0) >= most for tp in tps)
+
+                    read_until(consumer, done, seconds=250 if full else 100)
+                    assert all(sum(origins(consumer, tp).values()) == most for tp in tps)
+            writer.join()
+        finally:
+            writer.stopped.set()
+            retention.stopped.set()
+            writer.join()
+            retention.join()
+    assert all(retention.starts.values()), "retention never moved"
+
+
+class Following:
+    """Knows what comes next of each partition."""
+
+    def __init__(self) -> None:
+        self.at: dict[TopicPartition, int] = {}
+
+    def check(self, found: dict[TopicPartition, list[Any]]) -> None:
+        """The records of ``found`` are the next ones; they are taken out."""
+        for tp, records in found.items():
+            for record in records:
+                assert record.offset == self.at.get(tp, 0), f"{tp}: {record.offset} instead of {self.at.get(tp, 0)}"
+                assert record.value.rstrip(b"\0") == b"%d" % record.offset
+                self.at[tp] = record.offset + 1
+        found.clear()
+
+
+@pytest.mark.parametrize("mode", [Mode.REMOTE_ONLY, Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED])
+def test_random_seeks_and_pauses(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
+    """Against a model: where each partition stands, and whether it is paused."""
+    topic = f"seeks-{mode.lower()}-{world.folder.name}"
+    count = 1500
+    world.kafka.create_topic(topic, partitions=PARTS, config=SMALL["4.3.1"])
+    produce(
+        world.kafka.bootstrap,
+        topic,
+        [(part, None, b"%d" % number + bytes(150)) for number in range(count) for part in range(PARTS)],
+    )
+    world.upload(topic)
+    tps = partitions(topic, PARTS)
+    with world.consumer(Mode.REMOTE_ONLY) as consumer:
+        ends = dict.fromkeys(tps, count) if mode.reads_kafka else consumer.end_offsets(tps)
+        stored = consumer.end_offsets(tps)
+    world.delete_before(topic, {tp.partition: end // 2 for tp, end in stored.items()})
+    with world.consumer(mode, max_poll_records=40) as consumer:
+        model = Model(consumer, tps, ends)
+        for _ in range(10_000 if full else 1_000):
+            model.step(rng)
+        model.drain()
+        assert all(sum(origins(consumer, tp).values()) > 0 for tp in tps)
+
+
+class Model:
+    """What a consumer must do: the offsets of a partition follow one another from where it was put last."""
+
+    def __init__(self, consumer: Any, tps: list[TopicPartition], ends: dict[TopicPartition, int]) -> None:
+        self.consumer, self.tps, self.ends = consumer, tps, ends
+        consumer.assign(tps)
+        self.at = dict.fromkeys(tps, 0)
+        self.paused: set[TopicPartition] = set()
+
+    def step(self, rng: random.Random) -> None:
+        """One random thing that a caller may do."""
+        tp = rng.choice(self.tps)
+        what = rng.random()
+        if what < 0.25:
+            near = rng.random() < 0.5
+            low, high = (max(0, self.at[tp] - 30), min(self.ends[tp], self.at[tp] + 30)) if near else (0, self.ends[tp])
+            self.at[tp] = rng.randint(low, high)
+            self.consumer.seek(tp, self.at[tp])
+        elif what < 0.28:
+            self.consumer.seek_to_beginning(tp)
+            self.at[tp] = 0
+        elif what < 0.31:
+            self.consumer.seek_to_end(tp)
+            self.at[tp] = self.ends[tp]
+        elif what < 0.38:
+            self.consumer.pause(tp)
+            self.paused.add(tp)
+        elif what < 0.5:
+            self.consumer.resume(tp)
+            self.paused.discard(tp)
+        elif what < 0.55:
+            self.iterate(rng.randrange(1, 30))
+        else:
+            self.take(self.consumer.poll(timeout_ms=rng.choice([0, 0, 1, 5, 50]), max_records=rng.choice([1, 7, 40])))
+        if rng.random() < 0.2:
+            assert self.consumer.position(tp) == self.at[tp]
+
+    def take(self, found: dict[TopicPartition, list[Any]]) -> None:
+        """Records that came."""
+        for tp, records in found.items():
+            assert tp not in self.paused
+            for record in records:
+                self.take_one(tp, record)
+
+    def take_one(self, tp: TopicPartition, record: Any) -> None:
+        """A record that came."""
+        assert record.offset == self.at[tp], f"{tp}: {record.offset} instead of {self.at[tp]}"
+        assert record.value.rstrip(b"\0") == b"%d" % record.offset
+        self.at[tp] += 1
+
+    def iterate(self, most: int) -> None:
+        """A few records by the iterator, which gives up after 20 ms."""
+        self.consumer.config["consumer_timeout_ms"] = 20
+        for _, record in zip(range(most), self.consumer, strict=False):
+            tp = TopicPartition(record.topic, record.partition)
+            assert tp not in self.paused
+            self.take_one(tp, record)
+
+    def drain(self) -> None:
+        """All the rest comes."""
+        self.consumer.resume(*self.tps)
+        self.paused.clear()
+
+        def done(found: dict[TopicPartition, list[Any]]) -> bool:
+            self.take(found)
+            found.clear()
+            return all(self.at[tp] == end for tp, end in self.ends.items())
+
+        read_until(self.consumer, done)
