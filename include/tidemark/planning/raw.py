@@ -21,7 +21,7 @@ from tidemark.ledger import Ledger, PartitionState
 from tidemark.planning import objects
 from tidemark.planning.objects import LOOK_BACK, Marks, in_parallel
 from tidemark.planning.ranges import TARGET_BYTES, Cut
-from tidemark.planning.segments import Segment, live_until
+from tidemark.planning.segments import Segment, agrees, live_until
 from tidemark.records import (
     AbortedTransaction,
     Lineage,
@@ -164,14 +164,17 @@ class RawTopic:
         return found
 
     def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
-        """All that the ``.txnindex`` objects of ``segments`` list, where the marker lies on ``lineage``."""
+        """All that the ``.txnindex`` objects of ``segments`` list, where the marker lies on ``lineage``.
+
+        Of a damaged segment too: its markers beyond the damage cannot be read, and decide nevertheless.
+        """
         listing = [one for one in segments if one.has_aborts]
         bodies = in_parallel(lambda one: objects.aborts_of(self._store(one.store), one), listing)
         return [
             one
             for segment, body in zip(listing, bodies, strict=True)
             for one in body
-            if live_until(segment, lineage, one.last_offset) > one.last_offset
+            if agrees(segment, lineage, one.last_offset)
         ]
 
     def acknowledged(self, part: RawPartition) -> Intervals:

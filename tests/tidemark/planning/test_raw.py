@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.world import World
-from tests.tidemark.records.build import simple, transactional
+from tests.tidemark.records.build import marker, simple, transactional
 from tidemark.errors import ConfigError, FormatError, PreconditionFailed
+from tidemark.manifest import Damage
 from tidemark.planning import code_digest, find_plan, plan_ingest, raw, read_plan, write_plan
 from tidemark.planning.raw import RawPartition, RawTopic
 from tidemark.records import Lineage
@@ -111,6 +112,19 @@ def test_a_damaged_object_is_named(world: World) -> None:
     world.raw.store.put(world.raw.keys().watermark, b"00000000000000000000\n")
     with pytest.raises(FormatError, match="Pinterest"):
         plan_ingest(world.lake)
+
+
+def test_an_abort_whose_marker_lies_beyond_damage_is_known(world: World) -> None:
+    world.raw.segment([transactional(0, 7, 3), simple(3)])
+    damaged = [simple(6), marker(9, 7, commit=False)]
+    world.raw.segment(damaged, aborted=[(7, 0, 9)], damage=Damage(position=0, offset=6, rule="seeded"), next_offset=10)
+    world.raw.partition().open_transactions = ()
+    world.raw.segment([simple(10)], base=10)
+    world.raw.partition().acknowledged.append(world.raw.gap(6, 10, "corrupt"))
+    world.raw.publish()
+    (partition,) = plan_ingest(world.lake).partitions
+    assert partition.end == 13
+    assert [(one.producer_id, one.first_offset) for one in partition.aborted] == [(7, 0)]
 
 
 def test_nothing_heavy_is_imported_to_plan() -> None:

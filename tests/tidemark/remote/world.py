@@ -30,12 +30,10 @@ class RemoteStore:
         """A builder of what agents write of a topic of the cluster ``east``."""
         return RawBuilder(self.store, topic=topic, prefix=self.prefix)
 
-    def storage(
-        self, *, writer: Writer = "tidemark", entropy_bits: int = 0, options: StoreOptions | None = None
-    ) -> Storage:
-        """The remote tier of the cluster ``east``, as readers open it, with ``options`` of their own if given."""
+    def storage(self, *, writer: Writer = "tidemark", entropy_bits: int = 0) -> Storage:
+        """The remote tier of the cluster ``east``, as readers open it."""
         url = f"{self.url}/{self.prefix}" if self.prefix else self.url
-        return Storage.at(url, "east", writer=writer, entropy_bits=entropy_bits, options=options or self.options)
+        return Storage.at(url, "east", writer=writer, entropy_bits=entropy_bits, options=self.options)
 
     def counted(self, *, writer: Writer = "tidemark") -> tuple[Storage, Counting]:
         """... and what counts its requests."""
