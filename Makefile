@@ -99,10 +99,12 @@ style: env-dev ## Check style and formatting only
 
 # What imports Airflow is checked against Airflow's environment, the rest against dev's.
 types: env-dev env-airflow ## Check types only
-	$(call step,mypy,$(DEV) -m mypy --exclude '^tests/(plugins|dags)/' \
-		$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo))
-	$(call step,mypy with Airflow,$(DEV) -m mypy --cache-dir .mypy_cache/airflow \
-		--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags))
+	$(call step,mypy without and with Airflow,\
+		$(DEV) -m mypy --exclude '^tests/(plugins|dags)/' \
+			$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo) & without=$$!; \
+		$(DEV) -m mypy --cache-dir .mypy_cache/airflow \
+			--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags) & with=$$!; \
+		wait $$without && wait $$with)
 
 format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff check --quiet --fix-only .

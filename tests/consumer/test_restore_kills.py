@@ -14,7 +14,7 @@ from tests.consumer.raw_history import RawHistory, raw_history, target_name
 from tests.support.kafka import KafkaCluster
 
 MODES = {"plain": (), "transactional": ("--transactional",)}
-KILLS, KILLS_FULL = 3, 30
+KILLS, KILLS_FULL = 2, 30
 
 
 @pytest.mark.parametrize("mode", MODES)

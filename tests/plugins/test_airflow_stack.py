@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.support.waiting import wait_until
 from tidemark.scan_status import ScanStatus
 from tidemark.stored import utc_now
 from tidemark.table import committed_ledger
+from tidemark_airflow import backoff
 from tidemark_airflow.outbox import read_published
 
 DAILY = "daily_orders"
@@ -200,6 +202,29 @@ def test_what_comes_while_the_dag_is_paused_and_the_triggerer_dead_is_landed_aft
     stack.client.unpause(CLICKS)
 
     wait_until(lambda: landed(world, "clicks") == end, timeout=120, what="clicks to be landed", interval=0.5)
+
+
+@pytest.mark.full
+def test_the_run_after_a_failed_one_waits_first(stack: AirflowStack, world: World) -> None:
+    start(stack, CLICKS)
+    before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
+    failing = runs(stack, CLICKS)[-1]["dag_run_id"]
+    stack.client.patch(f"/dags/{CLICKS}/dagRuns/{failing}", {"state": "failed"})
+    wait_until(lambda: is_waiting(stack, CLICKS, before), timeout=60, what="the next run to wait", interval=0.5)
+    world.upload("clicks", end + 100, start=end)
+
+    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), timeout=120, what="it to land", interval=0.5)
+    assert landed(world, "clicks") == end + 100
+    run = runs(stack, CLICKS)[before]
+    tasks = stack.client.task_instances(CLICKS, run["dag_run_id"])
+    converted = next(datetime.fromisoformat(one["start_date"]) for one in tasks if one["task_id"] != "wait_and_plan")
+    assert (converted - datetime.fromisoformat(run["start_date"])).total_seconds() >= backoff.FIRST.total_seconds()
+
+    world.upload("clicks", end + 200, start=end + 100)
+    wait_until(lambda: is_waiting(stack, CLICKS, before + 2), timeout=60, what="the next to land", interval=0.5)
+    run = runs(stack, CLICKS)[before + 1]
+    took = datetime.fromisoformat(run["end_date"]) - datetime.fromisoformat(run["start_date"])
+    assert took < backoff.FIRST, "after a run that has landed none waits"
 
 
 def scan_status(world: World) -> ScanStatus:

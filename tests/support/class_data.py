@@ -33,7 +33,9 @@ def options(name: str) -> tuple[str, ...]:
 
 
 def make_missing() -> None:
-    """Make the archives that are not there, side by side."""
+    """Make the archives that are not there, side by side; none by a Java that brings none of its own classes."""
+    if not (java_home() / "lib" / "server" / "classes.jsa").exists():
+        return
     made = {"spark": _spark, "kafka-4.3.1": _kafka}
     missing = {name: make for name, make in made.items() if not _archive(name).exists()}
     _FOLDER.mkdir(parents=True, exist_ok=True)

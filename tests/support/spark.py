@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
@@ -64,7 +65,7 @@ def jars_conf(*sets: str) -> dict[str, str]:
 
 def small_jvm_conf() -> dict[str, str]:
     """Settings for jobs of seconds: less compiling at start, at the price of speed later."""
-    options = " ".join(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *class_data.options("spark")))
+    options = shlex.join(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *class_data.options("spark")))
     return {"spark.driver.extraJavaOptions": options, "spark.executor.extraJavaOptions": options}
 
 

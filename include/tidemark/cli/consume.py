@@ -27,6 +27,7 @@ from tidemark.cli.options import (
     Partitions,
     Topics,
     client_settings,
+    need_consumer_extra,
     storage_of,
 )
 from tidemark.errors import ConfigError
@@ -82,6 +83,7 @@ def consume(
     group's committed offsets. Exits with 1 at a gap, unless they are skipped, at an offset that is not there and when
     storage fails; with 2 for what is asked wrongly; with 130 after Ctrl-C. Closing the pipe ends it quietly.
     """
+    need_consumer_extra()
     from tidemark.cli.consuming import Asked, batches_of_kafka, batches_of_remote
     from tidemark.cli.progress import Progress
     from tidemark.cli.writing import writer_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +54,14 @@ OnGap = Annotated[OnGaps, typer.Option(help="At a gap that is recorded: stop, or
 ClientConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="YAML with kafka-python's settings, such as security_protocol.")
 ]
+
+
+def need_consumer_extra() -> None:
+    """Raise ConfigError where the command's libraries are not installed, as beside a broker or in Airflow."""
+    missing = [one for one in ("pyarrow", "numba", "kafka") if find_spec(one) is None]
+    if missing:
+        rule = f"lacks {', '.join(missing)}: install tidemark with the extra consumer"
+        raise ConfigError("this environment", [("", rule)])
 
 
 def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:

@@ -26,6 +26,7 @@ from tidemark.cli.options import (
     Partitions,
     Topics,
     client_settings,
+    need_consumer_extra,
     storage_of,
 )
 from tidemark.errors import ConfigError, RestoreError
@@ -81,6 +82,7 @@ def restore(
     and a time that a broker set becomes a create time. The same command goes on where it was stopped. Exits with 1 if
     the target holds or gets records of others, if reading or writing fails, and if --verify finds a difference.
     """
+    need_consumer_extra()
     from tidemark.restoring.request import Request
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error

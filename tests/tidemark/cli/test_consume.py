@@ -221,6 +221,13 @@ def test_following_goes_on_until_it_is_interrupted(plain: RawHistory, tmp_path: 
     assert seen() == [8, 9, 10]
 
 
+def test_an_environment_without_the_extra_says_so(plain: RawHistory) -> None:
+    """The agent's has the same command line and none of the libraries."""
+    command = [str(env_bin("agent", "tidemark")), *program(plain)[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "install tidemark with the extra consumer" in done.stderr) == (2, True), done.stderr
+
+
 def test_help_shows_examples(capsys: Capture) -> None:
     for command in ("consume", "restore"):
         code, output, _ = call(capsys, command, "--help")
