@@ -81,7 +81,7 @@ class Member(threading.Thread):
                     last.pop(tp, None)
 
         with self.make() as consumer:
-            consumer.subscribe([self.topic], listener=Listener())
+            consumer.subscribe([self.topic], listener=Listener())  # type: ignore[no-untyped-call]  # it is Any
             until = time.monotonic() + seconds
             while time.monotonic() < until and not self.stopped.is_set():
                 for tp, records in consumer.poll(timeout_ms=50).items():
@@ -129,7 +129,7 @@ def test_members_come_and_go(local_world: World, mode: Mode, assignor: type, rng
 
 @pytest.mark.parametrize("mode", [Mode.REMOTE_ONLY, Mode.KAFKA_PREFERRED])
 def test_a_killed_member_loses_nothing(local_world: World, mode: Mode, rng: random.Random, full: bool) -> None:
-    """kill -9, over and over: the next process goes on from the last commit, which never covers what was not taken."""
+    """Kill -9, over and over: the next process goes on from the last commit, which never covers what was not taken."""
     topic = f"kill-{mode.lower()}-{local_world.folder.name}"
     count = 3000 if full else 300
     tps = stored(local_world, topic, count)

@@ -11,7 +11,6 @@ import pytest
 from kafka import TopicPartition
 
 from tests.consumer.world import SMALL, World, origins, partitions, produce, read_until
-from tests.support.waiting import wait_until
 from tidemark.consumer import Mode
 
 PARTS = 2
