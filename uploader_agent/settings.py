@@ -9,12 +9,12 @@ import re
 from datetime import timedelta
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from tidemark.config import Duration, Settings, Size, load
-from tidemark.endpoints import EndpointSettings
+from tidemark.endpoints import EndpointSettings, check_served
 from tidemark.layout import check_cluster
 from tidemark.store import StoreOptions
 
@@ -149,6 +149,11 @@ class AgentSettings(Settings):
     index: IndexSettings = IndexSettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _check_served(self) -> Self:
+        check_served(self.raw, self.store)
+        return self
 
     def takes(self, topic: str) -> bool:
         """Whether the topic's segments are uploaded: included, not excluded, and no internal topic unless asked for."""

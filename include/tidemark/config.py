@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Mapping
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, FormatError
 
 ENVIRONMENT_PREFIX = "TIDEMARK__"
 
@@ -74,6 +75,23 @@ Share = Annotated[float, BeforeValidator(_share)]
 
 Size = Annotated[int, BeforeValidator(_size)]
 """A number of bytes, written ``1048576`` or ``1MiB``."""
+
+
+ObjectName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""A function or class of somebody's own, written ``module:name``."""
+
+
+def imported(name: str) -> Any:
+    """The function or class that an :data:`ObjectName` names.
+
+    Raises:
+        FormatError: it cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise FormatError(name, f"names nothing that can be imported: {error}") from error
 
 
 def is_secret(name: str) -> bool:

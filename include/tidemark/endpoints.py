@@ -7,14 +7,15 @@ own names a factory as ``module:function`` in ``endpoints.resolver``; it is call
 
 from __future__ import annotations
 
-import importlib
+from functools import partial
 from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, Field, field_validator
 
-from tidemark.config import Settings
+from tidemark.config import ObjectName, Settings, imported
 from tidemark.errors import FormatError
 from tidemark.layout import Endpoint, Writer, check_topic, split_store_url
+from tidemark.store.options import StoreOptions
 
 
 class EndpointResolver(Protocol):
@@ -29,9 +30,9 @@ class EndpointResolver(Protocol):
         ...
 
 
-def _check_url(url: str) -> str:
+def _check_url(url: str, *, any_scheme: bool = False) -> str:
     try:
-        split_store_url(url)
+        split_store_url(url, any_scheme=any_scheme)
     except FormatError as error:
         raise ValueError(error.rule) from error
     return url
@@ -40,23 +41,26 @@ def _check_url(url: str) -> str:
 StoreUrl = Annotated[str, AfterValidator(_check_url)]
 """``s3://bucket[/prefix]`` or ``file:///directory``."""
 
+RawUrl = Annotated[str, AfterValidator(partial(_check_url, any_scheme=True))]
+"""A :data:`StoreUrl`, or one of another scheme, which ``store.backend`` then has to serve."""
+
 
 class EndpointOverride(Settings):
     """What differs from the default for one topic."""
 
-    url: StoreUrl | None = None
+    url: RawUrl | None = None
     entropy_bits: int | None = Field(default=None, ge=0, le=128)
     writer: Writer | None = None
 
 
 class EndpointSettings(Settings):
-    """``url`` is ``s3://bucket[/prefix]`` or ``file:///directory``."""
+    """``url`` is ``s3://bucket[/prefix]`` or ``file:///directory``, or what ``store.backend`` understands."""
 
-    url: StoreUrl
+    url: RawUrl
     entropy_bits: int = Field(default=0, ge=0, le=128)
     writer: Writer = "tidemark"
     topics: dict[str, EndpointOverride] = Field(default_factory=dict)
-    resolver: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    resolver: ObjectName | None = None
 
     @field_validator("topics")
     @classmethod
@@ -64,6 +68,19 @@ class EndpointSettings(Settings):
         for name in topics:
             check_topic(name)
         return topics
+
+
+def check_served(settings: EndpointSettings, options: StoreOptions) -> None:
+    """Check that each URL is of a scheme for which there is a store.
+
+    Raises:
+        ValueError: naming the URL that is not.
+    """
+    for url in (settings.url, *(one.url for one in settings.topics.values() if one.url is not None)):
+        try:
+            split_store_url(url, any_scheme=options.backend is not None)
+        except FormatError as error:
+            raise ValueError(f"raw: {error}") from error
 
 
 class ConfiguredEndpoints:
@@ -95,15 +112,11 @@ def resolver_of(settings: EndpointSettings) -> EndpointResolver:
     """
     if settings.resolver is None:
         return ConfiguredEndpoints(settings)
-    module, _, name = settings.resolver.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise FormatError(settings.resolver, f"names no function that can be imported: {error}") from error
+    factory = imported(settings.resolver)
     resolver: EndpointResolver = factory(settings)
     return resolver
 
 
 def _endpoint(url: str, bits: int, writer: Writer) -> Endpoint:
-    store, prefix = split_store_url(url)
+    store, prefix = split_store_url(url, any_scheme=True)
     return Endpoint(store, prefix, bits, writer)

@@ -24,6 +24,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REPORT = re.compile(r"[0-9a-f]{16}")
+_OTHER_URL = re.compile(r"(?!s3:|file:)([a-z][a-z0-9+.-]*)://(?:([^\s/?#]+)(/[^\s?#]*)?|/[^\s?#]+)")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
 
 Writer = Literal["tidemark", "pinterest"]
@@ -353,11 +354,14 @@ class DeploymentKeys:
         return f"{self.all_samples}{at.astimezone(UTC):%Y%m%dT%H}.json"
 
 
-def split_store_url(url: str) -> tuple[str, str]:
+def split_store_url(url: str, *, any_scheme: bool = False) -> tuple[str, str]:
     """``s3://bucket/some/prefix`` → (``s3://bucket``, ``some/prefix``); ``file:///dir`` → (``file:///dir``, ````).
 
+    With ``any_scheme`` also ``<scheme>://<name>/some/prefix`` and ``<scheme>:///path``, in the same way, for stores of
+    other kinds (``store.backend``).
+
     Raises:
-        FormatError: neither an ``s3://`` nor a ``file:///`` URL.
+        FormatError: neither an ``s3://`` nor a ``file:///`` URL, nor another that is allowed.
     """
     if url.startswith("s3://"):
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
@@ -365,4 +369,8 @@ def split_store_url(url: str) -> tuple[str, str]:
             return f"s3://{bucket}", prefix.strip("/")
     elif url.startswith("file:///") and len(url) > len("file:///"):
         return url.rstrip("/"), ""
-    raise FormatError(url, "must be s3://<bucket>[/<prefix>] or file:///<directory>")
+    elif any_scheme and (found := _OTHER_URL.fullmatch(url)):
+        if found[2] is None:
+            return url.rstrip("/"), ""
+        return f"{found[1]}://{found[2]}", (found[3] or "").strip("/")
+    raise FormatError(url, "must be s3://<bucket>[/<prefix>] or file:///<directory>; others need store.backend")

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
 
 from tidemark.config import Duration, Settings, Share, Size, load
-from tidemark.endpoints import EndpointSettings, StoreUrl
+from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import FormatError
 from tidemark.layout import DeploymentKeys, TableKeys, check_cluster, check_topic, split_store_url
 from tidemark.parsers.settings import BytesParser, ParserSettings
@@ -167,6 +167,11 @@ class Deployment(Settings):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"{what} {', '.join(twice)} stands twice; each must be unique in a deployment")
+        return self
+
+    @model_validator(mode="after")
+    def _check_served(self) -> Self:
+        check_served(self.raw, self.store)
         return self
 
     @model_validator(mode="after")

@@ -126,7 +126,8 @@ def produce(
     bootstrap: str, topic: str, records: Iterable[tuple[int, bytes | None, bytes | None]], **config: Any
 ) -> None:
     """Send (partition, key, value), every third with headers, and wait for the acknowledgements."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "batch.num.messages": 20, **config})
+    common = {"bootstrap.servers": bootstrap, "linger.ms": 1, "batch.num.messages": 20, "enable.idempotence": True}
+    producer = Producer({**common, **config})
     for number, (partition, key, value) in enumerate(records):
         headers: list[Any] | None = (
             [("number", b"%d" % number), ("none", None), ("empty", b"")] if number % 3 == 0 else None

@@ -46,6 +46,7 @@ class PartitionRaw:
     gaps: list[Gap] = field(default_factory=list)
     acknowledged: list[Gap] = field(default_factory=list)
     truncations: tuple[Truncation, ...] = ()
+    ranges_above: tuple[tuple[int, int], ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
 
 
@@ -192,6 +193,10 @@ class RawBuilder:
         """A gap that was detected now."""
         return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": self.now})
 
+    def cut(self, at: int, old_next: int, old_epoch: int, new_epoch: int) -> Truncation:
+        """The entry of a truncation."""
+        return Truncation(at=at, old_next=old_next, old_epoch=old_epoch, new_epoch=new_epoch)
+
     def _publish(self, incarnation: int, partition: int, known: PartitionRaw) -> IndexEntry:
         topic_id = self.lives.incarnations[incarnation].topic_id
         next_offset = known.end if known.next_offset is None else known.next_offset
@@ -200,6 +205,7 @@ class RawBuilder:
             start_offset=known.start_offset,
             leader_epoch=known.leader_epoch,
             next_offset=next_offset,
+            ranges_above=known.ranges_above,
             lineage=known.lineage,
             truncations=known.truncations,
             gaps=tuple(known.gaps),

@@ -109,6 +109,25 @@ def test_store_urls(url: str, expected: tuple[str, str]) -> None:
     assert split_store_url(url) == expected
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://raw/a", ("s3://raw", "a")),
+        ("sqlite:///srv/raw.db", ("sqlite:///srv/raw.db", "")),
+        ("hdfs://name:8020/a/b/", ("hdfs://name:8020", "a/b")),
+        ("memory://x", ("memory://x", "")),
+    ],
+)
+def test_urls_of_stores_of_other_kinds(url: str, expected: tuple[str, str]) -> None:
+    assert split_store_url(url, any_scheme=True) == expected
+
+
+@pytest.mark.parametrize("url", ["raw", "s3://A_B", "file://x", "s3:///x", "gs://", "gs:///", "GS://x", "gs://x y"])
+def test_bad_urls_of_any_store(url: str) -> None:
+    with pytest.raises(FormatError, match=r"others need store\.backend"):
+        split_store_url(url, any_scheme=True)
+
+
 @pytest.mark.parametrize("url", ["raw", "s3://", "s3://A_B", "file://", "file:///", "gs://x", "s3:///x"])
 def test_bad_store_urls(url: str) -> None:
     with pytest.raises(FormatError, match="must be s3://"):

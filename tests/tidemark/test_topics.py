@@ -82,7 +82,7 @@ class ByPartition:
 def test_a_resolver_of_ones_own() -> None:
     settings = EndpointSettings(url="s3://raw", resolver=f"{__name__}:ByPartition")
     assert resolver_of(settings).resolve("c", "t", 3) == Endpoint("s3://raw-c-1", "t")
-    with pytest.raises(FormatError, match="no function that can be imported"):
+    with pytest.raises(FormatError, match="names nothing that can be imported"):
         resolver_of(EndpointSettings(url="s3://raw", resolver="tidemark.nowhere:thing"))
 
 

@@ -148,6 +148,10 @@ class StoredSegments:
         """Read every manifest that was not read yet."""
         in_parallel(self.segment, self._table.unread(), threads)
 
+    def below(self, offset: int) -> Iterator[int]:
+        """The bases below ``offset``, the nearest first."""
+        return self._table.below(offset)
+
     def late_enough(self, timestamp: int, offset: int) -> Iterator[int]:
         """As :meth:`SegmentTable.late_enough`; of segments whose manifests were read."""
         return self._table.late_enough(timestamp, offset)

@@ -39,7 +39,8 @@ def first_at(
     """The first record from ``start`` on, along ``lineage``, with at least ``timestamp`` (milliseconds)."""
     segments.read_all(THREADS)
     at = start
-    for base in segments.late_enough(timestamp, start):
+    late = list(segments.late_enough(timestamp, start))
+    for base in (*_with_late_markers(timestamp, segments, late, store, indexes), *late):
         segment = segments.segment(base)
         if segment is None or segment.end <= at:
             continue
@@ -55,6 +56,28 @@ def first_at(
                 return found
             at = end
     return None
+
+
+def _with_late_markers(
+    timestamp: int, segments: StoredSegments, late: list[int], store: Store, indexes: Indexes
+) -> list[int]:
+    """The segments right before the ``late`` ones that end with later markers; a manifest's time is that of data.
+
+    A marker is written after its data, so that its time differs from theirs at the end of a segment alone.
+    """
+    found: list[int] = []
+    for base in segments.below(late[0] if late else 1 << 62):
+        segment = segments.segment(base)
+        if segment is None or last_time(indexes.times(store, segment)) < timestamp:
+            break
+        found.insert(0, base)
+    return found
+
+
+def last_time(raw: bytes) -> int:
+    """The largest timestamp of a segment by its ``.timeindex``, markers included; -1 if it is empty."""
+    end = len(raw) // TIME_INDEX_ENTRY_SIZE * TIME_INDEX_ENTRY_SIZE
+    return int(_ENTRY.unpack_from(raw, end - TIME_INDEX_ENTRY_SIZE)[0]) if end else -1
 
 
 def first_in(

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tidemark.config import Duration, Settings, Size
+from tidemark.config import Duration, ObjectName, Settings, Size
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -30,9 +30,14 @@ class StoreOptions(Settings):
     ``no_progress``, or when the store has had it wait for ``deadline`` and the time that its bytes take at
     ``min_rate`` (bytes a second). More than ``multipart_from`` bytes go in parts of ``part_size``.
 
+    ``backend`` names a class, ``module:Class``, that is called with a URL and these options and is a
+    :class:`tidemark.store.Store`. It serves the URLs of all schemes but ``s3`` and ``file``.
+
     An object gets the KMS key, storage class and tags of the options, and no request reaches a bucket of another
     account than ``expected_bucket_owner``.
     """
+
+    backend: ObjectName | None = None
 
     endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+$")
     region: str | None = None

@@ -127,7 +127,10 @@ class S3Store:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"], item["Size"], item["ETag"], item["LastModified"])
         except FAILURES as error:
-            raise self._failed(prefix, error) from error
+            found = self._failed(prefix, error)
+            if isinstance(found, AccessDenied):
+                found = AccessDenied(found.key, f"{found.reason}; to list it takes s3:ListBucket on {self.url}")
+            raise found from error
 
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
         """See :meth:`tidemark.store.base.Store.copy`."""

@@ -31,16 +31,10 @@ def local_store(tmp_path: Path) -> RemoteStore:
 
 
 @pytest.fixture
-def s3_store(s3: S3Server) -> Iterator[RemoteStore]:
-    """An empty bucket of its own, which goes with the test: the server has room for a few dozen."""
-    bucket = f"b-{uuid.uuid4().hex}"
-    s3.client().create_bucket(Bucket=bucket)
+def s3_store(s3: S3Server) -> RemoteStore:
+    """An empty prefix of a bucket: the server has room for few buckets."""
     options = StoreOptions(endpoint_url=s3.endpoint, region="us-east-1", path_style=True)
-    found = RemoteStore(f"s3://{bucket}", options)
-    yield found
-    for info in list(found.store.list("")):
-        found.store.delete(info.key)
-    s3.client().delete_bucket(Bucket=bucket)
+    return RemoteStore("s3://raw", uuid.uuid4().hex, options)
 
 
 @pytest.fixture(params=["local", "s3"])

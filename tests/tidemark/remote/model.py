@@ -7,7 +7,7 @@ as segments, of any branch and with any boundaries, and writes the watermark as 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.support.raw_builder import RawBuilder
@@ -263,8 +263,3 @@ class Model:
 def compact(log: Log, rng: random.Random) -> set[int]:
     """The bases of the batches that compaction takes: plain ones, but not the last of the log."""
     return {one.base for one in log.batches[:-1] if one.producer < 0 and one.base and rng.random() < 0.4}
-
-
-def renamed(log: Log, name: str) -> Log:
-    """The same log under another name."""
-    return replace(log, name=name)

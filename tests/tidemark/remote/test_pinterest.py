@@ -25,7 +25,7 @@ class Uploader:
         """Nothing is there."""
         self.remote = remote
         self.store = remote.store
-        self.keys = PartitionKeys(Endpoint(remote.url, "", BITS, "pinterest"), "east", "orders", 0)
+        self.keys = PartitionKeys(Endpoint(remote.url, remote.prefix, BITS, "pinterest"), "east", "orders", 0)
 
     def put(self, base: int, *batches: bytes, index: bytes | None = None, times: bytes | None = None) -> None:
         """A segment."""

@@ -15,9 +15,10 @@ from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """An empty store: a directory, or a bucket of a real S3 server."""
+    """An empty place to store raw in: a directory, or a prefix in a bucket of a real S3 server."""
 
     url: str
+    prefix: str = ""
     options: StoreOptions = field(default_factory=StoreOptions)
 
     @property
@@ -27,11 +28,12 @@ class RemoteStore:
 
     def raw(self, topic: str = "orders") -> RawBuilder:
         """A builder of what agents write of a topic of the cluster ``east``."""
-        return RawBuilder(self.store, topic=topic)
+        return RawBuilder(self.store, topic=topic, prefix=self.prefix)
 
     def storage(self, *, writer: Writer = "tidemark", entropy_bits: int = 0) -> Storage:
         """The remote tier of the cluster ``east``, as readers open it."""
-        return Storage.at(self.url, "east", writer=writer, entropy_bits=entropy_bits, options=self.options)
+        url = f"{self.url}/{self.prefix}" if self.prefix else self.url
+        return Storage.at(url, "east", writer=writer, entropy_bits=entropy_bits, options=self.options)
 
     def counted(self, *, writer: Writer = "tidemark") -> tuple[Storage, Counting]:
         """... and what counts its requests."""
