@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.consumer.history import kept
 from tests.consumer.raw_history import RawHistory, raw_history, target_name
@@ -153,6 +154,25 @@ def test_targets_that_would_lose_something_are_refused(made: RawHistory, kafka: 
     assert (code, "has 1 partitions, and 2 are needed" in errors) == (2, True)
     code, _, errors = call(capsys, "restore", *[one for one in made.command(kafka, "none") if one != "--create"])
     assert (code, "none: (file): does not exist" in errors) == (2, True), errors
+
+
+@pytest.mark.parametrize("mode", [(), ("--transactional",)], ids=["plain", "transactional"])
+def test_a_record_that_the_target_does_not_take_is_named(
+    mode: tuple[str, ...], made: RawHistory, kafka: KafkaCluster, rng: random.Random, capsys: Capture
+) -> None:
+    target, offset = target_name(), made.raw.partition(0).end
+    made.add(0, [Record(0, T0, b"large", rng.randbytes(20_000))])
+    made.raw.publish()
+    options = ("--partition", "0", *mode)
+    code, _, errors = restore(capsys, made, kafka, target, *options, "--config", "max.message.bytes=15000")
+    assert (code, f"{target}-0: the record at offset {offset} of the source was not taken" in errors) == (1, True), (
+        errors
+    )
+    with kafka.admin() as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, target, {"max.message.bytes": "30000"})])
+    code, _, errors = restore(capsys, made, kafka, target, *options, "--verify")
+    assert code == 0, errors
+    assert kept(kafka, target, 1)[0] == made.expected[0]
 
 
 def test_a_short_retention_is_told(made: RawHistory, kafka: KafkaCluster, capsys: Capture) -> None:
