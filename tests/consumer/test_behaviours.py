@@ -33,7 +33,7 @@ from tidemark.consumer import Mode
 COUNT = 300
 TOPIC = "behaviours"
 P0, P1 = partitions(TOPIC, 2)
-KINDS = ["KafkaConsumer", "KAFKA_ONLY", "REMOTE_PREFERRED"]
+KINDS = ["KafkaConsumer", pytest.param("KAFKA_ONLY", marks=pytest.mark.full), "REMOTE_PREFERRED"]
 
 
 @dataclass(frozen=True)

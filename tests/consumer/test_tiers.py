@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka import TopicPartition
-from kafka.errors import LogTruncationError, OffsetOutOfRangeError
+from kafka.errors import LogTruncationError, OffsetOutOfRangeError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from tests.consumer.world import SMALL, Place, World, origins, partitions, produce, read_to, read_until, some
@@ -53,6 +54,16 @@ def requests_of(consumer: Any) -> Counter[str]:
     return sent
 
 
+def committed(consumer: Any, tp: TopicPartition) -> int:
+    """The offset that is committed now; 0 if the group is just being joined anew."""
+    consumer.poll()
+    try:
+        consumer.commit()
+    except RebalanceInProgressError:
+        return 0
+    return int(consumer.committed(tp))
+
+
 OF_RECORDS = {"FetchRequest", "ListOffsetsRequest", "OffsetForLeaderEpochRequest"}
 
 
@@ -70,8 +81,8 @@ def test_remote_only_asks_brokers_for_assignment_and_commits_alone(world: World)
         assert consumer.position(tp) == end
         consumer.seek_to_beginning()
         read_until(consumer, bool)
-        consumer.commit()
-        assert consumer.committed(tp) > 0
+        settled = "a commit between two rebalances"
+        wait_until(lambda: committed(consumer, tp) > 0, timeout=20, what=settled)
     assert [record.offset for record in found[tp]] == list(range(end))
     assert not OF_RECORDS & set(sent)
     assert {"JoinGroupRequest", "OffsetCommitRequest"} <= set(sent), "the requests were not counted"
@@ -135,13 +146,19 @@ def test_wakeup_ends_a_long_poll_from_another_thread(local_world: World, mode: M
     [tp] = stored(local_world, f"wake-{mode.lower()}-{local_world.folder.name}", 60)
     with local_world.consumer(mode) as consumer:
         consumer.assign([tp])
+        given = len(read_until(consumer, bool, max_records=20)[tp])
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.poll()
+        assert consumer.position(tp) == given, "what was delivered before stays delivered"
         consumer.seek_to_end()
         consumer.position(tp)
-        for call in (
+        calls: list[Callable[[], Any]] = [
             lambda: consumer.poll(timeout_ms=60_000),
             lambda: next(consumer),
             lambda: consumer.poll_arrow(60_000),
-        ):
+        ]
+        for call in calls:
             timer = threading.Timer(0.3, consumer.wakeup)
             timer.start()
             began = time.monotonic()

@@ -199,11 +199,11 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         """As ``KafkaConsumer.close``; then reading from storage ends."""
         if self._closed:
             return
+        if self._scouts is not None:
+            self._scouts.close()
         try:
             super().close(autocommit=autocommit, timeout_ms=timeout_ms)
         finally:
-            if self._scouts is not None:
-                self._scouts.close()
             if self._remote is not None:
                 self._remote.close()
             self._fetcher.close()
@@ -273,6 +273,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     def _undone_if_it_fails(self, call: Any, *arguments: Any) -> dict[Any, Any]:
         """Nothing is delivered by a call that raises, Ctrl-C included: its positions go back."""
+        self._fetcher.begin()
         try:
             return call(*arguments)  # type: ignore[no-any-return]
         except BaseException:
