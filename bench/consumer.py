@@ -30,10 +30,10 @@ from tests.tidemark.records.build import T0, Record, batch
 from tidemark.store import open_store
 
 TOPICS: Final = tuple(Topic(codec, 1000, partitions=1, segment=32 << 20) for codec in ("none", "zstd"))
-PRODUCED: Final = 256 << 20
+PRODUCED: Final = 192 << 20
 """Bytes of values of a topic."""
 
-ROUNDS: Final = 3
+ROUNDS: Final = 2
 HELD: Final = {"64 MiB": 64 << 20, "1 GiB": 1 << 30}
 """Sizes of segments with which memory is measured."""
 
@@ -72,11 +72,11 @@ def _rates(topic: Topic, bootstrap: str, local: str, s3: S3Server, port: int) ->
         return lambda: read(Request(how, url, bootstrap, topic.name, keys), s3)
 
     before = fetched_bytes(port, topic.name)
-    ours = ("poll", "records", "poll_arrow", "arrow")
+    ours = ("poll", "records", "poll_arrow")
     found = _rounds(
         {
             **{(how, "directory"): ask(how, local) for how in ours},
-            **{(how, "S3"): ask(how, "s3://raw") for how in ("poll_arrow", "arrow", "bare")},
+            **{(how, "S3"): ask(how, "s3://raw") for how in ("poll_arrow", "bare")},
         }
     )
     after = fetched_bytes(port, topic.name)
@@ -98,7 +98,7 @@ def _rates(topic: Topic, bootstrap: str, local: str, s3: S3Server, port: int) ->
         for mine, other in zip(found["poll", "directory"], theirs, strict=True)
     )
     rows.append(Row(part, "poll beside kafka-python (aim 4)", "ratio", ratios, "records a CPU second"))
-    names = {"poll_arrow": "TieredConsumer.poll_arrow", "arrow": "the tier's blocks alone", "bare": "bare ranged GETs"}
+    names = {"poll_arrow": "TieredConsumer.poll_arrow", "bare": "bare ranged GETs"}
     for (how, where), answers in found.items():
         if how in names:
             speed = tuple(size / MB / one.wall for one in answers)
@@ -134,22 +134,21 @@ def _memory(folder: Path, s3: S3Server) -> list[Row]:
     for name, size in HELD.items():
         for codec in ("none", "zstd"):
             with _filled(folder / "held", codec, size) as url:
-                peaks = [read(Request(how, url, "", "held"), s3).peak for how in ("arrow", "records")]
-            part, note = "consumer, memory", "one partition, prefetch 32 MiB, above what imports take"
-            for how, peak in zip(("blocks", "records"), peaks, strict=True):
-                title = f"{how} of segments of {name}, {codec} (aim 100)"
-                rows.append(Row(part, title, "MiB", (peak / (1 << 20),), note))
+                peak = read(Request("records", url, "", "held"), s3).peak
+            note = "one partition, prefetch 32 MiB; of it some 48 MiB are the decoder's compiled loops"
+            title = f"peak above the imports, segments of {name}, {codec} (aim 100)"
+            rows.append(Row("consumer, memory", title, "MiB", (peak / (1 << 20),), note))
     return rows
 
 
 @contextmanager
 def _filled(folder: Path, codec: str, size: int) -> Iterator[str]:
-    """A store with 1 GiB of one partition in segments of that size."""
+    """A store with one partition in segments of that size: one, or 256 MiB of smaller ones."""
     raw = RawBuilder(open_store(f"file://{folder}"), cluster=CLUSTER, topic="held")
     pool = values(3, 2000)
     batches = [_batch(pool[at : at + 500], codec) for at in range(0, 2000, 500)]
     offset = 0
-    for _ in range((1 << 30) // size):
+    for _ in range(max(1, (256 << 20) // size)):
         parts: list[bytes] = []
         left = size
         while left > 0:

@@ -27,8 +27,8 @@ from tidemark.errors import (
 from tidemark.planning.segments import Segment
 from tidemark.remote.storage import Storage
 
-RANGE_BYTES: Final = 4 << 20
-"""Bytes of a request. Below 2 MiB a request's own time tells, above 4 MiB nothing is gained (``make bench``)."""
+RANGE_BYTES: Final = 8 << 20
+"""Bytes of a request, at most: the size of the parts in which most uploaders, and SeaweedFS, keep an object."""
 
 HEAD_BYTES: Final = 1 << 20
 """Room before a range for the beginning of a batch that the range before it ended in; batches are rarely larger."""

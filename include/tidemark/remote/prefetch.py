@@ -161,8 +161,7 @@ class Reading:
                 self._located = None
                 self._source, self._position = found, found.position
             source, start = self._source, self._position
-            end = min(source.segment.size, start + min(self._range, self._means.range_bytes()))
-            self._range = min(4 * self._range, self._means.range_bytes())
+            end = min(source.segment.size, self._range_end(start))
             memory = self._means.buffers.take()
             what = f"{self._tp}, from offset {max(self._next, source.start)} on, bytes {start} to {end}"
             read = self._means.requests.read_into
@@ -171,6 +170,16 @@ class Reading:
             self._position = end
             if end == source.segment.size:
                 self._leave(source)
+
+    def _range_end(self, start: int) -> int:
+        """Where the range from byte ``start`` ends. The first is short; those of full length end at multiples of it.
+
+        Stores keep objects in parts of some MiB; a range that crosses parts costs them a second one.
+        """
+        full = self._means.range_bytes()
+        size = min(self._range, full)
+        self._range = min(4 * size, full)
+        return start + size if size < full else (start + full) // full * full
 
     def _leave(self, stretch: Stretch) -> None:
         """Nothing more is to be asked for of ``stretch``."""

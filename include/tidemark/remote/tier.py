@@ -103,7 +103,7 @@ class RemoteTier:
         with self._lock:
             lane = self._lanes.get(tp)
             if lane is not None and lane.seek(offset):
-                self._lock.notify()
+                self._lock.notify_all()
                 return
             self._begin(tp, offset)
 
@@ -126,7 +126,7 @@ class RemoteTier:
             except Exception:
                 self._lanes.pop(tp).drop()
                 raise
-            self._lock.notify()
+            self._lock.notify_all()
         if block is not None:
             self.counters.add(records=len(block.rows))
         return block

@@ -1,6 +1,7 @@
-"""A few threads that carry out requests and steps, requests first, and never all of them requests.
+"""A few threads: most of them carry out requests, and the others steps.
 
-A thread that waits for a store's answer cannot decode: so one is always left that can.
+A thread that waits for a store's answer cannot decode, so those that can are left alone. And they are few: each thread
+that allocates much has memory of its own from the allocator, which it keeps.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 Work = Callable[[], None]
+
+_THREADS_PER_STEPPER: Final = 4
 
 
 class Workers:
@@ -24,13 +28,12 @@ class Workers:
     ) -> None:
         self._lock = lock
         self._next_step = next_step
-        self._most_requests = max(1, count - 1)
-        self._requesting = 0
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._closed = False
+        self._seconds: float | None = None
         self._threads = [
-            threading.Thread(target=self._work, name=f"tidemark-remote-{number}", daemon=True)
-            for number in range(count)
+            threading.Thread(target=self._work, args=(await_one,), name=f"tidemark-remote-{number}", daemon=True)
+            for number, await_one in enumerate(self._shared_out(count))
         ]
         for thread in self._threads:
             thread.start()
@@ -43,7 +46,7 @@ class Workers:
                 future.cancel()
             else:
                 self._jobs.append((future, request))
-                self._lock.notify()
+                self._lock.notify_all()
         return future
 
     def close(self, seconds: float) -> None:
@@ -59,23 +62,30 @@ class Workers:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def _work(self) -> None:
-        while (work := self._await()) is not None:
+    def _shared_out(self, count: int) -> list[Callable[[], Work | None]]:
+        """What each of the threads does."""
+        if count == 1:
+            return [lambda: self._request() or self._step()]
+        steppers = max(1, count // _THREADS_PER_STEPPER)
+        return [self._step] * steppers + [self._request] * (count - steppers)
+
+    def _work(self, look: Callable[[], Work | None]) -> None:
+        """Do what ``look`` finds, until closed."""
+        while True:
+            with self._lock:
+                while (work := look()) is None and not self._closed:
+                    self._lock.wait(self._seconds)
+                if self._closed:
+                    return
+            assert work is not None
             work()
 
-    def _await(self) -> Work | None:
-        """The next thing to do; None once closed."""
-        with self._lock:
-            while not self._closed:
-                if self._jobs and self._requesting < self._most_requests:
-                    self._requesting += 1
-                    future, request = self._jobs.popleft()
-                    return lambda: self._carry_out(future, request)
-                step, seconds = self._next_step()
-                if step is not None:
-                    return step
-                self._lock.wait(seconds)
-            return None
+    def _step(self) -> Work | None:
+        step, self._seconds = self._next_step()
+        return step
+
+    def _request(self) -> Work | None:
+        return partial(self._carry_out, *self._jobs.popleft()) if self._jobs else None
 
     def _carry_out(self, future: Future[Any], request: Callable[[], Any]) -> None:
         if future.set_running_or_notify_cancel():
@@ -86,5 +96,4 @@ class Workers:
             else:
                 future.set_result(result)
         with self._lock:
-            self._requesting -= 1
             self._lock.notify_all()

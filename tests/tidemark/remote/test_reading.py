@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.tidemark.records.build import legacy, marker, simple, transactional
 from tests.tidemark.remote.reader import CODECS, TP, Expected, Log, Reader, records_of, shape, stored
 from tests.tidemark.remote.world import RemoteStore
@@ -200,3 +201,26 @@ def test_an_offset_that_retention_took_is_out_of_range(local_store: RemoteStore)
         with pytest.raises(OutOfRange):
             reader.next()
         assert [one.offset for one in reader.read(5)] == [5, 6, 7]
+
+
+def test_what_was_read_ahead_of_another_branch_is_dropped(remote_store: RemoteStore) -> None:
+    raw = remote_store.raw()
+    raw.segment([simple(3 * number) for number in range(40)])
+    raw.publish()
+    with Reader(remote_store.storage(), refresh_seconds=0.05) as reader:
+        partition = reader.tier.partition(*TP)
+        assert partition is not None
+        reader.tier.read(TP, 0)
+        block = reader.next(max_rows=30)
+        assert block is not None
+        assert block.next_offset == 30
+        known = raw.partition()
+        known.lineage, known.leader_epoch = ((3, 0), (5, 60)), 5
+        raw.segment([simple(60 + 2 * number, 2, leader_epoch=5) for number in range(40)], base=60)
+        raw.publish()
+        wait_until(lambda: partition.branch > 0, timeout=60, what="the other branch to be seen")
+        found: list[tuple[int, int]] = []
+        while not found or found[-1][0] < 139:
+            block = reader.next()
+            found += [(one.offset, one.leader_epoch) for one in records_of(block)] if block is not None else []
+    assert found == [(offset, 3 if offset < 60 else 5) for offset in range(30, 140)]

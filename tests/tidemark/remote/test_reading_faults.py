@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -21,8 +23,14 @@ from tidemark.layout import TopicPartition
 from tidemark.remote import Storage, fetching, prefetch, tier
 from tidemark.store import Body, Store, StoreOptions
 
-CUTS = [Fault.DELAY, Fault.CUT_MID_BODY, Fault.LOSE_REPLY, Fault.ERROR, Fault.UNAVAILABLE, Fault.SLOW_DOWN]
-HANGS = [Fault.HANG_BEFORE_BODY, Fault.HANG_MID_BODY, Fault.HANG_BEFORE_REPLY, Fault.TRICKLE]
+
+def long(*faults: Fault) -> list[Any]:
+    """Faults that only the long run injects."""
+    return [pytest.param(fault, marks=pytest.mark.full) for fault in faults]
+
+
+CUTS = [Fault.CUT_MID_BODY, Fault.UNAVAILABLE, *long(Fault.DELAY, Fault.LOSE_REPLY, Fault.ERROR, Fault.SLOW_DOWN)]
+HANGS = [Fault.HANG_MID_BODY, *long(Fault.HANG_BEFORE_BODY, Fault.HANG_BEFORE_REPLY, Fault.TRICKLE)]
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +51,7 @@ def proxy(s3_server: S3Server, rng: random.Random) -> Iterator[FaultProxy]:
 def behind(proxy: FaultProxy, store: RemoteStore, **options: object) -> Storage:
     """The remote tier as it is reached through the proxy."""
     changed = store.options.model_copy(update={"endpoint_url": proxy.endpoint, **options})
-    return Storage.at(store.url, "east", options=StoreOptions.model_validate(changed.model_dump()))
+    return replace(store, options=StoreOptions.model_validate(changed.model_dump())).storage()
 
 
 def of_logs(request: Request) -> bool:
