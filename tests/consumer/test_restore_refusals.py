@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,21 @@ def test_a_deleted_record_is_seen_by_verifying(made: RawHistory, kafka: KafkaClu
         admin.delete_records({TopicPartition(target, 0): 5})
     code, _, errors = restore(capsys, made, kafka, target, "--partition", "0", "--verify")
     assert (code, "OffsetOutOfRangeError" in errors) == (1, True), errors
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_target_that_ends_before_its_progress_is_refused(
+    transactional: bool, made: RawHistory, kafka: KafkaCluster, capsys: Capture
+) -> None:
+    """As one that was made anew under its name while the group kept its offsets."""
+    target, mode = target_name(), ["--transactional"] if transactional else []
+    assert restore(capsys, made, kafka, target, *mode)[0] == 0
+    group = Request("east", "orders", target).group
+    with Target(target, group, {"bootstrap_servers": kafka.bootstrap}) as opened:
+        progress = opened.progress([0, 1])
+        opened.save({0: replace(progress[0], target_next=progress[0].target_next + 9)})
+    code, _, errors = restore(capsys, made, kafka, target, *mode)
+    assert (code, "it was made anew, or lost records" in errors) == (1, True), errors
 
 
 def test_targets_that_would_lose_something_are_refused(made: RawHistory, kafka: KafkaCluster, capsys: Capture) -> None:
