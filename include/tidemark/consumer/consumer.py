@@ -32,8 +32,11 @@ METRICS_GROUP: Final = "tidemark-consumer"
 _REMOTE_COUNTERS: Final = ("requests", "bytes", "records", "retries")
 
 _JOIN_SLICE_MS: Final = 50
-_PREPARE_SLICE_MS: Final = 300
-"""How long kafka-python is left to wait at once, before and while a group is joined: so soon a wakeup is heard."""
+_PREPARE_SLICE_MS: Final = 1000
+"""How long kafka-python is left to wait at once, while a group is joined and before: so soon a wakeup is heard.
+
+Before, it commits; that it must be given time for, or what was read comes again after the rebalance.
+"""
 
 
 class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types
