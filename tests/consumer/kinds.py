@@ -44,7 +44,7 @@ def read_by_librdkafka(world: World, ends: dict[TopicPartition, int]) -> dict[To
     """What the broker has below ``ends``, as kafka-python's records."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": world.kafka.bootstrap, "group.id": "oracle"})
     found: dict[TopicPartition, list[Any]] = {tp: [] for tp in ends}
-    consumer.assign([confluent_kafka.TopicPartition(*tp, 0) for tp in ends])
+    consumer.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, 0) for tp in ends])
     while any((found[tp][-1].offset if found[tp] else -1) < end - 1 for tp, end in ends.items()):
         for message in consumer.consume(500, 1.0):
             record = as_record(message)

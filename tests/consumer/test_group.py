@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Member(threading.Thread):
 
     def __init__(self, world: World, mode: Mode, topic: str, group: str, assignor: type, seed: int) -> None:
         super().__init__(name=f"member-{seed}")
-        self.make = lambda: world.consumer(
+        self.make: Callable[[], Any] = lambda: world.consumer(
             mode,
             group_id=group,
             partition_assignment_strategy=[assignor],
@@ -127,9 +128,9 @@ def test_members_come_and_go(local_world: World, mode: Mode, assignor: type, rng
     assert [line for member in members for line in member.breaks] == []
 
 
-@pytest.mark.parametrize("mode", [Mode.REMOTE_ONLY, Mode.KAFKA_PREFERRED])
+@pytest.mark.parametrize("mode", [pytest.param(Mode.REMOTE_ONLY, marks=pytest.mark.full), Mode.KAFKA_PREFERRED])
 def test_a_killed_member_loses_nothing(local_world: World, mode: Mode, rng: random.Random, full: bool) -> None:
-    """kill -9, over and over: the next process goes on from the last commit, which never covers what was not taken."""
+    """Kill -9, over and over: the next process goes on from the last commit, which never covers what was not taken."""
     topic = f"kill-{mode.lower()}-{local_world.folder.name}"
     count = 3000 if full else 300
     tps = stored(local_world, topic, count)

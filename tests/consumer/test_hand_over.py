@@ -11,7 +11,6 @@ import pytest
 from kafka import TopicPartition
 
 from tests.consumer.world import SMALL, World, origins, partitions, produce, read_until
-from tests.support.waiting import wait_until
 from tidemark.consumer import Mode
 
 PARTS = 2
@@ -56,9 +55,22 @@ class Retention(threading.Thread):
             self.world.delete_before(self.topic, {part: at for part, at in self.starts.items() if at})
 
 
-@pytest.mark.parametrize("mode", [Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED])
+def over(*kinds: tuple[str, Mode]) -> pytest.MarkDecorator:
+    """Each store with each mode, of which ``kinds`` in `make test`."""
+    modes = (Mode.REMOTE_ONLY, Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED)
+    params = [
+        pytest.param(store, mode, marks=[] if (store, mode) in kinds else [pytest.mark.full])
+        for store in ("local", "s3")
+        for mode in modes
+    ]
+    return pytest.mark.parametrize(("world", "mode"), params, indirect=["world"])
+
+
+@over(("local", Mode.KAFKA_PREFERRED), ("s3", Mode.REMOTE_PREFERRED))
 def test_under_load_with_retention_running(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
     """A writer, the agent and retention work while a slow consumer follows, then another reads it all again."""
+    if mode is Mode.REMOTE_ONLY:
+        pytest.skip("what is not rotated is never stored")
     topic = f"load-{mode.lower()}-{world.folder.name}"
     most = 20_000 if full else 3_000
     world.kafka.create_topic(topic, partitions=PARTS, config=SMALL["4.3.1"])
@@ -105,7 +117,7 @@ class Following:
         found.clear()
 
 
-@pytest.mark.parametrize("mode", [Mode.REMOTE_ONLY, Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED])
+@over(("s3", Mode.REMOTE_ONLY), ("local", Mode.REMOTE_PREFERRED), ("local", Mode.KAFKA_PREFERRED))
 def test_random_seeks_and_pauses(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
     """Against a model: where each partition stands, and whether it is paused."""
     topic = f"seeks-{mode.lower()}-{world.folder.name}"
@@ -124,7 +136,7 @@ def test_random_seeks_and_pauses(world: World, mode: Mode, rng: random.Random, f
     world.delete_before(topic, {tp.partition: end // 2 for tp, end in stored.items()})
     with world.consumer(mode, max_poll_records=40) as consumer:
         model = Model(consumer, tps, ends)
-        for _ in range(10_000 if full else 1_000):
+        for _ in range(10_000 if full else 600):
             model.step(rng)
         model.drain()
         assert all(sum(origins(consumer, tp).values()) > 0 for tp in tps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka import TopicPartition
-from kafka.errors import LogTruncationError, OffsetOutOfRangeError
+from kafka.errors import LogTruncationError, OffsetOutOfRangeError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from tests.consumer.world import SMALL, Place, World, origins, partitions, produce, read_to, read_until, some
@@ -28,6 +29,7 @@ from tidemark.errors import GapError, StoreError, WakeupError
 from tidemark.incarnations import TopicIncarnations
 from tidemark.remote import Storage
 from tidemark.store import open_store
+from tidemark.watermark import parse, render
 
 
 def stored(world: World, topic: str, count: int = 400, parts: int = 1) -> list[TopicPartition]:
@@ -52,6 +54,16 @@ def requests_of(consumer: Any) -> Counter[str]:
     return sent
 
 
+def committed(consumer: Any, tp: TopicPartition) -> int:
+    """The offset that is committed now; 0 if the group is just being joined anew."""
+    consumer.poll()
+    try:
+        consumer.commit()
+    except RebalanceInProgressError:
+        return 0
+    return int(consumer.committed(tp))
+
+
 OF_RECORDS = {"FetchRequest", "ListOffsetsRequest", "OffsetForLeaderEpochRequest"}
 
 
@@ -69,8 +81,8 @@ def test_remote_only_asks_brokers_for_assignment_and_commits_alone(world: World)
         assert consumer.position(tp) == end
         consumer.seek_to_beginning()
         read_until(consumer, bool)
-        consumer.commit()
-        assert consumer.committed(tp) > 0
+        settled = "a commit between two rebalances"
+        wait_until(lambda: committed(consumer, tp) > 0, timeout=20, what=settled)
     assert [record.offset for record in found[tp]] == list(range(end))
     assert not OF_RECORDS & set(sent)
     assert {"JoinGroupRequest", "OffsetCommitRequest"} <= set(sent), "the requests were not counted"
@@ -113,7 +125,7 @@ def test_storage_that_fails_is_an_error_or_left_to_kafka(local_world: World) -> 
 
             return fail
 
-    storage._stores[local_world.place.url] = Broken()  # type: ignore[assignment]  # all that fails
+    storage._stores[local_world.place.url] = Broken()
     with local_world.consumer(Mode.REMOTE_ONLY, storage=storage) as consumer:
         consumer.assign([tp])
         for _ in range(2):
@@ -134,13 +146,19 @@ def test_wakeup_ends_a_long_poll_from_another_thread(local_world: World, mode: M
     [tp] = stored(local_world, f"wake-{mode.lower()}-{local_world.folder.name}", 60)
     with local_world.consumer(mode) as consumer:
         consumer.assign([tp])
+        given = len(read_until(consumer, bool, max_records=20)[tp])
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.poll()
+        assert consumer.position(tp) == given, "what was delivered before stays delivered"
         consumer.seek_to_end()
         consumer.position(tp)
-        for call in (
+        calls: list[Callable[[], Any]] = [
             lambda: consumer.poll(timeout_ms=60_000),
             lambda: next(consumer),
             lambda: consumer.poll_arrow(60_000),
-        ):
+        ]
+        for call in calls:
             timer = threading.Timer(0.3, consumer.wakeup)
             timer.start()
             began = time.monotonic()
@@ -167,8 +185,13 @@ def test_wakeup_is_heard_while_a_group_is_joined(local_world: World) -> None:
             with pytest.raises(WakeupError):
                 second.poll(timeout_ms=60_000)
             timer.join()
-            read_until(first, lambda _: len(first.assignment()) == 2 or second.poll(timeout_ms=10) is None, seconds=1)
-            second.close()
+            joined = "both to be members"
+            wait_until(
+                lambda: bool(first.poll(50)) + bool(second.poll(50)) >= 0 and len(second.assignment()) == 1,
+                timeout=20,
+                what=joined,
+                interval=0,
+            )
 
 
 def test_nothing_is_lost_when_a_poll_is_interrupted(local_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,11 +304,17 @@ def test_a_recorded_gap_is_an_error_or_skipped(made: Made, mode: Mode) -> None:
     made.part.gaps = [made.raw.gap(20, 60, "deleted_before_upload")]
     made.part.next_offset = 20
     made.raw.publish()
+    found: list[int] = []
+
+    def taken(got: dict[TopicPartition, list[Any]]) -> bool:
+        found.extend(values(got))
+        got.clear()
+        return False
+
     with made.consumer(mode, 5) as consumer:
-        found: list[int] = []
         for _ in range(2):
             with pytest.raises(GapError) as raised:
-                read_until(consumer, lambda got: found.extend(values(got)) or got.clear() or False)  # type: ignore[func-returns-value]
+                read_until(consumer, taken)
             assert (raised.value.topic, raised.value.partition) == made.tp
             assert (raised.value.start, raised.value.end, raised.value.reason) == (20, 60, "deleted_before_upload")
         assert found == list(range(5, 20))
@@ -303,6 +332,10 @@ def test_a_gap_is_an_error_or_skipped_with_remote_storage_alone(made: Made) -> N
     made.part.next_offset = 20
     made.segment(40, 60)
     made.raw.publish()
+    key = made.raw.keys().watermark
+    base, watermark = parse(made.raw.store.get(key).body, key)
+    assert watermark is not None
+    made.raw.store.put(key, render(base, watermark.model_copy(update={"ranges_above": ((40, 60),)})))
     with made.consumer(Mode.REMOTE_ONLY, 0) as consumer:
         with pytest.raises(GapError, match="20 to 39"):
             read_until(consumer, lambda _: False)
@@ -354,7 +387,7 @@ def test_beyond_kafkas_end_is_out_of_range_at_once(made: Made, mode: Mode, at: i
     with made.consumer(mode, at, auto_offset_reset="none") as consumer, pytest.raises(OffsetOutOfRangeError):
         read_until(consumer, bool, seconds=20)
     with made.consumer(mode, at) as consumer:
-        assert values(read_to(consumer, {made.tp: 20})) == list(range(20))
+        assert values(read_until(consumer, lambda got: len(values(got)) == 20)) == list(range(20))
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -362,7 +395,8 @@ def test_below_what_retention_left_is_out_of_range_at_once(made: Made, mode: Mod
     made.part.start_offset = 20
     made.segment(20, 50)
     made.raw.publish()
-    made.raw.store.delete([made.raw.keys().segment(0, name) for name in ("manifest.json", "log", "index")])
+    for name in ("manifest.json", "log", "index"):
+        made.raw.store.delete(made.raw.keys().segment(0, name))
     first = 60 if mode is Mode.KAFKA_ONLY else 20
     with made.consumer(mode, 5, auto_offset_reset="none") as consumer, pytest.raises(OffsetOutOfRangeError):
         read_until(consumer, bool, seconds=20)

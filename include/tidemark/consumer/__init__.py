@@ -1,6 +1,6 @@
-"""The tiered consumer, the extra ``tidemark[consumer]``: kafka-python's ``KafkaConsumer`` over Kafka and the remote tier.
+"""The tiered consumer: kafka-python's ``KafkaConsumer`` over Kafka and the remote tier.
 
-How it keeps its promise: docs/consumer-design.md.
+The extra ``tidemark[consumer]`` has what it needs. How it keeps its promise: docs/consumer-design.md.
 """
 
 from tidemark.consumer.consumer import TieredConsumer

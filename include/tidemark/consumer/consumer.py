@@ -138,7 +138,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     ) -> dict[Any, Any]:
         """As ``KafkaConsumer.poll``. Raises :class:`WakeupError` if :meth:`wakeup` was called.
 
-        Iteration and ``poll`` may alternate: what an iterator had not given out yet comes from ``poll``, and only there.
+        Iteration and ``poll`` may alternate: what an iterator has not given out yet then comes from ``poll``, once.
         """
         if update_offsets:  # else it is the iterator that asks
             self._iterator = None
@@ -175,9 +175,9 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def metrics(self, raw: bool = False) -> Any:
         """As ``KafkaConsumer.metrics``; unless ``raw``, with a group ``tidemark-consumer``.
 
-        ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``: requests
-        to storage, bytes, records and retries; ``hand-overs``; ``waiting``: partitions that no tier can read at present;
-        ``skipped``: offsets of gaps that were passed over.
+        ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``:
+        requests to storage, bytes, records and retries; ``hand-overs``; ``waiting``: partitions that no tier can read
+        at present; ``skipped``: offsets of gaps that were passed over.
         """
         found = super().metrics(raw)
         if found is not None and not raw:
@@ -199,11 +199,11 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         """As ``KafkaConsumer.close``; then reading from storage ends."""
         if self._closed:
             return
+        if self._scouts is not None:
+            self._scouts.close()
         try:
             super().close(autocommit=autocommit, timeout_ms=timeout_ms)
         finally:
-            if self._scouts is not None:
-                self._scouts.close()
             if self._remote is not None:
                 self._remote.close()
             self._fetcher.close()
@@ -273,6 +273,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     def _undone_if_it_fails(self, call: Any, *arguments: Any) -> dict[Any, Any]:
         """Nothing is delivered by a call that raises, Ctrl-C included: its positions go back."""
+        self._fetcher.begin()
         try:
             return call(*arguments)  # type: ignore[no-any-return]
         except BaseException:

@@ -91,7 +91,6 @@ class TieredFetcher(TieredOffsets):
 
         ``move`` is False for the iterator, which moves positions itself, record by record.
         """
-        self._moved = {}
         heard = self._bell.rings
         self._raise_deferred()
         self._place()
@@ -106,6 +105,10 @@ class TieredFetcher(TieredOffsets):
             if not found:
                 self._raise_deferred()
         return found
+
+    def begin(self) -> None:
+        """A call of the caller's begins: what earlier ones delivered is delivered."""
+        self._moved = {}
 
     def take_back(self) -> None:
         """The call that began last delivered nothing after all: positions go back to where it found them."""

@@ -1,8 +1,8 @@
 """The records of a Fetch response, decoded as those of the remote tier are.
 
 :class:`KafkaRows` stands where kafka-python has ``Fetcher.PartitionRecords``. What ``read_committed`` leaves out is
-found as Kafka's ``CompletedFetch`` finds it: the response names the aborted transactions by producer and first offset; each
-ends at its producer's next marker.
+found as Kafka's ``CompletedFetch`` finds it: the response names the aborted transactions by producer and first offset;
+each ends at its producer's next marker.
 """
 
 from __future__ import annotations

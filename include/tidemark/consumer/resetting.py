@@ -7,7 +7,8 @@ first record at a time the lower of both tiers' answers. Answers of the brokers 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
@@ -15,6 +16,9 @@ from kafka.structs import OffsetAndTimestamp
 from tidemark.consumer.modes import Mode
 from tidemark.layout import TopicPartition
 from tidemark.remote.catalog import RemotePartition
+
+_AT_ONCE: Final = 8
+"""Partitions whose catalogue is read side by side."""
 
 Times = Mapping[TopicPartition, int]
 Found = dict[TopicPartition, Any]
@@ -35,10 +39,10 @@ class Queries(NamedTuple):
         asked = {tp: at for tp, at in times.items() if self.mode.reads_kafka}
         if asked:
             found = dict(self.kafka(asked, timeout_ms))
-        for tp, at in times.items():
-            if at == OffsetSpec.LATEST and self.mode.reads_kafka:
-                continue
-            answer = self._remote(tp, at)
+        stored = [(tp, at) for tp, at in times.items() if not (at == OffsetSpec.LATEST and self.mode.reads_kafka)]
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tidemark-offsets") as pool:
+            answers = list(pool.map(lambda asked: self._remote(*asked), stored))
+        for (tp, _), answer in zip(stored, answers, strict=True):
             if answer is not None and (tp not in found or answer.offset < found[tp].offset):
                 found[tp] = answer
         return found

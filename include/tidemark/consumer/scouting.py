@@ -25,7 +25,7 @@ from tidemark.remote.catalog import RemotePartition
 
 log = logging.getLogger(__name__)
 
-THREADS: Final = 2
+THREADS: Final = 4
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.1
 _NEVER: Final = float("-inf")
@@ -73,7 +73,7 @@ class Sight:
 
 
 class Scouts:
-    """Two threads that look. ``ring`` is called when something was seen."""
+    """Threads that look. ``ring`` is called when something was seen."""
 
     def __init__(self, catalogue: Catalogue, brokers: Brokers, ring: Callable[[], None]) -> None:
         self._catalogue = catalogue
