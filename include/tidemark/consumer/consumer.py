@@ -233,6 +233,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     def _round(self, timer: Any, want: Want, *, move: bool) -> dict[Any, Any]:
         """As ``KafkaConsumer._poll_once``, with a wait that a wakeup ends."""
+        heard = self._bell.rings  # before it is asked for: a wakeup from then on has rung since
         self._hear()
         if not self._join(timer):
             return {}
@@ -243,7 +244,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         timeout_ms = timer.timeout_ms
         if self.config["group_id"] is not None:
             timeout_ms = min(timeout_ms, self._coordinator.time_to_next_poll() * 1000)
-        found: dict[Any, Any] = self._fetcher.fetch(want, move=move, timeout_ms=timeout_ms)
+        found: dict[Any, Any] = self._fetcher.fetch(want, heard=heard, move=move, timeout_ms=timeout_ms)
         if not found:
             self._hear()
         return found

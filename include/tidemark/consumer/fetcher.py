@@ -86,12 +86,12 @@ class TieredFetcher(TieredOffsets):
         self._deferred: Deferred | None = None
         self._moved: dict[TopicPartition, tuple[Any, Any]] = {}
 
-    def fetch(self, want: Want, *, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
+    def fetch(self, want: Want, *, heard: int, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
         """What is there for ``want``; if nothing is, wait at most ``timeout_ms`` for news and look again.
 
-        ``move`` is False for the iterator, which moves positions itself, record by record.
+        There is news once the bell has rung more than ``heard`` times. ``move`` is False for the iterator, which moves
+        positions itself, record by record.
         """
-        heard = self._bell.rings
         self._raise_deferred()
         self._place()
         found = self._collect(want, move=move)

@@ -6,6 +6,8 @@ Source: Kafka's ``ControlRecordType`` (a marker's key is version and type, 2 byt
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from typing import NamedTuple
 
 from tidemark.planning.segments import Segment
@@ -30,13 +32,25 @@ class Scanned(NamedTuple):
     """The transactions of a segment.
 
     ``aborted`` are those that a marker in it aborts, each from the first offset that may be its data in this segment;
-    ``open`` has the first offset of each producer's data that no marker in it ends; ``ends`` has each producer's first
-    marker.
+    ``open`` has the first offset of each producer's data that no marker in it ends. Of the markers of each producer,
+    ``ends`` has the offsets, and ``commits`` whether they commit, in a few bytes each.
     """
 
     aborted: tuple[AbortedTransaction, ...]
     open: dict[int, int]
-    ends: dict[int, Marker]
+    ends: dict[int, array[int]]
+    commits: dict[int, bytearray]
+
+    def end(self, producer: int, offset: int) -> Marker | None:
+        """The marker that ends the transaction which ``producer`` has open at ``offset``; None if it is not here.
+
+        Not simply its first one: the log of another leader may begin below ``offset``.
+        """
+        offsets = self.ends.get(producer)
+        index = bisect_right(offsets, offset) if offsets else 0
+        if not offsets or index == len(offsets):
+            return None
+        return Marker(producer, offsets[index], aborts=not self.commits[producer][index])
 
 
 def scanned(store: Store, segment: Segment) -> Scanned:
@@ -44,7 +58,8 @@ def scanned(store: Store, segment: Segment) -> Scanned:
     aborted: list[AbortedTransaction] = []
     opened: dict[int, int] = {}
     since: dict[int, int] = {}
-    ends: dict[int, Marker] = {}
+    ends: dict[int, array[int]] = {}
+    commits: dict[int, bytearray] = {}
     for window in windows(store, segment):
         chosen = window.headers[window.headers["attributes"] & TRANSACTIONAL != 0]
         for row in chosen:
@@ -59,8 +74,9 @@ def scanned(store: Store, segment: Segment) -> Scanned:
                 aborted.append(AbortedTransaction(producer, since.get(producer, segment.base), offset, offset))
             opened.pop(producer, None)
             since[producer] = offset + 1
-            ends.setdefault(producer, Marker(producer, offset, kind == _ABORT))
-    return Scanned(tuple(aborted), opened, ends)
+            ends.setdefault(producer, array("q")).append(offset)
+            commits.setdefault(producer, bytearray()).append(kind == _COMMIT)
+    return Scanned(tuple(aborted), opened, ends, commits)
 
 
 def _kind(window: Window, position: int) -> int:

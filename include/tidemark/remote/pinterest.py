@@ -162,11 +162,13 @@ class PinterestPartition:
             if not isinstance(following, Ended):
                 break
             at = following.segment
-            ends = self._markers(at).ends
-            for producer in opened.keys() & ends.keys():
-                marker, first = ends[producer], opened.pop(producer)
-                if marker.aborts:
-                    found.append(AbortedTransaction(producer, first, marker.offset, marker.offset))
+            markers = self._markers(at)
+            for producer, first in list(opened.items()):
+                marker = markers.end(producer, first)
+                if marker is not None:
+                    del opened[producer]
+                    if marker.aborts:
+                        found.append(AbortedTransaction(producer, first, marker.offset, marker.offset))
         return min([segment.end, *opened.values()]), tuple(found)
 
     def _markers(self, segment: Segment) -> Scanned:

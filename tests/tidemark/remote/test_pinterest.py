@@ -188,3 +188,13 @@ def test_a_time_is_found_by_the_time_indexes_that_there_are(uploader: Uploader) 
     part = uploader.partition()
     assert part.offset_for_time(T0 + 1) == OffsetForTime(1, T0 + 1, 3)
     assert part.offset_for_time(T0 + 3) is None
+
+
+def test_a_marker_that_an_overlap_repeats_decides_nothing_that_comes_after_it(uploader: Uploader) -> None:
+    first = [marker(6, 7, commit=True), simple(7), transactional(10, 7, 2)]
+    uploader.put(0, simple(0), transactional(3, 7, 3), *first)
+    uploader.put(6, *first, simple(12), marker(15, 7, commit=False), simple(16))
+    part = uploader.partition()
+    expected = [offset for offset in range(19) if offset not in {6, 10, 11, 15}]
+    assert delivered(part, uploader.storage(), 0, committed=True) == expected
+    assert delivered(part, uploader.storage(), 7, committed=True) == [one for one in expected if one >= 7]
