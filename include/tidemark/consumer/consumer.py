@@ -151,6 +151,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         """As :meth:`poll`, but each partition's records as one Arrow record batch, with no Python object for each.
 
         The columns are those of :data:`tidemark.decode.SCHEMA`; keys and values are bytes, deserializers are not asked.
+        ``kafka_incarnation`` of what Kafka has is 0 as long as storage has not been looked at.
         All batches together have about ``max_bytes``, and at least a row. Positions and commits are those of ``poll``.
 
         Raises:
