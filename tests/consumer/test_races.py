@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.consumer.test_tiers import Made, values
-from tests.consumer.world import World, read_to, read_until
+from tests.consumer.test_tiers import Made
+from tests.consumer.world import World
 from tidemark.consumer import Mode
 from tidemark.consumer.bell import Bell
 from tidemark.errors import WakeupError
