@@ -95,6 +95,11 @@ class RemotePartition(Protocol):
         """The log end offset that the leader's agent saw last, and when; None if no agent tells."""
         ...
 
-    def offset_for_time(self, timestamp_ms: int, *, committed: bool = False) -> OffsetForTime | None:
-        """The first record with at least this timestamp, as Kafka's ListOffsets finds it (KIP-79); None if none has."""
+    def offset_for_time(
+        self, timestamp_ms: int, *, committed: bool = False, markers: bool = True
+    ) -> OffsetForTime | None:
+        """The first record with at least this timestamp, as Kafka's ListOffsets finds it (KIP-79); None if none has.
+
+        To Kafka a transaction's marker is a record, with the broker's time: without ``markers`` only data counts.
+        """
         ...

@@ -181,10 +181,10 @@ class _Reader:
         """Where the records of the times ``[first, last)`` lie."""
         for number in partitions:
             known = self.partition(topic, number)
-            start = known.offset_for_time(first, committed=self.committed)
+            start = known.offset_for_time(first, committed=self.committed, markers=False)
             if start is None or first >= last:
                 continue
-            end = known.offset_for_time(last, committed=self.committed)
+            end = known.offset_for_time(last, committed=self.committed, markers=False)
             until = known.end(committed=self.committed) if end is None else end.offset
             yield _Range(TopicPartition(topic, number), start.offset, until, first)
 

@@ -184,15 +184,19 @@ class TidemarkPartition:
                 self.refresh()
         return call()
 
-    def offset_for_time(self, timestamp_ms: int, *, committed: bool = False) -> OffsetForTime | None:
+    def offset_for_time(
+        self, timestamp_ms: int, *, committed: bool = False, markers: bool = True
+    ) -> OffsetForTime | None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""
         view = self._view
-        found = self._on_what_is_there(lambda: self._first_at(timestamp_ms))
+        found = self._on_what_is_there(lambda: self._first_at(timestamp_ms, markers=markers))
         return found if found is not None and found.offset < (view.stable if committed else view.end) else None
 
-    def _first_at(self, timestamp: int) -> OffsetForTime | None:
+    def _first_at(self, timestamp: int, *, markers: bool) -> OffsetForTime | None:
         view = self._view
-        return first_at(timestamp, self._segments, view.lineage, view.start, self._store, self._indexes)
+        return first_at(
+            timestamp, self._segments, view.lineage, view.start, self._store, self._indexes, markers=markers
+        )
 
     def _at(self, view: View, offset: int, end: int) -> Piece | Gap | None:
         """What there is at ``offset``, up to ``end`` at most."""

@@ -114,12 +114,14 @@ class PinterestPartition:
             return found
         return self._stretch(found.segment, max(offset, found.segment.base), committed=committed)
 
-    def offset_for_time(self, timestamp_ms: int, *, committed: bool = False) -> OffsetForTime | None:
+    def offset_for_time(
+        self, timestamp_ms: int, *, committed: bool = False, markers: bool = True
+    ) -> OffsetForTime | None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""
         at = self._view.start
         for segment in self._logs.late_enough(timestamp_ms, at):
             begin = max(at, segment.base)
-            found = first_in(self._store, self._indexes, segment, timestamp_ms, begin, segment.end)
+            found = first_in(self._store, self._indexes, segment, timestamp_ms, begin, segment.end, markers=markers)
             if found is not None:
                 return found if found.offset < self.end(committed=committed) else None
             at = max(at, segment.end)

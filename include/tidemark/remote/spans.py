@@ -51,7 +51,7 @@ class RemoteEdges:
 
     def at_time(self, timestamp_ms: int) -> int | None:
         """See :class:`tidemark.bounds.Edges`."""
-        found = self._part.offset_for_time(timestamp_ms, committed=self._committed)
+        found = self._part.offset_for_time(timestamp_ms, committed=self._committed, markers=False)
         return None if found is None else found.offset
 
 

@@ -34,13 +34,24 @@ _ENTRY: Final = Struct(">qi")
 
 
 def first_at(
-    timestamp: int, segments: StoredSegments, lineage: Lineage, start: int, store: Store, indexes: Indexes
+    timestamp: int,
+    segments: StoredSegments,
+    lineage: Lineage,
+    start: int,
+    store: Store,
+    indexes: Indexes,
+    *,
+    markers: bool,
 ) -> OffsetForTime | None:
-    """The first record from ``start`` on, along ``lineage``, with at least ``timestamp`` (milliseconds)."""
+    """The first record from ``start`` on, along ``lineage``, with at least ``timestamp`` (milliseconds).
+
+    Markers of transactions count if ``markers`` says so.
+    """
     segments.read_all(THREADS)
     at = start
     late = list(segments.late_enough(timestamp, start))
-    for base in (*_with_late_markers(timestamp, segments, late, store, indexes), *late):
+    before = _with_late_markers(timestamp, segments, late, store, indexes) if markers else []
+    for base in (*before, *late):
         segment = segments.segment(base)
         if segment is None or segment.end <= at:
             continue
@@ -48,7 +59,7 @@ def first_at(
         end = live_until(segment, lineage, begin)
         if end > begin:
             try:
-                found = first_in(store, indexes, segment, timestamp, begin, end)
+                found = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
             except (PreconditionFailed, NotFound):
                 segments.forget(base)
                 raise
@@ -81,13 +92,13 @@ def last_time(raw: bytes) -> int:
 
 
 def first_in(
-    store: Store, indexes: Indexes, segment: Segment, timestamp: int, start: int, end: int
+    store: Store, indexes: Indexes, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
 ) -> OffsetForTime | None:
     """The first record of ``segment`` in ``[start, end)`` with at least ``timestamp``."""
     after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
     position = indexes.position(store, segment, after)
     for window in windows(store, segment, position):
-        found = _first_in_window(window, segment, timestamp, start, end)
+        found = _first_in_window(window, segment, timestamp, start, end, markers=markers)
         if found is not None:
             return found
         if window.headers["base_offset"][-1] >= end:
@@ -113,14 +124,16 @@ def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
     return segment.base + int(_ENTRY.unpack_from(raw, (low - 1) * TIME_INDEX_ENTRY_SIZE)[1])
 
 
-def _first_in_window(window: Window, segment: Segment, timestamp: int, start: int, end: int) -> OffsetForTime | None:
+def _first_in_window(
+    window: Window, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+) -> OffsetForTime | None:
     headers = window.headers
     late = headers["max_timestamp"] >= timestamp
     late &= headers["base_offset"] + headers["last_offset_delta"] >= start
     for index in np.flatnonzero(late):
         row = headers[index]
         if row["attributes"] & CONTROL:
-            if start <= row["base_offset"] < end:
+            if markers and start <= row["base_offset"] < end:
                 return OffsetForTime(int(row["base_offset"]), int(row["max_timestamp"]), int(row["leader_epoch"]))
             continue
         rows = decode_batches(

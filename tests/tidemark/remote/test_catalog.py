@@ -359,6 +359,7 @@ def test_markers_have_times_as_well(remote_store: RemoteStore) -> None:
     assert part.offset_for_time(T0 + 91) == OffsetForTime(4, T0 + 100, EPOCH)
     assert part.offset_for_time(T0 + 101) is None
     assert part.offset_for_time(T0 + 1) == OffsetForTime(1, T0 + 1, EPOCH)
+    assert part.offset_for_time(T0 + 50, markers=False) == OffsetForTime(4, T0 + 100, EPOCH)
 
 
 def test_manifests_are_read_once_for_all_times(remote_store: RemoteStore) -> None:
