@@ -66,7 +66,7 @@ def transactions(world: World, topic: str, chance: random.Random) -> None:
         producer = chance.choice(producers)
         producer.begin_transaction()
         for at in times(chance, chance.randrange(1, 25)):
-            producer.produce(topic, bytes(200), partition=0, timestamp=at)
+            producer.produce(topic, bytes(200), partition=0, timestamp=at - HALF_AN_HOUR)  # markers are later
         if chance.random() < 0.4:
             producer.abort_transaction(30)
         else:
@@ -105,11 +105,13 @@ def kept(world: World, tps: Collection[TopicPartition]) -> dict[TopicPartition, 
         return read_to(consumer, consumer.end_offsets(list(tps)))
 
 
-def asked(records: Iterable[Any], chance: random.Random) -> list[int]:
-    """Times to ask for: those of records, one off, and beyond all."""
+def asked(records: Iterable[Any], chance: random.Random, since: int) -> list[int]:
+    """Times to ask for: those of records, one off, and beyond all; and those of markers, which came after ``since``."""
     known = sorted({record.timestamp for record in records})
     some = chance.sample(known, min(QUESTIONS, len(known)))
-    edges = [0, known[0] - 1, known[0], known[-1], known[-1] + 1, int(time.time() * 1000)]
+    now = int(time.time() * 1000)
+    edges = [0, known[0] - 1, known[0], known[-1], known[-1] + 1, now]
+    edges += [chance.randrange(since, now) for _ in range(30)]
     return edges + [at + chance.choice([-1, 0, 0, 1]) for at in some]
 
 
@@ -134,13 +136,14 @@ def test_times_are_answered_as_the_broker_does(local_world: World, rng: random.R
 
     It gives an empty segment its file's time as the largest, looks into no other, and has no answer; ours is KIP-79's.
     """
+    since = int(time.time() * 1000)
     tps = {name: TopicPartition(f"time-{name}-{local_world.folder.name}", 0) for name in KINDS}
     for name, (config, fill) in KINDS.items():
         local_world.kafka.create_topic(tps[name].topic, config={**SMALL["4.3.1"], **config})
         fill(local_world, tps[name].topic, rng)
     local_world.upload(*(tp.topic for tp in tps.values()))
     records = kept(local_world, tps.values())
-    questions = {tp: asked(records[tp], rng) for tp in tps.values()}
+    questions = {tp: asked(records[tp], rng, since) for tp in tps.values()}
     answers: dict[bool, Answers] = {}
     for committed, isolation in ((False, "read_uncommitted"), (True, "read_committed")):
         with local_world.plain(isolation_level=isolation) as consumer:
@@ -161,7 +164,7 @@ def test_times_are_answered_as_the_broker_does(local_world: World, rng: random.R
     del tps["compacted"]  # the broker would have no answer where there is one
     for tp in tps.values():
         local_world.delete_before(tp.topic, {0: remote_partition(local_world, tp).end(committed=True) // 2})
-    few = {tp: questions[tp][:20] for tp in tps.values()}
+    few = {tp: questions[tp][:50:3] for tp in tps.values()}
     with local_world.consumer(Mode.KAFKA_PREFERRED) as consumer:
         found = told(consumer, few)
     assert found == {tp: {at: answers[False][tp][at] for at in asked_for} for tp, asked_for in few.items()}
