@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import pytest
 
-from tests.consumer.test_tiers import Made
-from tests.consumer.world import World
-from tidemark.consumer import Mode
+from tests.consumer.test_tiers import Made, values
+from tests.consumer.world import World, read_to, read_until
+from tests.support.waiting import wait_until
+from tidemark.consumer import Mode, TieredConsumer, placing
 from tidemark.consumer.bell import Bell
-from tidemark.errors import WakeupError
+from tidemark.consumer.scouting import THREADS
+from tidemark.errors import GapError, UnknownOutcome, WakeupError
+from tidemark.layout import Endpoint
+from tidemark.remote import RemoteTopics
+from tidemark.remote.fetching import ATTEMPTS
+from tidemark.remote.observing import Observations
 
 
 @pytest.fixture
@@ -20,6 +28,12 @@ def made(local_world: World) -> Made:
     found.segment(0, 20)
     found.raw.publish()
     return found
+
+
+def poll_on(consumer: TieredConsumer, found: list[int]) -> None:
+    """Poll until that raises; what came before goes to ``found``."""
+    while True:
+        found += values(consumer.poll(timeout_ms=200))
 
 
 def test_a_wakeup_before_the_wait_begins_is_not_slept_through(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +56,122 @@ def test_a_wakeup_before_the_wait_begins_is_not_slept_through(made: Made, monkey
         with pytest.raises(WakeupError):
             consumer.poll(timeout_ms=60_000)
         assert slept == []
+
+
+def test_a_consumer_at_the_end_of_storage_sleeps(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made.consumer(Mode.REMOTE_ONLY, 20) as consumer:
+        assert consumer.poll(timeout_ms=500) == {}
+        rounds: list[float] = []
+        wait = Bell.wait
+
+        def counted(self: Bell, heard: int, seconds: float) -> None:
+            rounds.append(seconds)
+            wait(self, heard, seconds)
+
+        monkeypatch.setattr(Bell, "wait", counted)
+        assert consumer.poll(timeout_ms=1000) == {}
+        assert len(rounds) < 40, "ten looks of the readers, each of which rings"
+
+
+@pytest.mark.parametrize("mode", [Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED])
+def test_a_hole_without_a_record_is_read_once_it_is_filled(made: Made, mode: Mode) -> None:
+    """A segment that the watermark vouches for was not there; a caller that went on asking gets it."""
+    for start in (20, 30):
+        made.segment(start, start + 10)
+    key = made.raw.keys().segment(20, "manifest.json")
+    manifest = made.raw.store.get(key).body
+    made.raw.publish()
+    made.raw.store.delete(key)
+    found: list[int] = []
+    with made.consumer(mode, 5) as consumer:
+        for _ in range(2):
+            with pytest.raises(GapError) as raised:
+                poll_on(consumer, found)
+            assert (raised.value.start, raised.value.reason) == (20, "unknown")
+        made.raw.store.put(key, manifest)
+        made.raw.publish()
+
+        def tried_again() -> bool:
+            with contextlib.suppress(GapError):
+                found.extend(values(consumer.poll(timeout_ms=200)))
+            return len(found) >= 35
+
+        wait_until(tried_again, timeout=20, what="the hole's records")
+    assert found == list(range(5, 40))
+
+
+def test_what_an_agent_saw_is_not_asked_by_the_callers_thread(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Observations._look
+    threads: set[str] = set()
+
+    def noted(self: Observations, place: Endpoint) -> None:
+        threads.add(threading.current_thread().name)
+        look(self, place)
+
+    monkeypatch.setattr(Observations, "_look", noted)
+    with made.consumer(Mode.REMOTE_ONLY, 50, auto_offset_reset="none") as consumer:
+        assert consumer.poll(timeout_ms=1500) == {}
+    assert threads
+    assert threading.current_thread().name not in threads
+
+
+def test_records_of_another_branch_wait_until_the_position_was_compared_with_it(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The election is seen, and the records after it are there, between the decision for a tier and the taking."""
+    with made.consumer(Mode.REMOTE_ONLY, 0) as consumer:
+        assert values(read_to(consumer, {made.tp: 20})) == list(range(20))
+        made.part.lineage, made.part.leader_epoch = ((0, 0), (1, 12)), 1
+        made.segment(12, 30, epoch=1)
+        made.raw.publish()
+        remote = consumer._fetcher._remote
+        collect = consumer._fetcher._collect
+        part = consumer._fetcher._scouts.sight(made.tp).remote
+
+        def late(*arguments: Any, **options: Any) -> Any:
+            if part.branch == 0:
+                part.refresh()
+                remote.stop(made.tp)
+                remote.read(made.tp, 20)
+                wait_until(lambda: remote._lanes[made.tp]._blocks, timeout=10, what="records to be read ahead")
+            return collect(*arguments, **options)
+
+        monkeypatch.setattr(consumer._fetcher, "_collect", late)
+        assert values(read_to(consumer, {made.tp: 30})) == list(range(12, 30))
+
+
+@pytest.mark.parametrize("mode", [Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED])
+def test_kafka_serves_what_it_has_while_storage_does_not_answer(
+    made: Made, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def silent(*_: Any) -> None:
+        answers.wait(60)
+        raise UnknownOutcome("raw/offset.wm", "no answer")
+
+    monkeypatch.setattr(RemoteTopics, "partition", silent)
+    monkeypatch.setattr(placing, "FIRST_LOOK_SECONDS", 0.2)
+    with made.consumer(mode, 60) as consumer:
+        assert values(read_to(consumer, {made.tp: 100})) == list(range(60, 100))
+        for _ in range(THREADS):
+            consumer._fetcher._scouts.look(made.tp)
+            consumer._fetcher._scouts.forget(made.tp)
+        consumer.seek_to_end()
+        assert consumer.position(made.tp, timeout_ms=10_000) == 100
+        answers.set()
+
+
+def test_a_look_that_fails_is_not_repeated_by_those_who_ask(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remote tier has tried again and again itself."""
+    asked: list[int] = []
+
+    def failing(*_: Any) -> None:
+        asked.append(1)
+        raise UnknownOutcome("raw/offset.wm", "no answer")
+
+    monkeypatch.setattr(RemoteTopics, "partition", failing)
+    with made.consumer(Mode.REMOTE_ONLY, 0) as consumer:
+        with pytest.raises(UnknownOutcome):
+            read_until(consumer, bool)
+        assert len(asked) < 2 * ATTEMPTS

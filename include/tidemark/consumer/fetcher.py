@@ -268,7 +268,7 @@ class TieredFetcher(TieredOffsets):
         except OutOfRange:
             self._placements.look_again(tp)
             return None
-        if block is None or block.start != position:
+        if block is None or block.start != position or not self._placements.compared(tp):
             return None
         return Delivery("remote", position, [block])
 

@@ -27,6 +27,9 @@ KAFKA_START_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.5
 """How soon an answer that did not settle a question is asked for again."""
 
+FIRST_LOOK_SECONDS: Final = 5.0
+"""How long Kafka is left unread for a catalogue that does not answer, where remote storage is preferred."""
+
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -130,6 +133,11 @@ class Placements:
         self.of(tp).tier = None
         self._scouts.look(tp)
 
+    def compared(self, tp: TopicPartition) -> bool:
+        """Whether the position was compared with the branch of the log that remote storage shows by now."""
+        remote = self._scouts.sight(tp).remote if self._scouts else None
+        return remote is None or self.of(tp).branch == remote.branch
+
     def decide(self, tp: TopicPartition, position: int, epoch: int) -> Placement:
         """Where to read ``tp`` at ``position``, whose record before was of leader epoch ``epoch`` (-1: unknown).
 
@@ -141,7 +149,9 @@ class Placements:
         if place.position != position:
             if place.judging is not None:
                 place.tier, place.judging = None, None
-            place.position, place.missing, place.warned, place.patience = position, None, False, 0.0
+            place.position, place.warned, place.patience = position, False, 0.0
+            if place.missing is not None and not place.missing.start <= position < place.missing.end:
+                place.missing = None
             place.since, place.seen = time.monotonic(), datetime.now(UTC)
         sight = self._sight(tp, place)
         place = self.of(tp)
@@ -156,9 +166,13 @@ class Placements:
         place = self.of(tp)
         if self._scouts is None or (place.tier == "kafka" and self._rules.mode is Mode.KAFKA_PREFERRED):
             return float("inf")
-        since = time.monotonic() - self._scouts.sight(tp).looked_at
+        if place.tier == "remote":  # its reader rings
+            preferred = self._rules.mode is Mode.KAFKA_PREFERRED
+            return KAFKA_START_SECONDS if preferred else self._rules.refresh_seconds
+        sight = self._scouts.sight(tp)
+        since = time.monotonic() - sight.looked_at
         again = min(self._rules.refresh_seconds, _AGAIN_SECONDS if place.tier is None else float("inf"))
-        return max(again - since, 0.01)
+        return max(again - since, _AGAIN_SECONDS if sight.asking else 0.01)  # an answer rings
 
     def _sight(self, tp: TopicPartition, place: Placement) -> Sight:
         assert self._scouts is not None
@@ -177,10 +191,14 @@ class Placements:
         if now < place.patience:
             return
         if now - sight.looked_at >= self._patience(place, sight):
-            self._scouts.look(tp)
+            waits = self._rules.mode is Mode.REMOTE_ONLY and place.tier is None
+            self._scouts.look(tp, log_end=waits)
         if sight.error is not None:
             self._failed(tp, place, sight)
-        if not sight.known or self._truncated(tp, place, sight.remote, epoch):
+        if not sight.known:
+            self._unanswered(tp, place, now)
+            return
+        if self._truncated(tp, place, sight.remote, epoch):
             return
         if self._rules.mode is Mode.REMOTE_ONLY:
             self._remote_only(tp, place, sight)
@@ -210,6 +228,13 @@ class Placements:
             raise error
         log.warning("%s-%s: remote storage cannot be read, reading from Kafka: %s", *tp, error)
         place.on("kafka")
+
+    def _unanswered(self, tp: TopicPartition, place: Placement, now: float) -> None:
+        """The catalogue was never read: an attempt may take minutes, and Kafka may have the position meanwhile."""
+        may_read = self._rules.mode.reads_kafka and place.tier is None and place.judging is None
+        if may_read and now - place.since >= FIRST_LOOK_SECONDS:
+            log.warning("%s-%s: remote storage does not answer, reading from Kafka meanwhile", *tp)
+            place.on("kafka")
 
     def _truncated(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, epoch: int) -> bool:
         """Whether the position turns out to be on a dead branch (KIP-320); looked at once for each branch."""
@@ -253,7 +278,7 @@ class Placements:
 
     def _wait_remote(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:
         """Beyond what is stored: not wrong yet, for the log may have reached here and only its upload be under way."""
-        observed = sight.remote.observed_log_end() if sight.remote else None
+        observed = sight.log_end
         if observed and observed[0] < place.position and observed[1] > place.seen + timedelta(seconds=1):
             self._rules.reset(tp, place.position)
             return
@@ -285,7 +310,8 @@ class Placements:
         return GapError(tp.topic, tp.partition, gap.start, gap.end, gap.reason) if gap else place.missing
 
     def _gap_met(self, tp: TopicPartition, place: Placement, gap: GapError) -> None:
-        place.tier, place.judging = None, None  # whether Kafka has it is asked anew, should the caller come back
+        # Whether anything has it is asked anew, should the caller come back.
+        place.tier, place.judging, place.missing = None, None, None
         if self._rules.on_gap == "error":
             raise gap
         log.warning("%s-%s: offsets %s to %s are missing (%s) and skipped", *tp, gap.start, gap.end - 1, gap.reason)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from kafka.errors import KafkaError
@@ -26,6 +27,7 @@ from tidemark.remote.catalog import RemotePartition
 log = logging.getLogger(__name__)
 
 THREADS: Final = 4
+_ASKING_THREADS: Final = 2
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.1
 _NEVER: Final = float("-inf")
@@ -60,6 +62,8 @@ class Sight:
     remote_at: float = _NEVER
     looked_at: float = _NEVER
     """The last look at the catalogue, answered or not."""
+    log_end: tuple[int, datetime] | None = None
+    """The log end that an agent saw last, and when, as of the last look that was to find that out."""
     error: Exception | None = None
     kafka_start: int = 0
     kafka_end: int = 0
@@ -83,7 +87,8 @@ class Scouts:
         self._for_brokers: set[TopicPartition] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-scout")
+        self._looks = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-scout")
+        self._pool = ThreadPoolExecutor(_ASKING_THREADS, thread_name_prefix="tidemark-asking")
 
     def sight(self, tp: TopicPartition) -> Sight:
         """What is known of ``tp``."""
@@ -96,14 +101,14 @@ class Scouts:
             self._sights.pop(tp, None)
             self._for_brokers.discard(tp)
 
-    def look(self, tp: TopicPartition) -> None:
-        """Read the catalogue of ``tp``, soon."""
+    def look(self, tp: TopicPartition, *, log_end: bool = False) -> None:
+        """Read the catalogue of ``tp``, soon; ``log_end``: and where agents saw its log end."""
         with self._lock:
             sight = self._sights.setdefault(tp, Sight())
             if "remote" in sight.asking or self._closed.is_set():
                 return
             sight.asking.add("remote")
-        self.run(lambda: self._look(tp, sight))
+        self._submit(self._looks, lambda: self._look(tp, sight, log_end=log_end))
 
     def ask_brokers(self, partitions: Iterable[TopicPartition]) -> None:
         """Ask for log start and end, soon; all that wait for the same thread go in one request."""
@@ -116,10 +121,13 @@ class Scouts:
         self.run(self._ask)
 
     def run(self, task: Callable[[], Any]) -> None:
-        """Have a thread do ``task``, unless all is over."""
+        """Have a thread do ``task``, unless all is over; not one of those that may wait for the catalogue."""
+        self._submit(self._pool, task)
+
+    def _submit(self, pool: ThreadPoolExecutor, task: Callable[[], Any]) -> None:
         with self._lock:
             if not self._closed.is_set():
-                self._pool.submit(self._guarded, task)
+                pool.submit(self._guarded, task)
 
     def read(self, tp: TopicPartition) -> RemotePartition | None:
         """The catalogue of ``tp``, read now, by this thread, with retries.
@@ -133,7 +141,8 @@ class Scouts:
         """No answer counts any more; what waits for a server ends with its answer."""
         with self._lock:
             self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._looks, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _guarded(self, task: Callable[[], Any]) -> None:
         try:
@@ -144,27 +153,30 @@ class Scouts:
         finally:
             self._ring()
 
-    def _look(self, tp: TopicPartition, sight: Sight) -> None:
+    def _look(self, tp: TopicPartition, sight: Sight, *, log_end: bool) -> None:
         began = time.monotonic()
-        found, error, topic_id = sight.remote, None, sight.topic_id
+        found, error, topic_id, seen = sight.remote, None, sight.topic_id, sight.log_end
         try:
             topic_id = self._brokers.topic_id(tp.topic)
             found = self._read(tp, topic_id)
+            if log_end:
+                seen = found.observed_log_end() if found is not None else None
         except (TidemarkError, KafkaError) as met:
             error = met
         with self._lock:
-            sight.topic_id, sight.error, sight.looked_at = topic_id, error, began
+            sight.topic_id, sight.error, sight.looked_at, sight.log_end = topic_id, error, began, seen
             if error is None:
                 sight.remote, sight.remote_at = found, began
             sight.asking.discard("remote")
 
     def _read(self, tp: TopicPartition, topic_id: str | None) -> RemotePartition | None:
+        found = self._catalogue.partition(tp.topic, tp.partition, topic_id)  # with retries of its own
+        if found is None:
+            return None
         pause = _FIRST_PAUSE
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                found = self._catalogue.partition(tp.topic, tp.partition, topic_id)
-                if found is not None:
-                    found.refresh()
+                found.refresh()
             except UnknownOutcome:
                 if attempt == _ATTEMPTS or self._closed.wait(pause):
                     raise

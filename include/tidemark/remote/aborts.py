@@ -34,22 +34,41 @@ class Step(NamedTuple):
 Next = Callable[[int], Step]
 
 
+class Verdicts:
+    """What became of transactions that were open at a segment's end, along one course of the log. Thread-safe.
+
+    When the log leaves its branch, or a hole is filled, markers may say otherwise: that takes another of these, so that
+    who still asks along the old course leaves nothing for those on the new one.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[int, int], tuple[AbortedTransaction, ...]] = OrderedDict()
+
+    def get(self, opened: OpenTransaction) -> tuple[AbortedTransaction, ...] | None:
+        """The aborts of a transaction, none if it committed; None if it is not known."""
+        with self._lock:
+            return self._found.get((opened.producer_id, opened.first_offset))
+
+    def keep(self, opened: OpenTransaction, found: tuple[AbortedTransaction, ...]) -> None:
+        """Remember what :meth:`get` answers."""
+        with self._lock:
+            self._found[opened.producer_id, opened.first_offset] = found
+            if len(self._found) > _KEPT:
+                self._found.popitem(last=False)
+
+
 class Aborts:
-    """The verdicts on transactions of one partition. Thread-safe; no lock is held during a request."""
+    """The aborted transactions of one partition. Thread-safe; no lock is held during a request."""
 
     def __init__(self, store: Store) -> None:
         """Nothing is known yet."""
         self._store = store
         self._lock = threading.Lock()
         self._lists: OrderedDict[tuple[str, str], tuple[AbortedTransaction, ...]] = OrderedDict()
-        self._verdicts: OrderedDict[tuple[int, int], tuple[AbortedTransaction, ...]] = OrderedDict()
 
-    def forget(self) -> None:
-        """The log left its branch, or a hole was filled: markers may say otherwise now."""
-        with self._lock:
-            self._verdicts.clear()
-
-    def of(self, piece: Piece, lineage: Lineage, following: Next) -> tuple[AbortedTransaction, ...]:
+    def of(self, piece: Piece, lineage: Lineage, verdicts: Verdicts, following: Next) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions of ``piece``, whose offsets are all decided, by their markers."""
         bound = piece.end
         found: set[AbortedTransaction] = set()
@@ -59,19 +78,18 @@ class Aborts:
             found |= {one for one in listed if one.first_offset < bound}
             if is_whole(at.segment, lineage, at.start):
                 opened = [one for one in at.segment.open_transactions if one.first_offset < bound]
-                found |= {one for each in opened for one in self._verdict(each, at, lineage, following)}
+                found |= {one for each in opened for one in self._verdict(each, at, lineage, verdicts, following)}
                 break
             at, skipped = following(live_until(at.segment, lineage, at.start))
         return tuple(sorted(found, key=lambda one: (one.last_offset, one.first_offset)))
 
     def _verdict(
-        self, opened: OpenTransaction, piece: Piece, lineage: Lineage, following: Next
+        self, opened: OpenTransaction, piece: Piece, lineage: Lineage, verdicts: Verdicts, following: Next
     ) -> tuple[AbortedTransaction, ...]:
         """What became of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
-        name = opened.producer_id, opened.first_offset
-        with self._lock:
-            if name in self._verdicts:
-                return self._verdicts[name]
+        known = verdicts.get(opened)
+        if known is not None:
+            return known
         found: tuple[AbortedTransaction, ...] = ()
         at, skipped = following(piece.segment.end)
         while at is not None:
@@ -86,10 +104,7 @@ class Aborts:
             at, skipped = following(live_until(at.segment, lineage, at.start))
         if at is None:
             return found  # nothing decides it yet
-        with self._lock:
-            self._verdicts[name] = found
-            if len(self._verdicts) > _KEPT:
-                self._verdicts.popitem(last=False)
+        verdicts.keep(opened, found)
         return found
 
     def _listed(self, segment: Segment, lineage: Lineage) -> list[AbortedTransaction]:

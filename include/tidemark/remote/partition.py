@@ -20,7 +20,7 @@ from tidemark.planning.objects import acknowledged, fetched_marks, first_left, m
 from tidemark.planning.segments import Piece, Segment
 from tidemark.planning.transactions import decided_end
 from tidemark.records import Lineage
-from tidemark.remote.aborts import Aborts, Step, is_whole
+from tidemark.remote.aborts import Aborts, Step, Verdicts, is_whole
 from tidemark.remote.answers import OffsetForTime, Stretch
 from tidemark.remote.seeking import Indexes
 from tidemark.remote.segments import StoredSegments
@@ -110,8 +110,6 @@ class TidemarkPartition:
         if not left and left_branch(before, known, end):
             left = True
             self._segments.relist(0)
-        if again or left:
-            self._aborts.forget()
         return View(
             watermark=watermark,
             lineage=known,
@@ -122,6 +120,7 @@ class TidemarkPartition:
             passed=passed,
             end=end,
             branch=before.branch + left,
+            verdicts=Verdicts() if again or left else before.verdicts,
         )
 
     @property
@@ -170,7 +169,11 @@ class TidemarkPartition:
         except (PreconditionFailed, NotFound):
             self.invalidate(segment)
             raise
-        aborted = self._aborts.of(found, view.lineage, lambda at: self._following(view, at)) if committed else ()
+        aborted = (
+            self._aborts.of(found, view.lineage, view.verdicts, lambda at: self._following(view, at))
+            if committed
+            else ()
+        )
         return Stretch(segment, found.start, found.end, position, aborted)
 
     def _on_what_is_there(self, call: Callable[[], Result]) -> Result:

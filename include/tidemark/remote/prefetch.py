@@ -60,6 +60,8 @@ class Means(NamedTuple):
     submit: Submit
     range_bytes: Callable[[], int]
     """How many bytes a request may ask for at present."""
+    share: Callable[[], int]
+    """How many bytes a partition may have read ahead at present; one range it always may."""
 
 
 class _Piece(NamedTuple):
@@ -149,7 +151,7 @@ class Reading:
 
     def _feed(self) -> None:
         """Ask for what will be needed: ranges, and what comes after them."""
-        while len(self._ahead) <= _AHEAD:
+        while not self._ahead or (len(self._ahead) <= _AHEAD and self.in_flight < self._means.share()):
             if self._source is None:
                 if self._located is None:
                     self._located = self._means.submit(self._locate)

@@ -69,7 +69,12 @@ class RemoteTier:
         self._turn = 0
         self._workers = Workers(threads, self._lock, self._next_step)
         self._means = Means(
-            self._requests, Buffers(_SPARE_BUFFERS), self.counters, self._workers.submit, self._range_bytes
+            self._requests,
+            Buffers(_SPARE_BUFFERS),
+            self.counters,
+            self._workers.submit,
+            self._range_bytes,
+            lambda: self._share,
         )
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tidemark.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.records import Lineage
+from tidemark.remote.aborts import Verdicts
 from tidemark.watermark import Truncation, Watermark
 
 _FOR_EVER = 1 << 63
@@ -31,6 +32,7 @@ class View:
     end: int = 0
     stable: int = 0
     branch: int = 0
+    verdicts: Verdicts = field(default_factory=Verdicts, compare=False)
 
     @property
     def missing(self) -> Intervals:

@@ -26,6 +26,8 @@ class Workers:
     def __init__(
         self, count: int, lock: threading.Condition, next_step: Callable[[], tuple[Work | None, float | None]]
     ) -> None:
+        if count < 1:
+            raise ValueError(f"there must be at least one thread to read with, not {count}: nothing would ever come")
         self._lock = lock
         self._next_step = next_step
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()

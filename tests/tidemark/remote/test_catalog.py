@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, Ou
 from tidemark.gaps import Gap
 from tidemark.manifest import Damage
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
+from tidemark.remote.aborts import Aborts
 from tidemark.remote.partition import TidemarkPartition
 from tidemark.store.clients import forget_clients
 from tidemark.tombstones import Tombstone
@@ -280,6 +282,45 @@ def test_open_transactions_hold_back_and_aborts_are_found_ahead(remote_store: Re
     store.reset()
     assert stretch(part, 0, committed=True).aborted == found.aborted
     assert not store.requests, "verdicts are kept"
+
+
+def test_what_was_found_along_a_course_that_the_log_has_left_decides_nothing_on_the_new_one(
+    local_store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The election is seen while a reader still looks for the marker on the old branch, where it aborts."""
+    raw, known = local_store.raw(), local_store.raw().partition()
+    raw.partitions[0, 0] = known
+    raw.segment([transactional(0, 7, 3)])
+    opened_before = known.open_transactions
+    raw.segment([marker(3, 7, commit=False), simple(4)], aborted=[(7, 0, 3)])
+    raw.publish()
+    part = opened(local_store.storage())
+    assert isinstance(part, TidemarkPartition)
+    look = Aborts._listed
+
+    def elected_meanwhile(self: Aborts, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        found = look(self, *arguments)
+        known.lineage, known.leader_epoch, known.open_transactions = ((3, 0), (4, 3)), 4, opened_before
+        raw.segment([reseal(marker(3, 7, commit=True), leader_epoch=4), simple(4, 5, leader_epoch=4)], base=3)
+        raw.publish()
+        following = part._following
+        once: list[int] = []
+
+        def seen(*asked: Any) -> Any:
+            step = following(*asked)
+            if not once:
+                once.append(1)
+                part.refresh()
+            return step
+
+        monkeypatch.setattr(part, "_following", seen)
+        return found
+
+    monkeypatch.setattr(Aborts, "_listed", elected_meanwhile)
+    part.next_stretch(0, committed=True)
+    assert part.branch == 1
+    assert stretch(part, 0, committed=True).aborted == ()
 
 
 def test_what_damage_left(remote_store: RemoteStore) -> None:

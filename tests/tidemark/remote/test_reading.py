@@ -224,3 +224,8 @@ def test_what_was_read_ahead_of_another_branch_is_dropped(remote_store: RemoteSt
             block = reader.next()
             found += [(one.offset, one.leader_epoch) for one in records_of(block)] if block is not None else []
     assert found == [(offset, 3 if offset < 60 else 5) for offset in range(30, 140)]
+
+
+def test_without_a_thread_nothing_would_come(local_store: RemoteStore) -> None:
+    with pytest.raises(ValueError, match="at least one thread"):
+        tier.RemoteTier(local_store.storage(), committed=False, threads=0)

@@ -15,6 +15,8 @@ from tests.support.waiting import wait_until
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tests.tidemark.remote.reader import TP, Reader
 from tests.tidemark.remote.world import RemoteStore
+from tidemark.layout import TopicPartition
+from tidemark.remote.tier import RemoteTier
 
 MIB = 1 << 20
 MOST = 100 * MIB
@@ -105,3 +107,37 @@ def test_checksums_need_not_be_checked(local_store: RemoteStore) -> None:
     raw.replace_log(key, bytes(data))
     with Reader(local_store.storage(), check_crcs=False) as reader:
         assert len(reader.read(0)) == 3
+
+
+def test_of_many_partitions_each_asks_for_one_range_at_a_time(local_store: RemoteStore) -> None:
+    """The share of each is less than the least that is worth a request."""
+    raw = local_store.raw()
+    parts = 30
+    data = [batch(100 * at, [Record(one, T0, None, bytes(1 << 10)) for one in range(100)]) for at in range(12)]
+    for number in range(parts):
+        raw.segment(data, number)  # 1.2 MiB each
+    raw.publish()
+    with RemoteTier(local_store.storage(), committed=False, prefetch_bytes=MIB) as tier:
+        tps = [TopicPartition("orders", number) for number in range(parts)]
+        for tp in tps:
+            tier.read(tp, 0)
+        most = 0
+
+        def all_have_some() -> bool:
+            nonlocal most
+            with tier._lock:
+                lanes = list(tier._lanes.values())
+                most = max([most, *(lane.reading.in_flight for lane in lanes if not lane._running)])
+                return all(lane._blocks for lane in lanes)
+
+        wait_until(all_have_some, timeout=30, interval=0.01, what="a block of each partition")
+        assert most <= 512 << 10, most
+        left = dict.fromkeys(tps, 0)
+
+        def read_all() -> bool:
+            for tp in tps:
+                while (block := tier.take(tp)) is not None:
+                    left[tp] += len(block.rows)
+            return set(left.values()) == {1200}
+
+        wait_until(read_all, timeout=30, interval=0.01, what="all records")
