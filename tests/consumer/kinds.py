@@ -127,7 +127,13 @@ def compacted(world: World, topic: str, version: KafkaVersion) -> None:
                 count += sum(map(len, consumer.poll(timeout_ms=100).values()))
             return count
 
-        wait_until(lambda: left() < 500, timeout=60, what="the cleaner to compact", interval=0.5)
+        seen = [1000, 1000, 1000]
+
+        def settled() -> bool:
+            seen.append(left())
+            return seen[-1] < 300 and len(set(seen[-3:])) == 1
+
+        wait_until(settled, timeout=60, what="the cleaner to compact", interval=0.4)
 
 
 def idle(world: World, topic: str, version: KafkaVersion) -> None:

@@ -72,7 +72,7 @@ def test_under_load_with_retention_running(world: World, mode: Mode, rng: random
     if mode is Mode.REMOTE_ONLY:
         pytest.skip("what is not rotated is never stored")
     topic = f"load-{mode.lower()}-{world.folder.name}"
-    most = 20_000 if full else 3_000
+    most = 20_000 if full else 1_500
     world.kafka.create_topic(topic, partitions=PARTS, config=SMALL["4.3.1"])
     tps = partitions(topic, PARTS)
     writer, retention = Writer(world, topic, most), Retention(world, topic, rng)

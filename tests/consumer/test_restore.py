@@ -72,6 +72,7 @@ def test_holes_of_compaction_are_closed(
     assert only["target"] == {"from": 0, "to": only["records"]}
 
 
+@pytest.mark.full
 def test_a_compacted_target_is_restored_with_transactions(
     kafka: KafkaCluster, tmp_path: Path, rng: random.Random, capsys: pytest.CaptureFixture[str]
 ) -> None:

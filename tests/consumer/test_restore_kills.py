@@ -57,7 +57,8 @@ def check(made: RawHistory, cluster: KafkaCluster, target: str) -> None:
     assert kept(cluster, target, len(made.expected)) == made.expected
 
 
-@pytest.mark.parametrize("point", [pytest.param("sending", marks=pytest.mark.full), "acknowledged"])
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["sending", "acknowledged"])
 def test_without_transactions_what_no_progress_tells_of_is_found(
     point: str, kafka: KafkaCluster, tmp_path: Path, rng: random.Random
 ) -> None:
@@ -73,6 +74,7 @@ def test_without_transactions_what_no_progress_tells_of_is_found(
         assert there > 0
 
 
+@pytest.mark.full
 def test_what_a_killed_transaction_left_is_never_read(kafka: KafkaCluster, tmp_path: Path, rng: random.Random) -> None:
     made, target = raw_history(tmp_path, rng, partitions=1), target_name()
     assert made.run(kafka, target, "--transactional", point="acknowledged", nth=2)[0] == -signal.SIGKILL

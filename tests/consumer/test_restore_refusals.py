@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.consumer.history import kept
 from tests.consumer.raw_history import RawHistory, raw_history, target_name
@@ -139,6 +141,21 @@ def test_a_deleted_record_is_seen_by_verifying(made: RawHistory, kafka: KafkaClu
     assert (code, "OffsetOutOfRangeError" in errors) == (1, True), errors
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_target_that_ends_before_its_progress_is_refused(
+    transactional: bool, made: RawHistory, kafka: KafkaCluster, capsys: Capture
+) -> None:
+    """As one that was made anew under its name while the group kept its offsets."""
+    target, mode = target_name(), ["--transactional"] if transactional else []
+    assert restore(capsys, made, kafka, target, *mode)[0] == 0
+    group = Request("east", "orders", target).group
+    with Target(target, group, {"bootstrap_servers": kafka.bootstrap}) as opened:
+        progress = opened.progress([0, 1])
+        opened.save({0: replace(progress[0], target_next=progress[0].target_next + 9)})
+    code, _, errors = restore(capsys, made, kafka, target, *mode)
+    assert (code, "it was made anew, or lost records" in errors) == (1, True), errors
+
+
 def test_targets_that_would_lose_something_are_refused(made: RawHistory, kafka: KafkaCluster, capsys: Capture) -> None:
     for name, value, rule in (
         ("message.timestamp.type", "LogAppendTime", "would replace the records' times"),
@@ -153,6 +170,25 @@ def test_targets_that_would_lose_something_are_refused(made: RawHistory, kafka: 
     assert (code, "has 1 partitions, and 2 are needed" in errors) == (2, True)
     code, _, errors = call(capsys, "restore", *[one for one in made.command(kafka, "none") if one != "--create"])
     assert (code, "none: (file): does not exist" in errors) == (2, True), errors
+
+
+@pytest.mark.parametrize("mode", [(), ("--transactional",)], ids=["plain", "transactional"])
+def test_a_record_that_the_target_does_not_take_is_named(
+    mode: tuple[str, ...], made: RawHistory, kafka: KafkaCluster, rng: random.Random, capsys: Capture
+) -> None:
+    target, offset = target_name(), made.raw.partition(0).end
+    made.add(0, [Record(0, T0, b"large", rng.randbytes(20_000))])
+    made.raw.publish()
+    options = ("--partition", "0", *mode)
+    code, _, errors = restore(capsys, made, kafka, target, *options, "--config", "max.message.bytes=15000")
+    assert (code, f"{target}-0: the record at offset {offset} of the source was not taken" in errors) == (1, True), (
+        errors
+    )
+    with kafka.admin() as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, target, {"max.message.bytes": "30000"})])
+    code, _, errors = restore(capsys, made, kafka, target, *options, "--verify")
+    assert code == 0, errors
+    assert kept(kafka, target, 1)[0] == made.expected[0]
 
 
 def test_a_short_retention_is_told(made: RawHistory, kafka: KafkaCluster, capsys: Capture) -> None:

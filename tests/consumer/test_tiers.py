@@ -485,6 +485,18 @@ def test_a_topic_that_is_made_again_is_read_from_its_new_life(local_world: World
         assert all(record.value.startswith(b"new ") for record in found)
 
 
+def test_the_history_of_a_deleted_topic_is_read(local_world: World) -> None:
+    [tp] = stored(local_world, f"gone-{local_world.folder.name}", 200)
+    local_world.kafka.delete_topic(tp.topic)
+    with local_world.consumer(Mode.REMOTE_ONLY) as consumer:
+        consumer.assign([tp])
+        consumer.seek_to_beginning()
+        end = consumer.end_offsets([tp])[tp]
+        found = read_to(consumer, {tp: end})[tp]
+    assert end > 0
+    assert [record.offset for record in found] == list(range(end))
+
+
 def test_storage_comes_as_a_topics_file(local_world: World, tmp_path: Path) -> None:
     [tp] = stored(local_world, f"file-{local_world.folder.name}")
     path = tmp_path / "topics.yaml"

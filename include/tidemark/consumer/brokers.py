@@ -39,8 +39,8 @@ class AskBrokers:
             cluster.add_topic(topic)
             try:
                 self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
-            except kafka_errors.KafkaTimeoutError:
-                return None
+            except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
+                return None  # deleted, it may be, and its history is read all the same
         return self.topic_id_now(topic)
 
     def topic_id_now(self, topic: str) -> str | None:

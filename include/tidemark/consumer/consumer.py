@@ -32,8 +32,11 @@ METRICS_GROUP: Final = "tidemark-consumer"
 _REMOTE_COUNTERS: Final = ("requests", "bytes", "records", "retries")
 
 _JOIN_SLICE_MS: Final = 50
-_PREPARE_SLICE_MS: Final = 300
-"""How long kafka-python is left to wait at once, before and while a group is joined: so soon a wakeup is heard."""
+_PREPARE_SLICE_MS: Final = 1000
+"""How long kafka-python is left to wait at once, while a group is joined and before: so soon a wakeup is heard.
+
+Before, it commits; that it must be given time for, or what was read comes again after the rebalance.
+"""
 
 
 class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types
@@ -148,6 +151,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         """As :meth:`poll`, but each partition's records as one Arrow record batch, with no Python object for each.
 
         The columns are those of :data:`tidemark.decode.SCHEMA`; keys and values are bytes, deserializers are not asked.
+        ``kafka_incarnation`` of what Kafka has is 0 as long as storage has not been looked at.
         All batches together have about ``max_bytes``, and at least a row. Positions and commits are those of ``poll``.
 
         Raises:

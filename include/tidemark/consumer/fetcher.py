@@ -252,6 +252,7 @@ class TieredFetcher(TieredOffsets):
             return None
         found: KafkaRows | None = self._parse_fetched_data(response)
         if found is not None:
+            found.incarnation = self._placements.incarnation(tp)
             self.counts.of(tp, "kafka").bytes += found.bytes_read
         return found
 
@@ -287,7 +288,8 @@ class TieredFetcher(TieredOffsets):
 
     def _move(self, tp: TopicPartition, delivery: Delivery, count: int, block: Block | None, *, move: bool) -> None:
         state = self._subscriptions.assignment[tp]
-        after = OffsetAndMetadata(delivery.position, "", delivery.epoch)
+        epoch = delivery.epoch if delivery.epoch >= 0 else state.position.leader_epoch
+        after = OffsetAndMetadata(delivery.position, "", epoch)
         if self._sensors and state.highwater is not None:
             self._sensors.records_fetch_lag.record(max(0, state.highwater - delivery.position))
         if move or not count:

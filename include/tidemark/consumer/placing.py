@@ -105,6 +105,11 @@ class Placements:
         """Partitions that have been placed."""
         return list(self._places)
 
+    def incarnation(self, tp: TopicPartition) -> int:
+        """The number of the topic's life in the remote tier; 0 if that is not known."""
+        remote = self._scouts.sight(tp).remote if self._scouts else None
+        return remote.incarnation if remote else 0
+
     def forget(self, tp: TopicPartition) -> None:
         """``tp`` is no longer assigned."""
         place = self._places.pop(tp, None)

@@ -133,7 +133,8 @@ def _line(
     if known is not None and not same and not known.done:
         raise RestoreError(
             f"{target.topic}-{number}: another restore from {request.topic} stands at {known.next} of {known.end}: "
-            f"go on with its own options, or delete the group {target.group} and the target, and begin anew"
+            f"go on with its own options, --transactional among them, or delete the group {target.group} and the "
+            "target, and begin anew"
         )
     if known is None or not same:
         return _new(request, part, target, known, edges)
@@ -141,6 +142,12 @@ def _line(
         raise RestoreError(
             f"{request.topic}-{number} was made anew since the restore began: its offsets mean others now"
         )
+    if end < known.target_next:
+        what = (
+            f"it ends, and {known.records} records were restored up to {known.target_next}: it was made anew, or lost "
+            f"records; delete the group {target.group}, and begin anew into an empty topic"
+        )
+        raise ForeignRecords(target.topic, number, end, what)
     line = Line(number, known, end, resumed=True)
     if known.done:
         return line
@@ -149,9 +156,6 @@ def _line(
     check_branch(part, known.next, known.epoch)
     if request.transactional:
         _refuse_foreign(request, target, number, known.target_next, end)
-    elif end < known.target_next:
-        what = f"it ends, and {known.records} records were restored up to {known.target_next}: somebody deletes records"
-        raise ForeignRecords(target.topic, number, end, what)
     elif end > known.target_next:
         held = target.read(number, known.target_next, end, committed=False)
         line.overlap = Overlap(target.topic, number, known.target_next, end, held)

@@ -46,4 +46,4 @@ class Request:
     def asked(self, partition: int) -> str:
         """What tells this restore of a partition from another one into the same target."""
         first, last = self.first.of(partition), self.last.of(partition)
-        return asked(self.cluster, self.topic, partition, first, last, self.committed)
+        return asked(self.cluster, self.topic, partition, first, last, self.committed, self.transactional)

@@ -42,7 +42,7 @@ class Restore:
         self._ready = ready
         self._tell = tell
         self._lines: dict[int, Line] = {}
-        self._waiting: list[tuple[int, list[Record]]] = []
+        self._waiting: list[tuple[int, list[Record], list[int]]] = []  # partition, records, their offsets
         self._records = self._size = 0  # of what waits
         self._sent = self._done = self._bytes = 0
 
@@ -89,11 +89,9 @@ class Restore:
         if len(rows):
             line.total = combine(line.total, hash_sum(rows, line.partition, line.records))
             line.records += len(rows)
-            records = records_of(rows)
-            if line.overlap is not None:
-                there = line.overlap.skip(records, rows.column("kafka_offset").to_numpy().tolist())
-                records = records[there:]
-            self._waiting.append((line.partition, records))
+            records, offsets = records_of(rows), rows.column("kafka_offset").to_numpy().tolist()
+            there = 0 if line.overlap is None else line.overlap.skip(records, offsets)
+            self._waiting.append((line.partition, records[there:], offsets[there:]))
             self._records += len(rows)
             self._size += rows.nbytes
         line.next = block.next_offset
@@ -101,8 +99,8 @@ class Restore:
 
     def _step(self, sender: Sender) -> None:
         """Send what waits, and commit the progress when all of it is acknowledged."""
-        for partition, records in self._waiting:
-            sender.send(partition, records)
+        for partition, records, offsets in self._waiting:
+            sender.send(partition, records, offsets)
         sender.settle()
         for line in self._lines.values():
             self._check_branch(line)
@@ -115,7 +113,7 @@ class Restore:
             sender.commit(moved)
         for partition, progress in moved.items():
             self._lines[partition].progress = progress
-        self._sent += sum(len(records) for _, records in self._waiting)
+        self._sent += sum(len(records) for _, records, _ in self._waiting)
         self._done += self._records
         self._bytes += self._size
         self._waiting.clear()

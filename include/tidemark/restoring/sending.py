@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from kafka.serializer import Serializer
 
-from tidemark.errors import ForeignRecords
+from tidemark.errors import ForeignRecords, RestoreError
 from tidemark.restoring.progress import Progress
 from tidemark.restoring.records import Record
 from tidemark.restoring.target import Target
@@ -73,7 +73,7 @@ class Sender:
         self._transactional = transactional
         self._shared = shared
         self._open = False
-        self._sent: dict[int, list[Any]] = {}
+        self._sent: dict[int, list[tuple[int, Any]]] = {}
         self._expected: dict[int, int] = {}
         names = {"transactional_id": target.group} if transactional else {}
         self._producer = KafkaProducer(
@@ -82,7 +82,7 @@ class Sender:
             enable_idempotence=True,
             acks="all",
             compression_type=None if codec == "none" else codec,
-            batch_size=_BATCH_BYTES,
+            batch_size=min(_BATCH_BYTES, target.largest_batch),  # kafka-python's flush fails where a batch is split
             linger_ms=20,
             max_request_size=_LARGEST,
             key_serializer=_Serializer(),
@@ -95,15 +95,19 @@ class Sender:
         """The partition's next record gets ``offset`` in the target."""
         self._expected[partition] = offset
 
-    def send(self, partition: int, records: Iterable[Record]) -> None:
-        """Begin to send; raises kafka-python's errors, also for what was sent before."""
+    def send(self, partition: int, records: Iterable[Record], offsets: Iterable[int]) -> None:
+        """Begin to send records, which the source has at ``offsets``.
+
+        Raises kafka-python's errors, also for what was sent before, and :class:`RestoreError` for a record that is
+        too large for any request.
+        """
         if self._transactional:
             self._begin()
         sent = self._sent.setdefault(partition, [])
-        for key, value, headers, timestamp in records:
+        for (key, value, headers, timestamp), offset in zip(records, offsets, strict=True):
             nulls = any(one is None for _, one in headers)
-            sent.append(
-                self._producer.send(
+            try:
+                future = self._producer.send(
                     self._target.topic,
                     value,
                     _NULL if key is None else key,
@@ -111,7 +115,9 @@ class Sender:
                     partition=partition,
                     timestamp_ms=timestamp,
                 )
-            )
+            except MessageSizeTooLargeError as error:
+                raise self._refused(partition, offset, error) from error
+            sent.append((offset, future))
 
     def next_offset(self, partition: int) -> int:
         """The offset of the target that the partition's next record gets."""
@@ -122,11 +128,16 @@ class Sender:
 
         Raises:
             ForeignRecords: a record did not get the offset after the one before.
+            RestoreError: the brokers refused a record, or did not acknowledge it in time.
         """
         self._producer.flush()
-        for partition, futures in self._sent.items():
-            for future in futures:
-                self._check(partition, future.get().offset)
+        for partition, sent in self._sent.items():
+            for offset, future in sent:
+                try:
+                    found = future.get().offset
+                except KafkaError as error:
+                    raise self._refused(partition, offset, error) from error
+                self._check(partition, found)
 
     def commit(self, progress: Mapping[int, Progress]) -> None:
         """Make ``progress`` last, when all is settled: in the transaction with the records, or on its own."""
@@ -147,6 +158,10 @@ class Sender:
             self._producer.close(timeout=_CLOSE_SECONDS)
         except KafkaTimeoutError:
             return  # the error that ended the restore is on its way; the next run finds out what has arrived
+
+    def _refused(self, partition: int, offset: int, error: KafkaError) -> RestoreError:
+        place = f"{self._target.topic}-{partition}: the record at offset {offset} of the source"
+        return RestoreError(f"{place} was not taken ({error}); make the target take it, and run the restore again")
 
     def _begin(self) -> None:
         if not self._open:

@@ -51,6 +51,7 @@ class Target:
         self.topic = topic
         self.group = group
         self.client = dict(client)
+        self.largest_batch = 1 << 20  # as the topic has it, once it was checked
         self._admin = KafkaAdminClient(**self.client)
 
     def partitions(self) -> int:
@@ -77,6 +78,7 @@ class Target:
         resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
         answer = _patiently(self._admin.describe_configs, [resource], config_filter="all")
         found = {name: str(one["value"]) for name, one in answer["topic"][self.topic].items()}
+        self.largest_batch = int(found.get("max.message.bytes", self.largest_batch))
         if found.get("message.timestamp.type") == "LogAppendTime":
             rule = (
                 "is LogAppendTime, which would replace the records' times; set it to CreateTime until all is restored"
