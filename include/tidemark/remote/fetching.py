@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -132,31 +133,45 @@ class Requests:
                     done += count
                     self._counters.add(size=count)
 
-        self.tried(receive, what)
+        with naming(what):
+            self.tried(receive)
 
-    def tried(self, request: Callable[[], T], what: str) -> T:
-        """``request``, tried again after an error that may pass; the last one names ``what`` was read.
-
-        What says that the object is another one, gone or forbidden is not tried again.
-        """
+    def tried(self, request: Callable[[], T]) -> T:
+        """``request``, tried again after an error that may pass. Raises as :meth:`judge`."""
         attempt = 0
         while True:
             attempt += 1
-            self._counters.add(requests=1)
+            self.count()
             try:
                 return request()
-            except (PreconditionFailed, NotFound):
-                raise
             except StoreError as error:
-                if isinstance(error, Refused) or attempt == ATTEMPTS or self._closed.is_set():
-                    raise _naming(error, what) from error
-                self._counters.add(retries=1)
-                self.pause(attempt)
+                self.judge(error, attempt)
+
+    def count(self) -> None:
+        """A request is made."""
+        self._counters.add(requests=1)
+
+    def judge(self, error: StoreError, attempt: int) -> None:
+        """Wait before the next attempt, or raise ``error`` if another one cannot help, or would be one too many.
+
+        What says that the object is another one, gone or forbidden is not tried again.
+        """
+        final = isinstance(error, PreconditionFailed | NotFound | Refused)
+        if final or attempt == ATTEMPTS or self._closed.is_set():
+            raise error
+        self._counters.add(retries=1)
+        self.pause(attempt)
 
 
-def _naming(error: StoreError, what: str) -> StoreError:
-    """The same error, whose message says what was read."""
-    if not isinstance(error, BucketMissing):
-        return type(error)(error.key, f"{error.reason}; while reading {what}")
-    error.add_note(f"while reading {what}")
-    return error
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """An error of a store names ``what`` was read, too; unless it only says that the object is another one or gone."""
+    try:
+        yield
+    except (PreconditionFailed, NotFound):
+        raise
+    except BucketMissing as error:
+        error.add_note(f"while reading {what}")
+        raise
+    except StoreError as error:
+        raise type(error)(error.key, f"{error.reason}; while reading {what}") from error

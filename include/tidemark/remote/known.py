@@ -6,18 +6,15 @@ import threading
 import time
 
 from tidemark.remote.catalog import RemotePartition, RemoteTopics
-from tidemark.remote.fetching import Requests
+from tidemark.remote.fetching import naming
 
 
 class Entry:
     """A partition of a topic, or None as long as the remote tier has not seen it."""
 
-    def __init__(
-        self, topics: RemoteTopics, requests: Requests, name: tuple[str, int, str | None], seconds: float
-    ) -> None:
+    def __init__(self, topics: RemoteTopics, name: tuple[str, int, str | None], seconds: float) -> None:
         self.refreshing = False
         self._topics = topics
-        self._requests = requests
         self._name = name
         self._seconds = seconds
         self._partition: RemotePartition | None = None
@@ -34,8 +31,8 @@ class Entry:
         topic, partition, topic_id = self._name
         with self._lock:
             if self._partition is None and (self._looked_at is None or self.due_in <= 0):
-                what = f"{topic}-{partition}"
-                self._partition = self._requests.tried(lambda: self._topics.partition(topic, partition, topic_id), what)
+                with naming(f"{topic}-{partition}"):
+                    self._partition = self._topics.partition(topic, partition, topic_id)
                 self._looked_at = time.monotonic()
             return self._partition
 
@@ -46,7 +43,8 @@ class Entry:
             self.get()
             return
         try:
-            self._requests.tried(partition.refresh, f"{self._name[0]}-{self._name[1]}")
+            with naming(f"{self._name[0]}-{self._name[1]}"):
+                partition.refresh()
         finally:
             self._looked_at = time.monotonic()
 
@@ -54,10 +52,9 @@ class Entry:
 class Known:
     """The catalogue of a storage, by topic, partition and topic id."""
 
-    def __init__(self, topics: RemoteTopics, requests: Requests, seconds: float) -> None:
+    def __init__(self, topics: RemoteTopics, seconds: float) -> None:
         """What was found is looked at again after ``seconds``."""
         self._topics = topics
-        self._requests = requests
         self._seconds = seconds
         self._entries: dict[tuple[str, int, str | None], Entry] = {}
         self._lock = threading.Lock()
@@ -67,5 +64,5 @@ class Known:
         name = (topic, partition, topic_id)
         with self._lock:
             if name not in self._entries:
-                self._entries[name] = Entry(self._topics, self._requests, name, self._seconds)
+                self._entries[name] = Entry(self._topics, name, self._seconds)
             return self._entries[name]

@@ -28,7 +28,7 @@ from tidemark.remote.times import first_in
 _NEAREST: Final = 8
 """Segments at or below an offset of which one may hold it: replicas' boundaries differ by less than so many."""
 
-_KEPT: Final = 1024
+_KEPT: Final = 128
 _ATTEMPTS: Final = 3
 _NEVER: Final = 1 << 62
 

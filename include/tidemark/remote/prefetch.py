@@ -23,7 +23,7 @@ from tidemark.gaps import Gap
 from tidemark.layout import TopicPartition
 from tidemark.remote.blocks import NOTHING, Block, Decoder
 from tidemark.remote.catalog import RemotePartition, Stretch
-from tidemark.remote.fetching import ATTEMPTS, HEAD_BYTES, Buffers, Bytes, Counters, Requests
+from tidemark.remote.fetching import ATTEMPTS, HEAD_BYTES, Buffers, Bytes, Counters, Requests, naming
 
 OnGap = Literal["error", "skip"]
 Submit = Callable[[Callable[[], Any]], "Future[Any]"]
@@ -197,9 +197,8 @@ class Reading:
             self.branch = self.partition.branch
         partition = self.partition
         offset = self._locate_from
-        return self._means.requests.tried(
-            lambda: partition.next_stretch(offset, committed=self._committed), f"{self._tp}, offset {offset}"
-        )
+        with naming(f"{self._tp}, offset {offset}"):
+            return partition.next_stretch(offset, committed=self._committed)
 
     def _take_located(self, found: Stretch | Gap | None) -> Generator[Step, None, None]:
         """Go on where there is no stretch: at the end, or in a gap."""
@@ -316,7 +315,8 @@ class Reading:
         if self._failures > 1:
             self._means.requests.pause(self._failures)
         partition.invalidate(stretch.segment)
-        self._means.requests.tried(partition.refresh, f"{self._tp}")
+        with naming(f"{self._tp}"):
+            partition.refresh()
         return self._locate()
 
     def _named(self, error: StoreError | SegmentError) -> Exception:

@@ -15,8 +15,8 @@ from tidemark.records import Lineage
 from tidemark.remote.table import ANY_TIME, SegmentTable
 from tidemark.store import Store
 
-_KEPT: Final = 1024
-"""Segments whose manifests stay in memory, about a megabyte."""
+_KEPT: Final = 128
+"""Segments whose manifests stay in memory: about a KB each, and partitions may be many."""
 
 _AT_ONCE: Final = 8
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +32,7 @@ class Storage:
         self.options = options or StoreOptions()
         self._resolver = resolver_of(endpoints) if isinstance(endpoints, EndpointSettings) else endpoints
         self._stores: dict[str, Store] = {}
+        self._open: Callable[[str], Store] = lambda url: open_store(url, self.options)
         self._lock = threading.Lock()
 
     @classmethod
@@ -66,6 +68,12 @@ class Storage:
         """
         return cls(cluster, EndpointSettings(url=url, entropy_bits=entropy_bits, writer=writer), options)
 
+    def through(self, wrap: Callable[[Store], Store]) -> Storage:
+        """The same remote tier, whose stores are reached through what ``wrap`` makes of them."""
+        found = Storage(self.cluster, self._resolver, self.options)
+        found._open = lambda url: wrap(self.store(url))
+        return found
+
     def default(self) -> Endpoint:
         """Where the ``_…`` objects of the deployment lie."""
         return self._resolver.default()
@@ -78,5 +86,5 @@ class Storage:
         """The store at ``url``, opened when it is first asked for."""
         with self._lock:
             if url not in self._stores:
-                self._stores[url] = open_store(url, self.options)
+                self._stores[url] = self._open(url)
             return self._stores[url]

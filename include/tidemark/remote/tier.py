@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from tidemark.layout import TopicPartition
 from tidemark.remote.blocks import Block
@@ -21,9 +21,11 @@ from tidemark.remote.catalog import RemotePartition, RemoteTopics
 from tidemark.remote.fetching import RANGE_BYTES, Buffers, Counters, Requests
 from tidemark.remote.known import Entry, Known
 from tidemark.remote.lanes import Lane
+from tidemark.remote.patient import Patient
 from tidemark.remote.prefetch import Means, OnGap, Reading, Step
 from tidemark.remote.storage import Storage
 from tidemark.remote.workers import Work, Workers
+from tidemark.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +57,14 @@ class RemoteTier:
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         self.counters = Counters()
-        self.topics = RemoteTopics(storage)
         self._committed = committed
         self._on_gap: OnGap = on_gap
         self._check_crcs = check_crcs
         self._prefetch_bytes = prefetch_bytes
         self._on_ready = on_ready
         self._requests = Requests(storage, self.counters)
-        self._known = Known(self.topics, self._requests, refresh_seconds)
+        self.topics = RemoteTopics(storage.through(lambda store: cast("Store", Patient(store, self._requests))))
+        self._known = Known(self.topics, refresh_seconds)
         self._lock = threading.Condition()
         self._lanes: dict[TopicPartition, Lane] = {}
         self._entries: dict[TopicPartition, Entry] = {}

@@ -210,7 +210,8 @@ def test_following_goes_on_until_it_is_interrupted(plain: RawHistory, tmp_path: 
     def seen() -> list[int]:
         return values([json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")])
 
-    command = [*program(plain), "--follow", "--from", "0:8", "--partition", "0"]
+    # Tests that a shell runs in the background have children that ignore SIGINT, unless one says otherwise.
+    command = ["env", "--default-signal=INT", *program(plain), "--follow", "--from", "0:8", "--partition", "0"]
     with ManagedProcess("consume", command, log=log) as child:
         child.wait_until(lambda: seen() == [8, 9], timeout=30, what="to read what is there")
         plain.add(0, [Record(0, T0, b"k", b"10")])

@@ -54,6 +54,19 @@ def behind(proxy: FaultProxy, store: RemoteStore, **options: object) -> Storage:
     return replace(store, options=StoreOptions.model_validate(changed.model_dump())).storage()
 
 
+def once(where: Callable[[Request], bool]) -> Callable[[Request], bool]:
+    """True for the first request for which ``where`` holds, so that there is a fault whatever chance has."""
+    met: list[Request] = []
+
+    def first(request: Request) -> bool:
+        if met or not where(request):
+            return False
+        met.append(request)
+        return True
+
+    return first
+
+
 def of_logs(request: Request) -> bool:
     return request.path.endswith(".log")
 
@@ -65,10 +78,8 @@ def test_faults_that_pass_leave_the_records_as_they_are(
     log = Log(rng, transactions=True)
     stored(log, s3_store.raw(), 4)
     where = of_logs if fault is Fault.CORRUPT else lambda _request: True
-    share = {Fault.CORRUPT: 0.05, Fault.SLOW_DOWN: 0.1}.get(
-        fault, 0.3
-    )  # botocore itself pauses longest after the latter
-    proxy.rules = [Rule(fault, share, where)]
+    share = 0.05 if fault is Fault.CORRUPT else 0.1
+    proxy.rules = [Rule(fault, 1.0, once(where)), Rule(fault, share, where)]
     with Reader(behind(proxy, s3_store)) as reader:
         assert shape(reader.read(0)) == log.committed
     assert proxy.counts()[fault]
