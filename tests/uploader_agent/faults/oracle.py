@@ -114,6 +114,10 @@ class Reader:
         assert found is not None, f"{key} does not list topic id {topic_id}"
         return PartitionKeys(self._endpoint, self._cluster, found[1].place, partition)
 
+    def knows(self, topic: str) -> bool:
+        """Whether an agent has seen the topic."""
+        return bool(list(self._store.list(self._control.incarnations(topic))))
+
     def watermark(self, keys: PartitionKeys) -> tuple[int, Watermark] | None:
         """``offset.wm``; None if there is none."""
         try:

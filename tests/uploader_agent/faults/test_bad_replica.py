@@ -64,6 +64,7 @@ def test_mended_from_a_follower(
     with fleet.running():
         fleet.agents[2].stop()
         fleet.await_rotated(healthy)
+        wait_until(lambda: fleet.reader.knows(topic), timeout=30, what="the damaged topic to be seen")
         keys = fleet.reader.keys(topic, topic_id(place), 0)
         wait_until(
             lambda: (found := fleet.reader.watermark(keys)) is not None and bool(found[1].gaps),
