@@ -29,7 +29,7 @@ from tidemark.planning.segments import Segment
 from tidemark.remote.storage import Storage
 
 RANGE_BYTES: Final = 8 << 20
-"""Bytes of a request, at most: the size of the parts in which most uploaders, and SeaweedFS, keep an object."""
+"""Bytes of a request, at most: of 1, 2, 4 and 8 MiB the largest was read fastest from an S3 server."""
 
 HEAD_BYTES: Final = 1 << 20
 """Room before a range for the beginning of a batch that the range before it ended in; batches are rarely larger."""
