@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
 # Processes that share the tests: a third of a test's time it waits for servers. Each starts servers of its own.
-WORKERS ?= 3
+WORKERS ?= 2
 KEEP ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidemark

@@ -31,7 +31,8 @@ from tidemark.manifest import SegmentManifest
 from tidemark.watermark import Watermark
 
 
-@pytest.mark.parametrize("version", ["3.9.2", pytest.param("4.3.1", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
 @pytest.mark.timeout(600)
 def test_leaders_change_under_load(
     version: str, request: pytest.FixtureRequest, make_fleet: MakeFleet, full: bool
