@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
+from kafka.util import Timer
 
 from tidemark.consumer.bell import Bell
 from tidemark.consumer.brokers import AskBrokers
@@ -224,11 +224,10 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         return self._round(timer, Records(max_records, key, value), move=update_offsets)
 
     def _poll_arrow(self, timeout_ms: float, max_bytes: int) -> dict[Any, pa.RecordBatch]:
-        deadline = time.monotonic() + timeout_ms / 1000
+        timer = Timer(timeout_ms)
         while not self._closed:
-            left = max(0.0, deadline - time.monotonic()) * 1000
-            found = self._round(_Left(left), Arrow(max_bytes), move=True)
-            if found or left <= 0:
+            found = self._round(timer, Arrow(max_bytes), move=True)
+            if found or timer.expired:
                 return found
         return {}
 
@@ -307,23 +306,6 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             raise kafka_errors.LogTruncationError({tp: OffsetAndMetadata(at, "", -1)})
         log.warning("%s-%s: the log was truncated below %s; going on from %s", *tp, position, at)
         self._subscription.seek(tp, at)
-
-
-class _Left:
-    """Stands for kafka-python's ``Timer`` with so many milliseconds left."""
-
-    def __init__(self, timeout_ms: float) -> None:
-        self._deadline = time.monotonic() + timeout_ms / 1000
-
-    @property
-    def timeout_ms(self) -> float:
-        """Milliseconds that are left."""
-        return max(0.0, self._deadline - time.monotonic()) * 1000
-
-    @property
-    def expired(self) -> bool:
-        """Whether none are."""
-        return time.monotonic() >= self._deadline
 
 
 def _opened(mode: Mode, storage: Storage | str | Path | None) -> Storage | None:

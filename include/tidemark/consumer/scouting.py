@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from kafka.errors import KafkaError
 
-from tidemark.errors import TidemarkError, UnknownOutcome
+from tidemark.errors import TidemarkError
 from tidemark.layout import TopicPartition
 from tidemark.remote.catalog import RemotePartition
 
@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 _ASKING_THREADS: Final = 2
-_ATTEMPTS: Final = 5
-_FIRST_PAUSE: Final = 0.1
 _NEVER: Final = float("-inf")
 
 
@@ -170,20 +168,10 @@ class Scouts:
             sight.asking.discard("remote")
 
     def _read(self, tp: TopicPartition, topic_id: str | None) -> RemotePartition | None:
-        found = self._catalogue.partition(tp.topic, tp.partition, topic_id)  # with retries of its own
-        if found is None:
-            return None
-        pause = _FIRST_PAUSE
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                found.refresh()
-            except UnknownOutcome:
-                if attempt == _ATTEMPTS or self._closed.wait(pause):
-                    raise
-                pause *= 2
-            else:
-                return found
-        raise AssertionError("the last attempt returns or raises")
+        found = self._catalogue.partition(tp.topic, tp.partition, topic_id)
+        if found is not None:
+            found.refresh()  # each request is tried again by the catalogue's own stores
+        return found
 
     def _ask(self) -> None:
         with self._lock:
