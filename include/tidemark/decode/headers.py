@@ -52,7 +52,7 @@ Headers = NDArray[Any]
 
 _ROWS_PER_CALL = 1 << 15
 
-_NONE, _TRUNCATED, _ZEROED, _MAGIC, _LENGTH, _OFFSET, _DELTA, _RANGE, _COUNT, _CODEC, _CRC = (
+_NONE, _TRUNCATED, _ZEROED, _MAGIC, _LENGTH, _OFFSET, _DELTA, _RANGE, _COUNT, _CODEC, _EPOCH, _CRC = (
     int(rule) for rule in Rule
 )
 
@@ -162,6 +162,8 @@ def _scan(  # noqa: C901  # a rule per line, in the order of check_prefix and ch
         codec = row.attributes & 7
         if codec > (4 if magic == 2 else 3):
             return count, at, expected, _CODEC, codec
+        if row.leader_epoch < -1:
+            return count, at, expected, _EPOCH, row.leader_epoch
         if size > len(buffer) - at:
             return count, at, expected, _TRUNCATED, 0
         expected = offset + delta + 1

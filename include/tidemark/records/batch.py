@@ -64,7 +64,8 @@ class Rule(IntEnum):
     RANGE = 7
     COUNT = 8
     CODEC = 9
-    CRC = 10
+    EPOCH = 10
+    CRC = 11
 
     def text(self, value: int) -> str:
         """The rule in words; ``value`` is the field that breaks it."""
@@ -82,6 +83,7 @@ _TEXTS: Final = {
     Rule.RANGE: "last offset is {value} above the segment's base, and at most 2147483647 is possible",
     Rule.COUNT: "record count {value} is negative, or larger than last offset delta + 1",
     Rule.CODEC: "compression codec {value} is unknown to this message format",
+    Rule.EPOCH: "leader epoch {value} is below -1, which stands for unknown",
     Rule.CRC: "the checksum is not {value:#010x} as the header says: damaged",
 }
 
@@ -215,4 +217,6 @@ def check_header(header: BatchHeader, base_offset: int, expected: int) -> Broken
     codec = header.attributes & CODEC_MASK
     if codec > (4 if header.magic == 2 else 3):
         return Broken(Rule.CODEC, codec)
+    if header.leader_epoch < -1:  # no checksum covers it, and NO_PARTITION_LEADER_EPOCH is the lowest of Kafka's
+        return Broken(Rule.EPOCH, header.leader_epoch)
     return None

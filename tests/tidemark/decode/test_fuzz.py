@@ -57,6 +57,7 @@ STRICTER = {
     "record count": "it does not compare the count with the offsets",
     "the length field": "it takes the batch for one that is still being fetched",
     "compression codec": "it asks for no codec where it finds nothing to decompress, and passes over bits in v0 and v1",
+    "leader epoch": "it does not look at the field's range",
     # What follows the part of a batch that it reads.
     "is longer than its key and value": "it does not look behind a v0 or v1 message's value",
     "a block is longer than what is there": "it takes what is there of a snappy block",

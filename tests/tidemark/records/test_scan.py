@@ -193,6 +193,7 @@ def test_zeros_before_data_are_never_accepted() -> None:
         ({"record_count": 4}, Rule.COUNT, 4),
         ({"attributes": 5}, Rule.CODEC, 5),
         ({"attributes": 7}, Rule.CODEC, 7),
+        ({"leader_epoch": -2}, Rule.EPOCH, -2),
         ({"crc": 123}, Rule.CRC, 123),
     ],
 )
