@@ -109,6 +109,8 @@ class RemoteTier:
         tp = TopicPartition(*tp)
         with self._lock:
             lane = self._lanes.get(tp)
+            if lane is not None and lane.position == offset:
+                return
             if lane is not None and lane.seek(offset):
                 self._lock.notify_all()
                 return
@@ -128,12 +130,14 @@ class RemoteTier:
                 log.info("%s: the log took another course; reading anew from offset %s", tp, lane.position)
                 self._begin(TopicPartition(*tp), lane.position)
                 return None
+            held = lane.held
             try:
                 block = lane.take(max_rows)
             except Exception:
                 self._lanes.pop(tp).drop()
                 raise
-            self._lock.notify_all()
+            if lane.held < held:  # to wake threads costs more than to cut a block: only where there is work for them
+                self._lock.notify_all()
         if block is not None:
             self.counters.add(records=len(block.rows))
         return block
@@ -212,8 +216,7 @@ class RemoteTier:
         except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the reader, at its offset
             found = error
         with self._lock:
-            tell = lane.end_step(found)
-            self._lock.notify_all()
+            tell = lane.end_step(found)  # this thread looks for the next step itself: no other need wake
         if tell:
             self._on_ready()
 
