@@ -67,8 +67,8 @@ def consumer_records(
     fields = zip(
         repeat(topic),
         repeat(rows.column("kafka_partition")[0].as_py()),
-        _numbers(rows.column("kafka_leader_epoch"), np.int32),
-        _numbers(rows.column("kafka_offset"), np.int64),
+        rows.column("kafka_leader_epoch").to_numpy().tolist(),
+        rows.column("kafka_offset").to_numpy().tolist(),
         timestamps,
         timestamp_types,
         keys,
@@ -83,18 +83,10 @@ def consumer_records(
     return list(map(make, fields))
 
 
-def _numbers(column: pa.Array[Any], dtype: type[np.generic]) -> list[int]:
-    return _fixed(column, dtype).tolist()  # type: ignore[no-any-return]  # numpy's stubs do not tell
-
-
-def _fixed(column: pa.Array[Any], dtype: type[np.generic]) -> NDArray[Any]:
-    return octets(column.buffers()[1]).view(dtype)[column.offset : column.offset + len(column)]
-
-
 def milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
     """The timestamps of decoded rows since 1970, exact, -1 where there is none."""
     column = rows.column("kafka_timestamp")
-    numbers: NDArray[np.int64] = _fixed(column, np.int64)
+    numbers: NDArray[np.int64] = octets(column.buffers()[1]).view(np.int64)[column.offset : column.offset + len(column)]
     if column.null_count:  # milliseconds, that have no microseconds
         return np.where(_valid(column), numbers // 1000, numbers)
     return numbers // 1000
@@ -142,9 +134,9 @@ def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
     pairs = list(zip(_objects(key_column), _objects(value_column), strict=True))
     bounds = offsets - first
     ends = _offsets(key_column).astype(np.int64) + _offsets(value_column)
-    sizes = np.where(np.diff(bounds) == 0, -1, np.diff(ends[bounds]))
-    places = bounds.tolist()
-    return [pairs[start:end] for start, end in pairwise(places)], sizes.tolist()
+    sizes = ends[bounds[1:]] - ends[bounds[:-1]]
+    sizes[bounds[1:] == bounds[:-1]] = -1
+    return [pairs[start:end] for start, end in pairwise(bounds.tolist())], sizes.tolist()
 
 
 def _deserialized(

@@ -65,7 +65,7 @@ class RemoteTier:
         self._requests = Requests(storage, self.counters)
         self.topics = RemoteTopics(storage.through(lambda store: cast("Store", Patient(store, self._requests))))
         self._known = Known(self.topics, refresh_seconds)
-        self._lock = threading.Condition()
+        self._lock = threading.RLock()
         self._lanes: dict[TopicPartition, Lane] = {}
         self._entries: dict[TopicPartition, Entry] = {}
         self._turn = 0
@@ -112,7 +112,7 @@ class RemoteTier:
             if lane is not None and lane.position == offset:
                 return
             if lane is not None and lane.seek(offset):
-                self._lock.notify_all()
+                self._workers.wake()
                 return
             self._begin(tp, offset)
 
@@ -137,7 +137,7 @@ class RemoteTier:
                 self._lanes.pop(tp).drop()
                 raise
             if lane.held < held:  # to wake threads costs more than to cut a block: only where there is work for them
-                self._lock.notify_all()
+                self._workers.wake()
         if block is not None:
             self.counters.add(records=len(block.rows))
         return block
@@ -154,7 +154,7 @@ class RemoteTier:
             lane = self._lanes.pop(tp, None)
             if lane is not None:
                 lane.drop()
-                self._lock.notify_all()
+                self._workers.wake()
 
     def close(self) -> None:
         """End reading. A thread that waits for an answer is left to end with it, after a moment's patience."""
@@ -181,7 +181,7 @@ class RemoteTier:
             check_crcs=self._check_crcs,
         )
         self._lanes[tp] = Lane(reading, offset)
-        self._lock.notify_all()
+        self._workers.wake()
 
     @property
     def _share(self) -> int:
@@ -240,7 +240,7 @@ class RemoteTier:
                 lane.wake()
                 if failed is not None:
                     lane.fail(failed)
-            self._lock.notify_all()
+            self._workers.wake()
         if failed is not None and waits:
             self._on_ready()
         elif failed is not None:

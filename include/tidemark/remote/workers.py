@@ -1,7 +1,8 @@
 """A few threads: most of them carry out requests, and the others steps.
 
 A thread that waits for a store's answer cannot decode, so those that can are left alone. And they are few: each thread
-that allocates much has memory of its own from the allocator, which it keeps.
+that allocates much has memory of its own from the allocator, which it keeps. The two kinds wait apart, since to wake a
+thread that finds nothing to do costs as much as to decode some records.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ class Workers:
     """``count`` threads. ``next_step`` is asked under ``lock``: work, or seconds until there may be some."""
 
     def __init__(
-        self, count: int, lock: threading.Condition, next_step: Callable[[], tuple[Work | None, float | None]]
+        self, count: int, lock: threading.RLock, next_step: Callable[[], tuple[Work | None, float | None]]
     ) -> None:
         if count < 1:
             raise ValueError(f"there must be at least one thread to read with, not {count}: nothing would ever come")
         self._lock = lock
+        self._for_steps = threading.Condition(lock)
+        self._for_requests = threading.Condition(lock) if count > 1 else self._for_steps
         self._next_step = next_step
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._closed = False
         self._seconds: float | None = None
         self._threads = [
-            threading.Thread(target=self._work, args=(await_one,), name=f"tidemark-remote-{number}", daemon=True)
-            for number, await_one in enumerate(self._shared_out(count))
+            threading.Thread(target=self._work, args=duty, name=f"tidemark-remote-{number}", daemon=True)
+            for number, duty in enumerate(self._shared_out(count))
         ]
         for thread in self._threads:
             thread.start()
@@ -48,15 +51,21 @@ class Workers:
                 future.cancel()
             else:
                 self._jobs.append((future, request))
-                self._lock.notify_all()
+                self._for_requests.notify()
         return future
+
+    def wake(self) -> None:
+        """There may be a step to make, or it is known better when there will be."""
+        with self._lock:
+            self._for_steps.notify_all()
 
     def close(self, seconds: float) -> None:
         """Begin nothing any more, and wait for the threads at most ``seconds``. A request under way ends by itself."""
         with self._lock:
             self._closed = True
             jobs, self._jobs = self._jobs, deque()
-            self._lock.notify_all()
+            self._for_requests.notify_all()
+            self._for_steps.notify_all()
         for future, _ in jobs:
             future.cancel()
         until = time.monotonic() + seconds
@@ -64,19 +73,20 @@ class Workers:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def _shared_out(self, count: int) -> list[Callable[[], Work | None]]:
-        """What each of the threads does."""
+    def _shared_out(self, count: int) -> list[tuple[Callable[[], Work | None], threading.Condition]]:
+        """What each of the threads does, and what it waits on while there is nothing to do."""
         if count == 1:
-            return [lambda: self._request() or self._step()]
+            return [(lambda: self._request() or self._step(), self._for_steps)]
         steppers = max(1, count // _THREADS_PER_STEPPER)
-        return [self._step] * steppers + [self._request] * (count - steppers)
+        requesters = count - steppers
+        return [(self._step, self._for_steps)] * steppers + [(self._request, self._for_requests)] * requesters
 
-    def _work(self, look: Callable[[], Work | None]) -> None:
+    def _work(self, look: Callable[[], Work | None], news: threading.Condition) -> None:
         """Do what ``look`` finds, until closed."""
         while True:
             with self._lock:
                 while (work := look()) is None and not self._closed:
-                    self._lock.wait(self._seconds)
+                    news.wait(self._seconds)
                 if self._closed:
                     return
             assert work is not None
@@ -97,5 +107,4 @@ class Workers:
                 future.set_exception(error)
             else:
                 future.set_result(result)
-        with self._lock:
-            self._lock.notify_all()
+        self.wake()
