@@ -34,6 +34,11 @@ class Lane:
         return self.ended and not self._blocks and self._error is None
 
     @property
+    def waiting(self) -> int:
+        """How many blocks nobody has taken, or not wholly."""
+        return len(self._blocks)
+
+    @property
     def stale(self) -> bool:
         """Whether the log has taken another course since reading began: what was read ahead may be void."""
         partition = self.reading.partition

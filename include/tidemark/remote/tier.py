@@ -130,13 +130,13 @@ class RemoteTier:
                 log.info("%s: the log took another course; reading anew from offset %s", tp, lane.position)
                 self._begin(TopicPartition(*tp), lane.position)
                 return None
-            held = lane.held
+            before = lane.waiting
             try:
                 block = lane.take(max_rows)
             except Exception:
                 self._lanes.pop(tp).drop()
                 raise
-            if lane.held < held:  # to wake threads costs more than to cut a block: only where there is work for them
+            if lane.waiting < before:  # there is room; a part of a block makes none, and to wake threads is dear
                 self._workers.wake()
         if block is not None:
             self.counters.add(records=len(block.rows))

@@ -44,6 +44,31 @@ def test_every_record_comes_once_and_in_order(
         assert shape(reader.read(0, max_rows=7)) == (log.committed if committed else log.all)
 
 
+def test_what_waits_for_room_goes_on_when_a_block_was_taken(local_store: RemoteStore, rng: random.Random) -> None:
+    """One block at a time fits, those without rows among them; and no look at the catalogue wakes anybody."""
+    log = Log(rng, transactions=True)
+    stored(log, local_store.raw(), 5)
+    with Reader(local_store.storage(), prefetch_bytes=1, refresh_seconds=3600) as reader:
+        assert shape(reader.read(0, max_rows=2)) == log.committed
+
+
+def test_a_part_of_a_block_wakes_no_thread(local_store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = local_store.raw()
+    raw.segment([simple(0, 5)])
+    raw.publish()
+    with Reader(local_store.storage()) as reader:
+        reader.tier.read(TP, 0)
+        wait_until(lambda: reader.tier._lanes[TP].ended, timeout=30, interval=0.01, what="everything read ahead")
+        wakes: list[int] = []
+        monkeypatch.setattr(reader.tier._workers, "wake", lambda: wakes.append(reader.tier._lanes[TP].position))
+        for offset in range(4):
+            reader.tier.read(TP, offset)
+            assert reader.tier.take(TP, 1) is not None
+        assert wakes == []
+        assert reader.tier.take(TP, 1) is not None
+        assert wakes == [5]
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_each_codec_is_read(local_store: RemoteStore, rng: random.Random, codec: str) -> None:
     log = Log(rng, codecs=(codec,))
