@@ -120,7 +120,7 @@ def _octet_column(column: pa.Array[Any]) -> tuple[list[bytes | None], list[int]]
 
 def _objects(column: pa.Array[Any]) -> list[Any]:
     """The values of a binary or string column, None for null: made in one loop of Arrow's, without a copy before."""
-    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # likewise
+    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # the stubs do not tell
 
 
 def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:

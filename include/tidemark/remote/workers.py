@@ -1,8 +1,8 @@
 """A few threads: most of them carry out requests, and the others steps.
 
 A thread that waits for a store's answer cannot decode, so those that can are left alone. And they are few: each thread
-that allocates much has memory of its own from the allocator, which it keeps. The two kinds wait apart, since to wake a
-thread that finds nothing to do costs as much as to decode some records.
+that allocates much has memory of its own from the allocator, which it keeps. The two kinds wait apart, so that
+nobody is woken who finds nothing to do.
 """
 
 from __future__ import annotations
