@@ -1,8 +1,8 @@
-"""How many runs a minute two cores sustain with many topics at once, a DAG for each, and where their CPU time goes.
+"""How often many topics land on two cores, and where the CPU time goes: a DAG for each, then all of them as one DAG.
 
-Each of some topics gets a small segment as soon as its last one has landed, so that runs compete all the while: real
+Each of some topics gets a small segment as soon as its last one has landed, so that they compete all the while: real
 DAGs, tasks and jobs by Spark Connect, stores on the local disk. A cadence of five minutes allows five times as many
-topics as there are runs a minute.
+topics as there are landings a minute.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from tidemark.topics import load_topics
 TOPICS: Final = 10
 SECONDS: Final = 100.0
 SCAN_SECONDS: Final = 2.0
+GROUP: Final = ROOT / "bench" / "group"
+"""A DAG of all topics, and its job."""
 
 
 class Driven(NamedTuple):
@@ -57,6 +59,11 @@ class Driven(NamedTuple):
 
 def measure() -> list[Row]:
     """Start everything, have all topics wait, and let them compete."""
+    return [*_driven("a DAG for each"), *_driven("one DAG for all")]
+
+
+def _driven(way: str) -> Iterator[Row]:
+    one_each = way == "a DAG for each"
     folder = HOME / "cadence"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "world").mkdir(parents=True)
@@ -65,13 +72,24 @@ def measure() -> list[Row]:
     env = pipeline_env(world.topics_file, folder / "spark-conf", scan_seconds=SCAN_SECONDS)
     env["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "30"  # Airflow's default
     dags = [f"tidemark_ingest__east__{one.name}" for one in topics]
+    if not one_each:
+        dags = ["group"]
+        env |= {"TIDEMARK_BENCH_GROUP": ",".join(one.name for one in topics), "TIDEMARK_SPARK_JOBS": str(GROUP)}
     with ConnectServer(folder) as server:
         env |= connect_env(server)
         with AirflowStack(
-            folder / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", parallelism=8, env=env, unpaused=dags
+            folder / "airflow",
+            dags=ROOT / "dags" if one_each else GROUP,
+            plugins=ROOT / "plugins",
+            parallelism=8,
+            env=env,
+            unpaused=dags,
         ) as stack:
-            wait_until(lambda: _waiting(stack) == TOPICS, timeout=180, what="all topics to wait", interval=1)
-            return list(_compete(topics, (*stack.processes, server.process), server, world))
+            wait_until(lambda: _waiting(stack) == len(dags), timeout=180, what="all to wait", interval=1)
+            yield from _compete(way, topics, (*stack.processes, server.process))
+        if one_each:
+            note = "which is in the scheduler's"
+            yield Row("cadence", f"{way}: CPU of a landing: the job's client", "s", (_client(world, server),), note)
 
 
 def _topics(world: World) -> list[Driven]:
@@ -89,9 +107,7 @@ def _waiting(stack: AirflowStack) -> int:
     return len(found["task_instances"])
 
 
-def _compete(
-    topics: Sequence[Driven], processes: Sequence[ManagedProcess], server: ConnectServer, world: World
-) -> Iterator[Row]:
+def _compete(way: str, topics: Sequence[Driven], processes: Sequence[ManagedProcess]) -> Iterator[Row]:
     before = {one.name: _cpu(one) for one in processes}
     began = time.monotonic()
     commits, waits = {one.name: one.n for one in topics}, dict.fromkeys((one.name for one in topics), began)
@@ -107,20 +123,20 @@ def _compete(
         time.sleep(0.2)
     minutes = (time.monotonic() - began) / 60
     used = {one.name: _cpu(one) - before[one.name] for one in processes}
-    runs = len(seconds)
+    landings = len(seconds)
     note = f"{TOPICS} topics that never rest, for {minutes * 60:.0f} s, by Spark Connect"
 
     def row(name: str, unit: str, *values: float) -> Row:
-        return Row("cadence", name, unit, values, note)
+        return Row("cadence", f"{way}: {name}", unit, values, note)
 
-    yield row("runs a minute", "", runs / minutes)
-    yield row("topics at a cadence of 5 minutes, by that", "", 5 * runs / minutes)
+    yield row("landings a minute", "", landings / minutes)
+    yield row("topics at a cadence of 5 minutes, by that", "", 5 * landings / minutes)
     yield row("watermark to commit, median", "s", statistics.median(seconds))
     yield row("watermark to commit, longest", "s", max(seconds))
     for name, spent in used.items():
-        yield row(f"CPU of a run: {name}{', with tasks and jobs' if name == 'scheduler' else ''}", "s", spent / runs)
-    yield row("CPU of a run: all", "s", sum(used.values()) / runs)
-    yield row("CPU of a run: the job's client, which is in the scheduler's", "s", _client(world, server))
+        what = f"{name}{', with tasks and jobs' if name == 'scheduler' else ''}"
+        yield row(f"CPU of a landing: {what}", "s", spent / landings)
+    yield row("CPU of a landing: all", "s", sum(used.values()) / landings)
 
 
 def _client(world: World, server: ConnectServer) -> float:

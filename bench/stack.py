@@ -6,6 +6,7 @@ One topic, small segments that are written by hand, stores on the local disk: wh
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sqlite3
 import sys
@@ -32,6 +33,9 @@ from tests.tidemark.records.build import simple
 SCAN_SECONDS: Final = 2.0
 ROUNDS: Final = {"spark": 6, "spark_connect": 12}
 """Runs that count, by the connection's type, after one that does not."""
+
+REST_SECONDS: Final = 5.0
+"""Longer than ``tidemark_airflow.trigger.HOLD``, with the time that the scheduler takes to hand a trigger over."""
 
 DAG: Final = "tidemark_ingest__east__orders"
 TOKEN: Final = "token-that-nobody-may-find"  # noqa: S105 # it opens nothing; that it is found nowhere is measured
@@ -92,6 +96,7 @@ def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: Conn
     before = _used(stack, server)
     landings = [_land(world, stack) for _ in range(rounds)]
     used = _used(stack, server)
+    rested = [_land(world, stack, rested=True) for _ in range(rounds)]
     way = {"spark": "spark-submit", "spark_connect": "Spark Connect"}[kind]
     aim = {"spark": 30, "spark_connect": 8}[kind]
     note = f"{rounds} runs one after the other, a scan every {SCAN_SECONDS:.0f} s, 2 cores for all of it"
@@ -100,7 +105,10 @@ def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: Conn
         return Row("orchestration", f"{way}: {name}", unit, values, note)
 
     yield row("watermark to the converting task", "s", *(one.starts for one in landings), note=note)
-    yield row(f"watermark to commit (aim {aim})", "s", *(one.committed for one in landings), note=note)
+    yield row("watermark to commit", "s", *(one.committed for one in landings), note=note)
+    note = f"{rounds} runs, each {REST_SECONDS:.0f} s and up to a scan more after the topic's next run waits"
+    yield row("of a topic at rest: to the converting task", "s", *(one.starts for one in rested), note=note)
+    yield row(f"of a topic at rest: to commit (aim {aim})", "s", *(one.committed for one in rested), note=note)
     each = (used.cpu - before.cpu) / rounds
     yield row("CPU of a run", "s", each, note="all of Airflow's processes, and Spark")
     yield row("runs a minute that 2 cores sustain", "", 120 / each, note="by that CPU; a DAG for each topic")
@@ -112,8 +120,13 @@ def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: Conn
     yield row("metadata database and logs, a day", "MB", (database + logs) * 28_800 / MB, note=note)
 
 
-def _land(world: World, stack: AirflowStack) -> Landing:
-    """One more segment: until its rows are committed."""
+def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> Landing:
+    """One more segment: until its rows are committed.
+
+    ``rested``: it comes at any time between two scans, and when the trigger is too old to hold its event back.
+    """
+    if rested:
+        time.sleep(REST_SECONDS + random.uniform(0, SCAN_SECONDS))  # noqa: S311
     n = world.ledger.n
     world.raw.segment([simple(world.raw.partition().end)])
     world.raw.publish()
