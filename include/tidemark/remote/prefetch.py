@@ -290,8 +290,9 @@ class Reading:
     def _again(self, piece: _Piece, error: StoreError | SegmentError) -> None:
         """Go on at the same offset after ``error``, or raise it if it stays.
 
-        Another version under the key, or nothing: the catalogue looks again, and there may be a longer segment, or
-        none any more. Damaged bytes: they are read again, for the damage may have come on the way.
+        Another version under the key, or nothing: the catalogue looks again, and there may be a longer segment, whether
+        its manifest tells of it or not, or none any more. Damaged bytes: they are read again, for the damage may have
+        come on the way.
         """
         self._failures = self._failures + 1 if self._next == self._failed_at else 1
         self._failed_at = self._next
@@ -311,13 +312,19 @@ class Reading:
 
     def _look_again(self, stretch: Stretch) -> Stretch | Gap | None:
         assert self.partition is not None
-        partition = self.partition
-        if self._failures > 1:
-            self._means.requests.pause(self._failures)
-        partition.invalidate(stretch.segment)
-        with naming(f"{self._tp}"):
-            partition.refresh()
-        return self._locate()
+        partition, attempt = self.partition, self._failures
+        while True:
+            if attempt > 1:
+                self._means.requests.pause(attempt)
+            try:
+                with naming(f"{self._tp}"):
+                    partition.invalidate(stretch.segment)
+                    partition.refresh()
+                return self._locate()
+            except (PreconditionFailed, NotFound) as error:
+                if attempt == ATTEMPTS:
+                    raise self._named(error) from error
+            attempt += 1
 
     def _named(self, error: StoreError | SegmentError) -> Exception:
         if isinstance(error, SegmentError):
