@@ -104,6 +104,8 @@ class StoredSegments:
     def _prove(self, segment: Segment, doubt: _Doubt) -> None:
         """Find out whether the log that is stored begins with the one that the manifest describes."""
         newest = self._store.head(segment.key)
+        if newest.etag == segment.etag:
+            return  # it was not the log that was refused
         size = segment.log_size
         if newest.etag == doubt.refuted or not begins_with(self._store, newest, size, segment.crc32c):
             doubt.refuted = newest.etag

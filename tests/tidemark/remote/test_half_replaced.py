@@ -20,6 +20,7 @@ from tidemark import grown
 from tidemark.errors import PreconditionFailed
 from tidemark.remote import fetching, prefetch, tier
 from tidemark.remote.catalog import RemoteTopics
+from tidemark.remote.notebooks import read_range
 
 SHORT = 40
 """Of so many batches the manifest tells."""
@@ -74,6 +75,12 @@ def test_a_longer_log_is_read_as_far_as_its_manifest_goes(local_store: RemoteSto
         blocks = list(reader.blocks())
     assert offsets([one for block in blocks for one in records_of(block)]) == list(range(start, 180))
     assert 120 in {block.start for block in blocks}, "what lies behind is read from the next segment"
+
+
+def test_a_range_of_a_longer_log_has_its_records(remote_store: RemoteStore) -> None:
+    replaced(stored(remote_store), BATCHES)
+    found = read_range("orders", 0, 100, 130, storage=remote_store.storage())
+    assert found["kafka_value"].to_pylist() == [f"value-{offset}".encode() for offset in range(100, 130)]
 
 
 def test_the_same_bytes_under_another_etag_are_read_without_reading_them_twice(local_store: RemoteStore) -> None:
