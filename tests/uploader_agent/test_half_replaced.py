@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -160,3 +162,40 @@ def test_the_next_leader_mends_it_whether_its_segments_begin_there_or_not(
     assert not half_replaced(world)
     assert world.manifest(100).next_offset == 400
     assert read(world) == list(range(400))
+
+
+@pytest.mark.parametrize("bases", [(0, 150, 250), (0, 100), (0,)], ids=["other bases", "the same base", "a base less"])
+def test_another_leads_before_any_write_of_the_former(
+    tmp_path: Path, rng: random.Random, full: bool, bases: tuple[int, ...]
+) -> None:
+    """Whichever write it is: in the end each ``.log`` is its manifest's, and all can be read."""
+    numbers = range(1, 12)
+    for number in numbers if full else rng.sample(numbers, 2):
+        world = World(tmp_path / str(number))
+        world.disk.partition().fill(0, 100, 200, end=300)
+        world.once()
+        second, third = (world.another(broker, leads={T: Led(broker + 2, ID)}) for broker in (2, 3))
+        second.disk.partition().fill(0, 100, end=400)
+        third.disk.partition().fill(*bases, end=500)
+        writes: list[str] = []
+
+        def before(
+            operation: str,
+            key: str,
+            world: World = world,
+            number: int = number,
+            third: World = third,
+            writes: list[str] = writes,
+        ) -> None:
+            if operation == "put":
+                writes.append(key)
+                if len(writes) == number:
+                    third.once()
+
+        world.store.before = before
+        second.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "1ms"})
+        world.store.before = lambda _operation, _key: None
+        assert len(writes) >= number, "the former leader wrote less"
+        named = [name for name in world.names() if name.endswith(".log")]
+        assert [name for name in named if half_replaced(world, int(name[:20]))] == [], (number, writes)
+        assert read(world) == list(range(500)), (number, writes)
