@@ -197,8 +197,16 @@ class Reading:
             self.branch = self.partition.branch
         partition = self.partition
         offset = self._locate_from
-        with naming(f"{self._tp}, offset {offset}"):
-            return partition.next_stretch(offset, committed=self._committed)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                with naming(f"{self._tp}, offset {offset}"):
+                    return partition.next_stretch(offset, committed=self._committed)
+            except PreconditionFailed as error:
+                if attempt == ATTEMPTS:
+                    raise self._named(error, offset) from error
+            self._means.requests.pause(attempt)  # a segment is being replaced, and its manifest comes last
 
     def _take_located(self, found: Stretch | Gap | None) -> Generator[Step, None, None]:
         """Go on where there is no stretch: at the end, or in a gap."""
@@ -297,7 +305,7 @@ class Reading:
         self._failures = self._failures + 1 if self._next == self._failed_at else 1
         self._failed_at = self._next
         if self._failures > (_MORE_READS if isinstance(error, SegmentError) else ATTEMPTS):
-            raise self._named(error)
+            raise self._named(error, self._next)
         log.info("%s, offset %s: reading again after: %s", self._tp, self._next, error)
         self._means.counters.add(retries=1)
         self._drop_ahead()
@@ -312,24 +320,22 @@ class Reading:
 
     def _look_again(self, stretch: Stretch) -> Stretch | Gap | None:
         assert self.partition is not None
-        partition, attempt = self.partition, self._failures
-        while True:
-            if attempt > 1:
-                self._means.requests.pause(attempt)
+        partition = self.partition
+        if self._failures > 1:
+            self._means.requests.pause(self._failures)
+        with naming(f"{self._tp}"):
             try:
-                with naming(f"{self._tp}"):
-                    partition.invalidate(stretch.segment)
-                    partition.refresh()
-                return self._locate()
+                partition.invalidate(stretch.segment)
             except (PreconditionFailed, NotFound) as error:
-                if attempt == ATTEMPTS:
-                    raise self._named(error) from error
-            attempt += 1
+                if self._failures == ATTEMPTS:
+                    raise self._named(error, self._next) from error
+            partition.refresh()
+        return self._locate()
 
-    def _named(self, error: StoreError | SegmentError) -> Exception:
+    def _named(self, error: StoreError | SegmentError, offset: int) -> Exception:
         if isinstance(error, SegmentError):
             return error
-        return type(error)(error.key, f"{error.reason}; while reading {self._tp} at offset {self._next}")
+        return type(error)(error.key, f"{error.reason}; while reading {self._tp} at offset {offset}")
 
     def _drop_ahead(self) -> None:
         while self._ahead:

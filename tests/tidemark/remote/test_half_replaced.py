@@ -211,6 +211,27 @@ def test_a_manifest_that_follows_at_once_spares_the_proof(
         assert manifests == [""]
 
 
+def test_a_manifest_of_another_branch_is_waited_for(local_store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only while ranges are read: also where it is looked for the first byte of an offset."""
+    raw = stored(local_store)
+    others = [data(3 * number, "other") for number in range(SHORT)]
+    replaced(raw, others)
+    storage, counting = local_store.counted()
+    inner, looks = counting._inner, 0
+
+    def get(key: str, **options: Any) -> Any:
+        nonlocal looks
+        if key.endswith(f"{0:020d}.manifest.json"):
+            looks += 1
+            if looks == 8:
+                raw.segment(others, base=0)
+        return inner.get(key, **options)
+
+    monkeypatch.setattr(counting, "get", get, raising=False)
+    with Reader(storage) as reader:
+        assert [one.value for one in reader.read(100)[:20]] == [f"other-{at}".encode() for at in range(100, 120)]
+
+
 def test_closing_ends_a_proof(local_store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     replaced(stored(local_store), BATCHES)
     storage, counting = local_store.counted()
