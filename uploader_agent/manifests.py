@@ -16,7 +16,7 @@ from tidemark.stored import utc_now
 from uploader_agent import __version__
 from uploader_agent.files import Bytes, checksum, file_name
 from uploader_agent.metadata import Offsets
-from uploader_agent.objects import Summed, create, replace
+from uploader_agent.objects import Summed, create, find, replace
 
 EXTENSION = "manifest.json"
 
@@ -100,8 +100,11 @@ def read(store: Store, keys: PartitionKeys, base_offset: int) -> StoredManifest 
 def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
     """Make ``manifest`` that of its base offset; one that says the same of the same bytes is kept as it is.
 
+    Another one is replaced only if the stored log is the one that ``manifest`` speaks of. It is looked at after the
+    other manifest: whoever replaces the log later than that writes a manifest later than ours.
+
     Raises:
-        PreconditionFailed: somebody else wrote it at the same time; look again.
+        PreconditionFailed: somebody else replaced the log, or wrote a manifest at the same time; look again.
     """
     key = keys.segment(manifest.base_offset, EXTENSION)
     content = Bytes(EXTENSION, manifest.to_bytes())
@@ -112,6 +115,10 @@ def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> Store
     stored = SegmentManifest.from_bytes(store.get(key, if_match=there.etag).body, key)
     if _stands(stored, manifest):
         return StoredManifest(stored, there.etag)
+    name = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
+    log = find(store, keys.file(name))
+    if log is None or log.etag != manifest.objects[name].etag:
+        raise PreconditionFailed(keys.file(name), "was replaced by another agent meanwhile")
     return StoredManifest(manifest, replace(store, key, ours, there).etag)
 
 

@@ -84,12 +84,14 @@ def _silent(_base_offset: int) -> None:
 class Guards:
     """What an upload asks while it runs.
 
-    ``fence`` raises if another leader has taken over; ``pause`` waits some seconds, shorter when the agent stops;
-    ``superseded`` is told of each stored segment that was copied aside. ``judge`` raises if the segment must not go,
-    given what its bytes and the log's lineage say, and returns the lineage for the manifest. Without ``supersede``
-    stored bytes that diverge are left, and :class:`Diverged` is raised. ``publish`` writes the manifest. ``announce``
-    is told the base offset of a stored ``.log`` that is about to be replaced, and makes sure that it is found again
-    should this agent die before the manifest.
+    ``fence`` raises if another leader has taken over. It is not asked any more once a stored ``.log`` was replaced by
+    one that begins with it: a manifest that says so takes nothing away, and nobody else may ever come to write it.
+    ``pause`` waits some seconds, shorter when the agent stops; ``superseded`` is told of each stored segment that was
+    copied aside. ``judge`` raises if the segment must not go, given what its bytes and the log's lineage say, and
+    returns the lineage for the manifest. Without ``supersede`` stored bytes that diverge are left, and
+    :class:`Diverged` is raised. ``publish`` writes the manifest. ``announce`` is told the base offset of a stored
+    ``.log`` that is about to be replaced, and makes sure that it is found again should this agent die before the
+    manifest.
     """
 
     fence: Callable[[], None]
@@ -140,6 +142,7 @@ class _Upload:
         self._guards = guards
         self._files = files
         self._path = files.path(self._name("log"))
+        self._owed = False  # a manifest, for a stored log that has grown by us
 
     def run(self, open_before: Iterable[OpenTransaction], *, known: bool) -> StoredManifest | None:
         """All of it."""
@@ -174,7 +177,7 @@ class _Upload:
         )
         place = self._place
         manifest = manifests.build(place.at, place.keys, place.topic_id, place.broker, facts, self._seen)
-        self._guards.fence()
+        self._fence()
         return self._guards.publish(place.store, place.keys, manifest)
 
     def _name(self, extension: str) -> str:
@@ -229,7 +232,9 @@ class _Upload:
         if relation is not Relation.STORED_IS_PREFIX:
             self._set_aside(there)
         self._guards.announce(self._work.base_offset)
-        return {log.name: replace(store, key, ours, there)}
+        sent = replace(store, key, ours, there)
+        self._owed = relation is Relation.STORED_IS_PREFIX
+        return {log.name: sent}
 
     def _send_corrupt(self, log: OpenFile, scanned: Scanned) -> dict[str, ObjectSum] | StoredManifest:
         """Keep all bytes of a damaged segment, unless the store has a sound copy already."""
@@ -273,13 +278,17 @@ class _Upload:
             key = self._place.keys.file(content.name)
             yield content.name, put_derived(self._place.store, key, ours, partial(self._check_ours, sent))
 
+    def _fence(self) -> None:
+        if not self._owed:
+            self._guards.fence()
+
     def _check_ours(self, sent: dict[str, ObjectSum]) -> None:
         """Raise unless the ``.log`` is still what was ``sent``: what follows from another one is not ours to replace.
 
         Everybody places the ``.log`` before what follows from it, so that of two with different bytes one stops here,
         or finds that what it is about to replace has changed.
         """
-        self._guards.fence()
+        self._fence()
         log = self._name("log")
         stored = find(self._place.store, self._place.keys.file(log))
         if stored is None or stored.etag != sent[log].etag:

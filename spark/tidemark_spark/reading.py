@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
 from tidemark.decode import HEADER_DTYPE, Headers, scan_headers
 from tidemark.errors import PreconditionFailed, SegmentError
+from tidemark.grown import grown
 from tidemark.records import BatchHeader
 from tidemark.records.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check_prefix, read_header
 from tidemark.runs import SegmentRange
@@ -79,29 +79,13 @@ def _read(store: Store, part: SegmentRange, start: int, end: int, etag: str) -> 
         refused = error
     for _ in range(PROOFS):
         try:
-            grown = _grown(store, part)
-            if grown is None:
+            newest = grown(store, part.key, part.log_size, part.log_crc32c)
+            if newest is None:
                 break
-            return store.get_range(part.key, start, end, if_match=grown), grown
+            return store.get_range(part.key, start, end, if_match=newest), newest
         except PreconditionFailed as error:
             refused = error  # it was replaced once more
     raise refused
-
-
-def _grown(store: Store, part: SegmentRange) -> str | None:
-    """The ETag of the stored version if its first bytes are the planned log; None if they are others or fewer.
-
-    Raises:
-        PreconditionFailed: it was replaced meanwhile.
-    """
-    newest = store.head(part.key)
-    if not part.log_crc32c or newest.size < part.log_size:
-        return None
-    found = 0
-    for start in range(0, part.log_size, WINDOW_BYTES):
-        end = min(start + WINDOW_BYTES, part.log_size)
-        found = crc32c(store.get_range(part.key, start, end, if_match=newest.etag), found)
-    return newest.etag if f"{found:08x}" == part.log_crc32c else None
 
 
 def _scan(

@@ -24,7 +24,7 @@ from tests.tidemark.records.build import (
     transactional,
     with_records,
 )
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, PreconditionFailed
 from tidemark.manifest import Damage
 from tidemark.planning import plan_ingest, ranges, raw
 from tidemark_spark import reading
@@ -298,6 +298,28 @@ def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.M
     assert [part.start for part in parts[1:-1]] == [part.end for part in parts[:-2]]
     assert all(task.size < 2 * 8192 for task in plan.tasks)
     assert run(world.lake, plan, in_process).rows == 403
+    world.check()
+
+
+def test_a_large_segment_whose_manifest_lags_is_cut_and_read_as_far_as_that_goes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent ended between the longer ``.log`` and its manifest."""
+    monkeypatch.setattr(raw, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(ranges, "TARGET_BYTES", 8192)
+    batches = [batch(10 * i, [Record(k, T0, b"k", b"v" * 150) for k in range(10)]) for i in range(50)]
+    world.raw.segment(batches[:40])
+    world.raw.segment(batches[40:])
+    world.raw.publish()
+    calm = [(part.start, part.end) for task in world.plan().tasks for part in task.ranges]
+    world.raw.half_replace([simple(0, 10), *batches[1:]], 0)
+    with pytest.raises(PreconditionFailed, match=r"0\.log"):
+        world.plan()
+    world.raw.half_replace(batches, 0)
+    plan = world.plan()
+    assert [(part.start, part.end) for task in plan.tasks for part in task.ranges] == calm
+    assert len(calm) > 6
+    assert run(world.lake, plan, in_process).rows == 500
     world.check()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from crc32c import crc32c
@@ -165,6 +165,15 @@ class RawBuilder:
         if state != "provisional":
             known.open_transactions = opened
         return keys.segment(base, extension)
+
+    def half_replace(self, batches: Sequence[bytes], base: int, *, aborted: Iterable[tuple[int, int, int]] = ()) -> str:
+        """Replace a segment as an agent does that ends before the manifest; returns the key of its log."""
+        path, known = self.keys().segment(base, "manifest.json"), self.partition()
+        manifest, before = self.store.get(path).body, replace(known)
+        key = self.segment(batches, base=base, aborted=aborted)
+        self.store.put(path, manifest)
+        known.end, known.line1, known.open_transactions = before.end, before.line1, before.open_transactions
+        return key
 
     def replace_log(self, key: str, body: bytes) -> None:
         """Replace the bytes of a log behind the agent's back: the manifest names them, and tells of the old ones."""

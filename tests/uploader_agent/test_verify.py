@@ -92,7 +92,7 @@ def test_another_lost_object_is_corrupt(stored: World, extension: str) -> None:
     [
         (records(100, 190), "bytes, and its manifest says"),
         (flipped(records(100, 200)), "has CRC32C"),
-        (records(100, 200), "readers refuse it"),
+        (records(100, 200), "has to prove its bytes"),
     ],
     ids=["truncated", "flipped byte", "another version of the same bytes"],
 )

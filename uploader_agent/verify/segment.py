@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
+from tidemark.grown import begins_with
 from tidemark.layout import PartitionKeys
 from tidemark.manifest import ObjectSum, SegmentManifest
 from tidemark.records import Lineage, SegmentScanner
@@ -50,6 +51,10 @@ def check(store: Store, keys: PartitionKeys, base_offset: int, live: Lineage, *,
     return _Check(store, keys, stored.manifest, live).run(deep=deep)
 
 
+_WITH_LOG = (".log", ".corrupt", ".index", ".timeindex", ".txnindex")
+"""What an agent replaces when a log has grown; the snapshot at its end has another name."""
+
+
 class _Check:
     """The steps of :func:`check`."""
 
@@ -60,12 +65,13 @@ class _Check:
         self._live = live
         self._log = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
         self._findings: list[Finding] = []
+        self._grown = False  # whether the log is longer than its manifest says, and begins with what that describes
 
     def run(self, *, deep: bool) -> Checked:
         manifest = self._manifest
         end = self._readable_end()
         readable = True
-        for name, total in manifest.objects.items():
+        for name, total in sorted(manifest.objects.items(), key=lambda one: one[0] != self._log):
             broken = self._check_object(name, total, deep=deep)
             if broken is not None:
                 self._findings.append(broken)
@@ -108,15 +114,35 @@ class _Check:
         except NotFound:
             word = Word.GAP if name == self._log else Word.CORRUPT
             return self._wrong(word, key, "is not there, though its manifest names it")
-        rule = _differs(info, total)
-        if rule is None and deep:
-            try:
-                rule = (
-                    self._read_log(info) if name == self._log and not self._manifest.damage else self._read(info, total)
-                )
-            except (PreconditionFailed, NotFound):
-                rule = "was replaced while it was read: verify again"
+        try:
+            rule = self._judge(name, info, total, deep=deep)
+        except (PreconditionFailed, NotFound):
+            rule = "was replaced while it was read: verify again"
         return None if rule is None else self._wrong(Word.CORRUPT, key, rule)
+
+    def _judge(self, name: str, info: ObjectInfo, total: ObjectSum, *, deep: bool) -> str | None:
+        if name == self._log and info.size > total.size:
+            self._grown = begins_with(self._store, info, total.size, total.crc32c)
+            if self._grown:
+                detail = (
+                    f"has {info.size} bytes, and its manifest speaks of the first {total.size}; `backfill` mends that"
+                )
+                base, end = self._manifest.base_offset, self._manifest.next_offset
+                self._findings.append(Finding(Word.LAGGING, base, end, info.key, detail))
+        if self._grown and name.endswith(_WITH_LOG):
+            return self._judge_grown(name, info, total, deep=deep)
+        rule = _differs(info, total)
+        if rule is not None or not deep:
+            return rule
+        return self._read_log(info) if name == self._log and not self._manifest.damage else self._read(info, total)
+
+    def _judge_grown(self, name: str, info: ObjectInfo, total: ObjectSum, *, deep: bool) -> str | None:
+        """Of a log that has grown: what its manifest speaks of. Entries of indexes are proved by whoever reads them."""
+        if name == self._log:
+            return self._read_log(info._replace(size=total.size)) if deep and not self._manifest.damage else None
+        if name.endswith(".txnindex") and not begins_with(self._store, info, total.size, total.crc32c):
+            return f"does not begin with the {total.size} bytes that its manifest describes"
+        return None
 
     def _read(self, info: ObjectInfo, total: ObjectSum) -> str | None:
         value = 0
@@ -171,7 +197,8 @@ def _differs(info: ObjectInfo, total: ObjectSum) -> str | None:
     if info.crc32c is not None and f"{info.crc32c:08x}" != total.crc32c:
         return f"has CRC32C {info.crc32c:08x}, and its manifest says {total.crc32c}"
     if info.etag != total.etag:
-        return f"is version {info.etag}, and its manifest says {total.etag}: readers refuse it; `backfill` mends that"
+        versions = f"is version {info.etag}, and its manifest says {total.etag}"
+        return f"{versions}: each reader has to prove its bytes; `backfill` mends that"
     return None
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar
 
+from crc32c import crc32c
+
 from tidemark import tombstones
-from tidemark.errors import FormatError, NotFound
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.gaps import Acknowledgement
 from tidemark.incarnations import TopicIncarnations
 from tidemark.intervals import Intervals
@@ -117,9 +119,19 @@ def manifest_key(keys: PartitionKeys, base: int) -> str:
 
 
 def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
-    """All that the segment's ``.txnindex`` lists; it must have one."""
-    key = segment.sibling("txnindex")
-    return parse_txn_index(store.get(key).body, key)
+    """All that the segment's ``.txnindex`` lists, as its manifest vouches for it; it must have one.
+
+    One that has grown since lists more, behind that: of offsets for which the segment does not speak.
+
+    Raises:
+        PreconditionFailed: it is another one than the manifest's, as while a segment of another branch is replaced.
+    """
+    assert segment.aborts is not None
+    key, known = segment.sibling("txnindex"), segment.aborts
+    body = store.get(key).body[: known.size]
+    if (len(body), f"{crc32c(body):08x}") != (known.size, known.crc32c):
+        raise PreconditionFailed(key, f"does not begin with the {known.size} bytes that its manifest describes")
+    return parse_txn_index(body, key)
 
 
 def acknowledged(store: Store, control: ControlKeys, keys: PartitionKeys) -> Intervals:

@@ -6,14 +6,15 @@ Reads by :mod:`tidemark.planning.objects`, the watermark first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
 from tidemark import tombstones
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.grown import grown
 from tidemark.incarnations import TopicIncarnations
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
@@ -145,9 +146,21 @@ class RawTopic:
         return window
 
     def cuts(self, segment: Segment) -> list[Cut]:
-        """Where to cut a large segment, by its index; each cut is proved by the batch header that lies there."""
+        """Where to cut a large segment, by its index; each cut is proved by the batch header that lies there.
+
+        Raises PreconditionFailed: what is stored is another log than the segment's, and not one that begins with it.
+        """
         if not segment.has_index or segment.size <= TARGET_BYTES:
             return []
+        try:
+            return self._cuts(segment)
+        except PreconditionFailed:
+            etag = grown(self._store(segment.store), segment.key, segment.log_size, segment.crc32c)
+            if etag is None:
+                raise
+            return self._cuts(replace(segment, etag=etag))
+
+    def _cuts(self, segment: Segment) -> list[Cut]:
         store = self._store(segment.store)
         name = segment.sibling("index")
         entries = parse_offset_index(store.get(name).body, segment.base, segment.size, name)
@@ -168,7 +181,7 @@ class RawTopic:
 
         Of a damaged segment too: its markers beyond the damage cannot be read, and decide nevertheless.
         """
-        listing = [one for one in segments if one.has_aborts]
+        listing = [one for one in segments if one.aborts is not None]
         bodies = in_parallel(lambda one: objects.aborts_of(self._store(one.store), one), listing)
         return [
             one

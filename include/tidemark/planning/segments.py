@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.intervals import Interval, Intervals
-from tidemark.manifest import OpenTransaction, SegmentManifest
+from tidemark.manifest import ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.records import Lineage, segment_name
 
 
@@ -24,7 +24,7 @@ class Segment:
 
     It accounts for the offsets ``[base, end)``, which lie in the first ``size`` bytes of the object ``key``.
     ``open_transactions`` are those open at its end, ``max_timestamp`` (milliseconds) is that of its batches, if known.
-    ``log_size`` and ``crc32c`` are those of the whole object.
+    ``log_size`` and ``crc32c`` are those of the whole object; ``aborts`` is its ``.txnindex``, None without one.
     """
 
     store: str
@@ -38,7 +38,7 @@ class Segment:
     open_transactions: tuple[OpenTransaction, ...]
     uploaded_at: datetime
     has_index: bool
-    has_aborts: bool
+    aborts: ObjectSum | None
     max_timestamp: int | None = None
     log_size: int = 0
     crc32c: str = ""
@@ -86,7 +86,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         open_transactions=manifest.open_transactions,
         uploaded_at=manifest.uploaded_at,
         has_index=f"{stem}.index" in manifest.objects,
-        has_aborts=f"{stem}.txnindex" in manifest.objects,
+        aborts=manifest.objects.get(f"{stem}.txnindex"),
         max_timestamp=None if manifest.damage else manifest.max_timestamp,
         log_size=log.size,
         crc32c=log.crc32c,

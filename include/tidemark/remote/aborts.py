@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from tidemark.errors import PreconditionFailed
 from tidemark.manifest import OpenTransaction
 from tidemark.planning.objects import aborts_of
 from tidemark.planning.segments import Piece, Segment, agrees, live_until
@@ -62,9 +63,10 @@ class Verdicts:
 class Aborts:
     """The aborted transactions of one partition. Thread-safe; no lock is held during a request."""
 
-    def __init__(self, store: Store) -> None:
-        """Nothing is known yet."""
+    def __init__(self, store: Store, refused: Callable[[Segment], None]) -> None:
+        """Nothing is known yet. ``refused`` is told of a segment whose manifest does not tell what is stored."""
         self._store = store
+        self._refused = refused
         self._lock = threading.Lock()
         self._lists: OrderedDict[tuple[str, str], tuple[AbortedTransaction, ...]] = OrderedDict()
 
@@ -109,13 +111,17 @@ class Aborts:
 
     def _listed(self, segment: Segment, lineage: Lineage) -> list[AbortedTransaction]:
         """What the segment's ``.txnindex`` lists, where the marker lies on ``lineage``."""
-        if not segment.has_aborts:
+        if segment.aborts is None:
             return []
         name = segment.key, segment.etag
         with self._lock:
             known = self._lists.get(name)
         if known is None:
-            known = tuple(aborts_of(self._store, segment))
+            try:
+                known = tuple(aborts_of(self._store, segment))
+            except PreconditionFailed:
+                self._refused(segment)
+                raise
             with self._lock:
                 self._lists[name] = known
                 if len(self._lists) > _KEPT // 64:

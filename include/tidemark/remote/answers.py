@@ -77,7 +77,14 @@ class RemotePartition(Protocol):
         ...
 
     def invalidate(self, segment: Segment) -> None:
-        """Forget what is known of ``segment``: reading it under its ETag found another version, or nothing."""
+        """Forget what is known of ``segment``: reading it under its ETag found another version, or nothing.
+
+        If it was so before, and its manifest still says the same, what is stored is proved to begin with the segment:
+        it is read under that version's ETag from then on.
+
+        Raises:
+            PreconditionFailed: it does not, or was replaced meanwhile.
+        """
         ...
 
     def gap_at(self, offset: int) -> Gap | None:

@@ -137,9 +137,11 @@ class Requests:
             self.tried(receive)
 
     def tried(self, request: Callable[[], T]) -> T:
-        """``request``, tried again after an error that may pass. Raises as :meth:`judge`."""
+        """``request``, tried again after an error that may pass. Raises as :meth:`judge`, and :class:`Closed`."""
         attempt = 0
         while True:
+            if self._closed.is_set():
+                raise Closed("the reader was closed")
             attempt += 1
             self.count()
             try:

@@ -169,7 +169,7 @@ class StoredLogs:
             open_transactions=(),
             uploaded_at=log.modified,
             has_index=log.index_size is not None,
-            has_aborts=False,
+            aborts=None,
         )
 
     def _listed(self, first: int) -> Iterator[tuple[int, str, int, str, datetime]]:

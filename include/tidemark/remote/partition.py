@@ -59,7 +59,7 @@ class TidemarkPartition:
         self._store = storage.store(place.keys.endpoint.store)
         self._indexes, self._observe = indexes, observe
         self._segments = StoredSegments(self._store, place.keys)
-        self._aborts = Aborts(self._store)
+        self._aborts = Aborts(self._store, self.invalidate)
         self._refreshing = threading.Lock()
         self._view = View()
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
@@ -152,7 +152,7 @@ class TidemarkPartition:
 
     def invalidate(self, segment: Segment) -> None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""
-        self._segments.forget(segment.base)
+        self._segments.refused(segment)
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""

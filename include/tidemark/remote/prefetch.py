@@ -197,8 +197,16 @@ class Reading:
             self.branch = self.partition.branch
         partition = self.partition
         offset = self._locate_from
-        with naming(f"{self._tp}, offset {offset}"):
-            return partition.next_stretch(offset, committed=self._committed)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                with naming(f"{self._tp}, offset {offset}"):
+                    return partition.next_stretch(offset, committed=self._committed)
+            except PreconditionFailed as error:
+                if attempt == ATTEMPTS:
+                    raise self._named(error, offset) from error
+            self._means.requests.pause(attempt)  # a segment is being replaced, and its manifest comes last
 
     def _take_located(self, found: Stretch | Gap | None) -> Generator[Step, None, None]:
         """Go on where there is no stretch: at the end, or in a gap."""
@@ -290,13 +298,14 @@ class Reading:
     def _again(self, piece: _Piece, error: StoreError | SegmentError) -> None:
         """Go on at the same offset after ``error``, or raise it if it stays.
 
-        Another version under the key, or nothing: the catalogue looks again, and there may be a longer segment, or
-        none any more. Damaged bytes: they are read again, for the damage may have come on the way.
+        Another version under the key, or nothing: the catalogue looks again, and there may be a longer segment, whether
+        its manifest tells of it or not, or none any more. Damaged bytes: they are read again, for the damage may have
+        come on the way.
         """
         self._failures = self._failures + 1 if self._next == self._failed_at else 1
         self._failed_at = self._next
         if self._failures > (_MORE_READS if isinstance(error, SegmentError) else ATTEMPTS):
-            raise self._named(error)
+            raise self._named(error, self._next)
         log.info("%s, offset %s: reading again after: %s", self._tp, self._next, error)
         self._means.counters.add(retries=1)
         self._drop_ahead()
@@ -314,15 +323,19 @@ class Reading:
         partition = self.partition
         if self._failures > 1:
             self._means.requests.pause(self._failures)
-        partition.invalidate(stretch.segment)
         with naming(f"{self._tp}"):
+            try:
+                partition.invalidate(stretch.segment)
+            except (PreconditionFailed, NotFound) as error:
+                if self._failures == ATTEMPTS:
+                    raise self._named(error, self._next) from error
             partition.refresh()
         return self._locate()
 
-    def _named(self, error: StoreError | SegmentError) -> Exception:
+    def _named(self, error: StoreError | SegmentError, offset: int) -> Exception:
         if isinstance(error, SegmentError):
             return error
-        return type(error)(error.key, f"{error.reason}; while reading {self._tp} at offset {self._next}")
+        return type(error)(error.key, f"{error.reason}; while reading {self._tp} at offset {offset}")
 
     def _drop_ahead(self) -> None:
         while self._ahead:

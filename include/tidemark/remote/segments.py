@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
+from tidemark.errors import PreconditionFailed
+from tidemark.grown import begins_with
 from tidemark.layout import PartitionKeys
 from tidemark.planning.objects import LOOK_BACK, in_parallel, manifest_key, manifests, read_segment
 from tidemark.planning.segments import Piece, Segment, live_until, whole_lineage
@@ -20,6 +24,18 @@ _KEPT: Final = 128
 
 _AT_ONCE: Final = 8
 
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A log that is another version than ``said`` by its manifest, and was so ``times`` times; all by their ETags."""
+
+    said: str
+    times: int = 0
+    proved: str | None = None
+    refuted: str | None = None
+
 
 class StoredSegments:
     """What is listed of a partition, and the manifests read last. Thread-safe; no lock is held during a request."""
@@ -30,6 +46,7 @@ class StoredSegments:
         self._lock = threading.Lock()
         self._table = SegmentTable()
         self._read: OrderedDict[int, Segment] = OrderedDict()
+        self._doubts: dict[int, _Doubt] = {}
         self.vanished = 0
         """How many manifests were listed and not there when they were read: retention is at work."""
 
@@ -66,6 +83,47 @@ class StoredSegments:
         with self._lock:
             self._read.pop(base, None)
             self._table.forget(base)
+
+    def refused(self, segment: Segment) -> None:
+        """Reading ``segment`` found another version of its log. See :class:`~tidemark.remote.answers.RemotePartition`.
+
+        An agent that replaces a log writes the manifest a moment later: so what is stored is proved, which takes a read
+        of all that the manifest describes, only where the manifest has not moved on when it was read twice. It is done
+        once for a version.
+        """
+        self.forget(segment.base)
+        now = self.segment(segment.base)
+        if now is None or now.etag != segment.etag:
+            return
+        with self._lock:
+            doubt = self._doubts.setdefault(segment.base, _Doubt(segment.etag))
+            doubt.times += 1
+        if doubt.times > 1:
+            self._prove(segment, doubt)
+
+    def _prove(self, segment: Segment, doubt: _Doubt) -> None:
+        """Find out whether the log that is stored begins with the one that the manifest describes."""
+        newest = self._store.head(segment.key)
+        if newest.etag == segment.etag:
+            return  # it was not the log that was refused
+        size = segment.log_size
+        if newest.etag == doubt.refuted or not begins_with(self._store, newest, size, segment.crc32c):
+            doubt.refuted = newest.etag
+            rule = f"is another version now, which does not begin with the {size} bytes that its manifest describes"
+            raise PreconditionFailed(segment.key, rule)
+        log.info("%s: is version %s, which begins with what its manifest describes: read on", segment.key, newest.etag)
+        doubt.proved = newest.etag
+        self.forget(segment.base)
+
+    def _version(self, segment: Segment) -> Segment:
+        """``segment`` as its manifest has it, or by the ETag of the longer log that was proved to begin with it."""
+        doubt = self._doubts.get(segment.base)
+        if doubt is None:
+            return segment
+        if doubt.said != segment.etag:
+            self._doubts.pop(segment.base, None)  # the manifest has moved on
+            return segment
+        return replace(segment, etag=doubt.proved or doubt.said)
 
     def piece(self, offset: int, lineage: Lineage) -> Piece | None:
         """The offsets from ``offset`` on for which a stored segment speaks; None if none does.
@@ -134,9 +192,10 @@ class StoredSegments:
         with self._lock:
             if found is None:
                 self._table = self._table.without(base)
+                self._doubts.pop(base, None)
                 self.vanished += 1
                 return None
-            segment = found[0]
+            segment = self._version(found[0])
             damaged = segment.key.endswith(".corrupt")  # its manifest's time is that of the damaged part as well
             self._table.learn(base, segment.end, ANY_TIME if damaged else segment.max_timestamp)
             self._read[base] = segment

@@ -18,7 +18,7 @@ from typing import Final, Self, cast
 from tidemark.layout import TopicPartition
 from tidemark.remote.blocks import Block
 from tidemark.remote.catalog import RemotePartition, RemoteTopics
-from tidemark.remote.fetching import RANGE_BYTES, Buffers, Counters, Requests
+from tidemark.remote.fetching import RANGE_BYTES, Buffers, Closed, Counters, Requests
 from tidemark.remote.known import Entry, Known
 from tidemark.remote.lanes import Lane
 from tidemark.remote.patient import Patient
@@ -243,5 +243,5 @@ class RemoteTier:
             self._workers.wake()
         if failed is not None and waits:
             self._on_ready()
-        elif failed is not None:
+        elif failed is not None and not isinstance(failed, Closed):
             log.warning("%s: its catalogue could not be looked at again, it is as before: %s", tp, failed)

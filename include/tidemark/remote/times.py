@@ -61,7 +61,7 @@ def first_at(
             try:
                 found = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
             except (PreconditionFailed, NotFound):
-                segments.forget(base)
+                segments.refused(segment)
                 raise
             if found is not None:
                 return found

@@ -37,7 +37,7 @@ def segment(base: int, end: int, *epochs: tuple[int, int], size: int = 1000, **m
         "open_transactions": (),
         "uploaded_at": NOON,
         "has_index": True,
-        "has_aborts": False,
+        "aborts": None,
     }
     return Segment(**(fields | more))
 
