@@ -180,8 +180,9 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         """As ``KafkaConsumer.metrics``; unless ``raw``, with a group ``tidemark-consumer``.
 
         ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``:
-        requests to storage, bytes, records and retries; ``hand-overs``; ``waiting``: partitions that no tier can read
-        at present; ``skipped``: offsets of gaps that were passed over.
+        requests to storage, bytes, records and retries; ``hand-overs``; ``fallbacks``: how often a partition was left
+        to Kafka because storage could not be read; ``waiting``: partitions that no tier can read at present;
+        ``skipped``: offsets of gaps that were passed over.
         """
         found = super().metrics(raw)
         if found is not None and not raw:
