@@ -12,7 +12,7 @@ from tests.consumer.shaky import Shaky, nowhere, of_segments_from, shaken
 from tests.consumer.test_tiers import Made, values
 from tests.consumer.world import World, origins, read_to, read_until
 from tests.support.waiting import wait_until
-from tidemark.consumer import Mode, TieredConsumer
+from tidemark.consumer import Mode, TieredConsumer, placement
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.errors import Refused, SegmentError, TidemarkError
 from tidemark.remote import RemoteTopics
@@ -67,10 +67,10 @@ def test_what_storage_cannot_read_comes_from_kafka_and_then_from_storage_again(
     made = history(local_world, 0)
     consumer, shaky = shaky_consumer(made, Mode.REMOTE_PREFERRED, 0)
     with consumer:
-        for _ in range(2):
+        for outage in (1, 2):
             fail(shaky, 40)
             assert values(read_to(consumer, {made.tp: COUNT})) == list(range(COUNT))
-            assert fallbacks(consumer) >= 1
+            assert fallbacks(consumer) >= outage
             mend(shaky)
 
             def back() -> bool:
@@ -174,6 +174,7 @@ def test_kafka_that_gives_nothing_either_brings_up_the_storages_error(
     made = history(local_world, 0)
     consumer, shaky = shaky_consumer(made, Mode.REMOTE_PREFERRED, 0)
     refuse(shaky, 40)
+    monkeypatch.setattr(placement, "KAFKA_SECONDS", 0.3)
     with consumer:
         monkeypatch.setattr(consumer._fetcher, "send_fetches", list)
         for _ in range(2):

@@ -12,6 +12,9 @@ from tidemark.errors import GapError
 
 log = logging.getLogger(__name__)
 
+KAFKA_SECONDS: Final = 30.0
+"""How long Kafka has to give what storage could not read, before storage is asked for it again."""
+
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -43,7 +46,7 @@ class Placement:
     outage: Outage | None = None
     """The last failure of storage, until the remote tier has given records again."""
     failed_at: int = -1
-    """The position that the remote tier could not read and Kafka was asked for; -1 once Kafka gave it, or it is another."""
+    """The position that the remote tier could not read, as long as Kafka, asked for it, has not given it; else -1."""
     warned: bool = False
     branch: int | None = None
     hand_overs: int = 0
@@ -59,7 +62,10 @@ class Placement:
 
     def rests(self, remote_at: float) -> bool:
         """Whether storage is left alone: its catalogue, read at ``remote_at``, was not read since the rest was over."""
-        return self.outage is not None and remote_at < self.outage.since + self.outage.rest
+        if self.outage is None:
+            return False
+        rest = self.outage.rest if self.failed_at < 0 else max(self.outage.rest, KAFKA_SECONDS)
+        return remote_at < self.outage.since + rest
 
     def looked(self, remote_at: float) -> None:
         """The catalogue was read at ``remote_at``: an outage is over with that if nothing but the catalogue failed."""
