@@ -151,13 +151,14 @@ class TieredFetcher(TieredOffsets):
         position = self._position(tp)
         if tp in self._in_hand and self._stands(tp, self._in_hand[tp]):
             return self._in_hand[tp].tier  # type: ignore[no-any-return]
+        before = self._placements.of(tp).tier
         place = self._placements.decide(tp, position.offset, position.leader_epoch)
         if not self._subscriptions.is_fetchable(tp):
             return None  # a reset was asked for
         if self._remote is not None:
             if place.tier == "remote":
                 self._remote.read(tp, self._position(tp).offset)
-            elif place.last_tier == "remote":
+            elif before == "remote":
                 self._remote.stop(tp)
         return place.tier
 
@@ -170,12 +171,10 @@ class TieredFetcher(TieredOffsets):
         return state.position
 
     def _leave(self, tp: TopicPartition) -> None:
-        """``tp`` is assigned no longer."""
+        """``tp`` is assigned no longer: its remote reader ends, too."""
         self._placements.forget(tp)
         self._passed.pop(tp, None)
         self._drop(tp)
-        if self._remote is not None:
-            self._remote.stop(tp)
 
     # Collecting
 
