@@ -70,8 +70,9 @@ def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Place:
 @pytest.fixture(params=["local", "s3"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A broker and an empty store of either kind; a parameter such as ``s3-3.9.2`` names the broker's version, too."""
-    store, _, version = request.param.partition("-")
-    return World(tmp_path, brokers_of(version or "4.3.1", request), place_of(store, request, tmp_path))
+    store = request.param.removesuffix("-3.9.2")
+    version: KafkaVersion = "4.3.1" if store == request.param else "3.9.2"
+    return World(tmp_path, brokers_of(version, request), place_of(store, request, tmp_path))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from tidemark.errors import Refused
 from tidemark.remote import Storage
@@ -30,8 +30,8 @@ class Shaky:
         self.refused = 0
 
     @contextmanager
-    def stream(self, key: str, start: int, end: int, *, if_match: str | None = None) -> Iterator[Body]:
-        """A range, refused for good: to ask again at once would not help."""
+    def stream(self, key: str, start: int, end: int, *, if_match: str | None = None) -> Iterator[Any]:
+        """A range; refused for good, as if to ask again at once would not help."""
         if self.refuses(key):
             self.refused += 1
             raise Refused(key, "the disk is gone")
@@ -59,7 +59,7 @@ def shaken(storage: Storage) -> Shaky:
     """The store of ``storage`` is a shaky one from now on."""
     url = storage.default().store
     found = Shaky(storage.store(url))
-    storage._stores[url] = found  # the seam through which all requests of a reader go
+    storage._stores[url] = cast("Store", found)  # the seam through which all requests of a reader go
     return found
 
 

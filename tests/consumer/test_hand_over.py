@@ -56,7 +56,10 @@ class Retention(threading.Thread):
             self.world.delete_before(self.topic, {part: at for part, at in self.starts.items() if at})
 
 
-def over(*kinds: tuple[str, Mode], modes: tuple[Mode, ...] = (Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED)) -> Any:
+PREFERRED = (Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED)
+
+
+def over(*kinds: tuple[str, Mode], modes: tuple[Mode, ...] = PREFERRED) -> pytest.MarkDecorator:
     """Each store and broker version with each mode, of which ``kinds`` in `make test`."""
     params = [
         pytest.param(store, mode, marks=[] if (store, mode) in kinds else [pytest.mark.full])
@@ -149,7 +152,7 @@ class Following:
     ("s3", Mode.REMOTE_ONLY),
     ("local", Mode.REMOTE_PREFERRED),
     ("local", Mode.KAFKA_PREFERRED),
-    modes=(Mode.REMOTE_ONLY, Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED),
+    modes=(Mode.REMOTE_ONLY, *PREFERRED),
 )
 def test_random_seeks_and_pauses(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
     """Against a model: where each partition stands, and whether it is paused."""
