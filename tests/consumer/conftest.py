@@ -78,5 +78,5 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 @pytest.fixture
 def local_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A broker, of the version that a parameter may name, and an empty directory: what needs no other store."""
-    version = getattr(request, "param", "4.3.1")
+    version: KafkaVersion = request.param if hasattr(request, "param") else "4.3.1"
     return World(tmp_path, brokers_of(version, request), place_of("local", request, tmp_path))
