@@ -156,8 +156,8 @@ class RemoteTier:
 
     def forget(self, tp: TopicPartition) -> None:
         """Read ``tp`` no more, and keep nothing of its catalogue in memory. A query that runs on it ends well."""
-        self.stop(tp)
         with self._lock:
+            self.stop(tp)
             entry = self._entries.pop(tp, None)
         if entry is not None:
             self._known.forget(entry)
