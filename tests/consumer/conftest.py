@@ -55,6 +55,10 @@ def s3_place(s3_server: S3Server) -> Iterator[Place]:
     forget_clients()
 
 
+VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]
+"""Parameters of a fixture or test for each broker version; the older one, with ZooKeeper, in the long run."""
+
+
 def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Place:
     """``s3`` or ``local``: the same test over either."""
     if kind == "local":
@@ -64,12 +68,15 @@ def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Place:
 
 
 @pytest.fixture(params=["local", "s3"])
-def world(request: pytest.FixtureRequest, tmp_path: Path, brokers: KafkaCluster) -> World:
-    """A broker and an empty store of either kind."""
-    return World(tmp_path, brokers, place_of(request.param, request, tmp_path))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A broker and an empty store of either kind; a parameter such as ``s3-3.9.2`` names the broker's version, too."""
+    store = request.param.removesuffix("-3.9.2")
+    version: KafkaVersion = "4.3.1" if store == request.param else "3.9.2"
+    return World(tmp_path, brokers_of(version, request), place_of(store, request, tmp_path))
 
 
 @pytest.fixture
-def local_world(request: pytest.FixtureRequest, tmp_path: Path, brokers: KafkaCluster) -> World:
-    """A broker and an empty directory, for what does not depend on the store."""
-    return World(tmp_path, brokers, place_of("local", request, tmp_path))
+def local_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A broker, of the version that a parameter may name, and an empty directory: what needs no other store."""
+    version: KafkaVersion = request.param if hasattr(request, "param") else "4.3.1"
+    return World(tmp_path, brokers_of(version, request), place_of("local", request, tmp_path))

@@ -24,9 +24,8 @@ from kafka.errors import (
 )
 from kafka.serializer import Deserializer
 
-from tests.consumer.conftest import place_of
-from tests.consumer.world import SMALL, World, partitions, produce, read_to, read_until
-from tests.support.kafka import KafkaCluster
+from tests.consumer.conftest import VERSIONS, brokers_of, place_of
+from tests.consumer.world import World, partitions, produce, read_to, read_until
 from tests.support.waiting import wait_until
 from tidemark.consumer import Mode
 
@@ -71,11 +70,12 @@ def row(function: Row) -> Row:
     return function
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, brokers: KafkaCluster) -> World:
+@pytest.fixture(scope="module", params=VERSIONS)
+def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> World:
     folder = tmp_path_factory.mktemp("behaviours")
+    brokers = brokers_of(request.param, request)
     world = World(folder, brokers, place_of("local", request, folder))
-    brokers.create_topic(TOPIC, partitions=2, config={**SMALL["4.3.1"], "message.timestamp.type": "CreateTime"})
+    brokers.create_topic(TOPIC, partitions=2, config={**world.small, "message.timestamp.type": "CreateTime"})
     produce(brokers.bootstrap, TOPIC, [(n % 2, b"k%d" % n, b"%d" % (n // 2) + bytes(200)) for n in range(2 * COUNT)])
     world.upload(TOPIC)
     return world
@@ -504,15 +504,12 @@ def committing_needs_a_group(subject: Subject) -> None:
 
 @row
 def auto_commit_covers_what_an_earlier_poll_gave(subject: Subject) -> None:
-    group = subject.group(enable_auto_commit=True, auto_commit_interval_ms=50)
+    group = subject.group(enable_auto_commit=True, auto_commit_interval_ms=20)
     with subject.assigned(P0, **group) as consumer:
-        given = len(offsets(read_until(consumer, bool, max_records=10), P0))
-        time.sleep(0.1)
-        before = given
-        while not (committed := consumer.committed(P0) or 0):
+        given = before = 0
+        while not (committed := consumer.committed(P0) or 0):  # a question to the brokers each time
             before = given
-            given += len(offsets(consumer.poll(timeout_ms=100, max_records=10), P0))
-            time.sleep(0.06)
+            given += len(offsets(consumer.poll(timeout_ms=100, max_records=1), P0))
         assert 0 < committed <= before
 
 

@@ -18,18 +18,20 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import CommitFailedError, KafkaTimeoutError, RebalanceInProgressError
 
-from tests.consumer.world import SMALL, World, partitions, produce
+from tests.consumer.conftest import VERSIONS
+from tests.consumer.world import World, partitions, produce
 from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess
 from tests.support.waiting import wait_until
 from tidemark.consumer import Mode
 
 PARTS = 6
+pytestmark = pytest.mark.parametrize("local_world", VERSIONS, indirect=True)
 
 
 def stored(world: World, topic: str, count: int) -> list[TopicPartition]:
     """A topic with ``count`` records in each partition, of which Kafka has the last third only."""
-    world.kafka.create_topic(topic, partitions=PARTS, config=SMALL["4.3.1"])
+    world.kafka.create_topic(topic, partitions=PARTS, config=world.small)
     numbers = range(count)
     produce(
         world.kafka.bootstrap, topic, [(part, None, b"%d" % n + bytes(150)) for n in numbers for part in range(PARTS)]

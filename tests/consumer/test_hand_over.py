@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-import time
+from functools import partial
 from typing import Any
 
 import pytest
 from kafka import TopicPartition
 
-from tests.consumer.world import SMALL, World, origins, partitions, produce, read_until
+from tests.consumer.world import World, origins, partitions, produce, read_until
+from tests.support.waiting import wait_until
 from tidemark.consumer import Mode
 
 PARTS = 2
@@ -55,50 +56,75 @@ class Retention(threading.Thread):
             self.world.delete_before(self.topic, {part: at for part, at in self.starts.items() if at})
 
 
-def over(*kinds: tuple[str, Mode]) -> pytest.MarkDecorator:
-    """Each store with each mode, of which ``kinds`` in `make test`."""
-    modes = (Mode.REMOTE_ONLY, Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED)
+PREFERRED = (Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED)
+
+
+def over(*kinds: tuple[str, Mode], modes: tuple[Mode, ...] = PREFERRED) -> pytest.MarkDecorator:
+    """Each store and broker version with each mode, of which ``kinds`` in `make test`."""
     params = [
         pytest.param(store, mode, marks=[] if (store, mode) in kinds else [pytest.mark.full])
-        for store in ("local", "s3")
+        for store in ("local", "s3", "local-3.9.2")
         for mode in modes
     ]
     return pytest.mark.parametrize(("world", "mode"), params, indirect=["world"])
 
 
 @over(("local", Mode.KAFKA_PREFERRED), ("s3", Mode.REMOTE_PREFERRED))
-def test_under_load_with_retention_running(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
-    """A writer, the agent and retention work while a slow consumer follows, then another reads it all again."""
-    if mode is Mode.REMOTE_ONLY:
-        pytest.skip("what is not rotated is never stored")
+def test_under_load_with_records_deleted(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
+    """A writer, the agent and DeleteRecords work while a consumer follows, then another reads it all again."""
     topic = f"load-{mode.lower()}-{world.folder.name}"
     most = 20_000 if full else 1_500
-    world.kafka.create_topic(topic, partitions=PARTS, config=SMALL["4.3.1"])
+    world.kafka.create_topic(topic, partitions=PARTS, config=world.small)
+    retention = Retention(world, topic, rng)
+    retention.start()
+    try:
+        follow_twice(world, mode, topic, most)
+    finally:
+        retention.stopped.set()
+        retention.join()
+
+
+RETENTION = {"by size": {"retention.bytes": "49152"}, "by time": {"retention.ms": "3000", "segment.ms": "1000"}}
+"""A topic's settings, with which brokers delete most of what the tests write while they run."""
+
+
+@pytest.mark.parametrize("by", ["by size", pytest.param("by time", marks=pytest.mark.full)])
+@over(("local", Mode.KAFKA_PREFERRED))
+def test_under_load_with_the_brokers_own_retention(world: World, mode: Mode, by: str, full: bool) -> None:
+    """Likewise, but brokers delete whole segments by their own rules, whether or not they are stored."""
+    topic = f"kept-{mode.lower()}-{world.folder.name}"
+    world.kafka.create_topic(topic, partitions=PARTS, config={**world.small, **RETENTION[by]})
+    follow_twice(world, mode, topic, 20_000 if full else 1_500)
+
+
+def follow_twice(world: World, mode: Mode, topic: str, most: int) -> None:
+    """A consumer, which the brokers' log start overtakes, reads what is written; then another one reads all of it.
+
+    Each partition gets ``most`` records. What each consumer gets is exact.
+    """
     tps = partitions(topic, PARTS)
-    writer, retention = Writer(world, topic, most), Retention(world, topic, rng)
-    with world.agent(topic):
+    writer = Writer(world, topic, most)
+    with world.agent(topic), world.plain() as brokers:
         writer.start()
-        retention.start()
+
+        def overtaken(following: Following) -> bool:
+            starts = brokers.beginning_offsets(tps)
+            return any(starts[tp] > following.at.get(tp, 0) for tp in tps)
+
         try:
-            for _ in range(2):
+            for stops in ((most // 5, most // 2), ()):
                 with world.consumer(mode, max_poll_records=150, remote_refresh_ms=300) as consumer:
                     consumer.assign(tps)
                     following = Following()
-
-                    def done(found: dict[TopicPartition, list[Any]], following: Following = following) -> bool:
-                        following.check(found)
-                        time.sleep(0.002)
-                        return all(following.at.get(tp, 0) >= most for tp in tps)
-
-                    read_until(consumer, done, seconds=250 if full else 100)
+                    for stop in (*stops, most):
+                        read_until(consumer, partial(following.reaches, tps, stop), seconds=250)
+                        if stop < most:
+                            wait_until(partial(overtaken, following), timeout=60, what="the log start to overtake")
                     assert all(sum(origins(consumer, tp).values()) == most for tp in tps)
-            writer.join()
+                    assert all(origins(consumer, tp)["remote"] > 0 for tp in tps)
         finally:
             writer.stopped.set()
-            retention.stopped.set()
             writer.join()
-            retention.join()
-    assert all(retention.starts.values()), "retention never moved"
 
 
 class Following:
@@ -106,6 +132,11 @@ class Following:
 
     def __init__(self) -> None:
         self.at: dict[TopicPartition, int] = {}
+
+    def reaches(self, tps: list[TopicPartition], stop: int, found: dict[TopicPartition, list[Any]]) -> bool:
+        """Check what was found; whether each partition was read up to ``stop``."""
+        self.check(found)
+        return all(self.at.get(tp, 0) >= stop for tp in tps)
 
     def check(self, found: dict[TopicPartition, list[Any]]) -> None:
         """The records of ``found`` are the next ones; they are taken out."""
@@ -117,12 +148,17 @@ class Following:
         found.clear()
 
 
-@over(("s3", Mode.REMOTE_ONLY), ("local", Mode.REMOTE_PREFERRED), ("local", Mode.KAFKA_PREFERRED))
+@over(
+    ("s3", Mode.REMOTE_ONLY),
+    ("local", Mode.REMOTE_PREFERRED),
+    ("local", Mode.KAFKA_PREFERRED),
+    modes=(Mode.REMOTE_ONLY, *PREFERRED),
+)
 def test_random_seeks_and_pauses(world: World, mode: Mode, rng: random.Random, full: bool) -> None:
     """Against a model: where each partition stands, and whether it is paused."""
     topic = f"seeks-{mode.lower()}-{world.folder.name}"
     count = 1500
-    world.kafka.create_topic(topic, partitions=PARTS, config=SMALL["4.3.1"])
+    world.kafka.create_topic(topic, partitions=PARTS, config=world.small)
     produce(
         world.kafka.bootstrap,
         topic,

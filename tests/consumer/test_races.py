@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.test_tiers import Made, values
+from tests.consumer.test_tiers import Made, stored, values
 from tests.consumer.world import World, read_to, read_until
 from tests.support.waiting import wait_until
 from tidemark.consumer import Mode, TieredConsumer, placing
@@ -175,3 +175,23 @@ def test_a_look_that_fails_is_not_repeated_by_those_who_ask(made: Made, monkeypa
         with pytest.raises(UnknownOutcome):
             read_until(consumer, bool)
         assert len(asked) < 2 * ATTEMPTS
+
+
+def test_a_join_for_new_metadata_that_ends_between_two_polls_is_not_lost(local_world: World) -> None:
+    """kafka-python's own consumer, with its partitions revoked, then gets nothing any more."""
+    [tp] = stored(local_world, f"join-{local_world.folder.name}", 60)
+    with local_world.consumer(Mode.KAFKA_ONLY, tp.topic, group_id=f"g-{tp.topic}") as consumer:
+        read_until(consumer, bool)
+        coordinator = consumer._coordinator
+        coordinator._assignment_snapshot = {}  # as if made before there was metadata
+        consumer.poll(timeout_ms=0)
+        wait_until(lambda: coordinator._join_task.is_done, timeout=20, what="the group's answer")
+        assert coordinator.rejoining
+        assert not coordinator.need_rejoin(), "it is not noticed as under way"
+        wait_until(
+            lambda: consumer.poll(timeout_ms=200) is not None and not coordinator.rejoining,
+            timeout=20,
+            what="the join to be taken up",
+        )
+        consumer.seek_to_beginning()
+        assert read_until(consumer, bool)

@@ -55,6 +55,11 @@ class World:
         """The cluster's name in the store."""
         return self.kafka.cluster_id
 
+    @property
+    def small(self) -> Mapping[str, str]:
+        """Settings of a topic for segments of 16 KiB."""
+        return SMALL[self.kafka.version]
+
     def storage(self) -> Storage:
         """The remote tier, as a consumer opens it."""
         return Storage.at(self.place.url, self.cluster, options=self.place.options)

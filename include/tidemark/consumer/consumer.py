@@ -180,8 +180,9 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         """As ``KafkaConsumer.metrics``; unless ``raw``, with a group ``tidemark-consumer``.
 
         ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``:
-        requests to storage, bytes, records and retries; ``hand-overs``; ``waiting``: partitions that no tier can read
-        at present; ``skipped``: offsets of gaps that were passed over.
+        requests to storage, bytes, records and retries; ``hand-overs``; ``fallbacks``: how often a partition was left
+        to Kafka because storage could not be read; ``waiting``: partitions that no tier can read at present;
+        ``skipped``: offsets of gaps that were passed over.
         """
         found = super().metrics(raw)
         if found is not None and not raw:
@@ -250,9 +251,16 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         return found
 
     def _join(self, timer: Any) -> bool:
-        """Let the coordinator do its part, in slices: kafka-python takes up a join where the last one left it."""
+        """Let the coordinator do its part, in slices: kafka-python takes up a join where the last one left it.
+
+        It has to be told so: of a join for new metadata it takes the sending of the assignment for the end, and would
+        wait for ever for one that nobody takes up.
+        """
         while True:
-            slice_ms = _JOIN_SLICE_MS if self._coordinator.rejoining else _PREPARE_SLICE_MS
+            slice_ms = _PREPARE_SLICE_MS
+            if self._coordinator.rejoining:
+                slice_ms = _JOIN_SLICE_MS
+                self._coordinator.request_rejoin()
             if self._coordinator.poll(timeout_ms=min(timer.timeout_ms, slice_ms)):
                 return True
             self._hear()

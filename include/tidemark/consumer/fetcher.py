@@ -25,7 +25,7 @@ from tidemark.consumer.offsets import TieredOffsets
 from tidemark.consumer.placing import Placements
 from tidemark.consumer.resetting import Queries
 from tidemark.consumer.scouting import Scouts
-from tidemark.errors import GapError, OutOfRange
+from tidemark.errors import FormatError, GapError, OutOfRange, StoreError
 from tidemark.layout import TopicPartition
 from tidemark.remote.blocks import Block
 from tidemark.remote.tier import RemoteTier
@@ -151,13 +151,14 @@ class TieredFetcher(TieredOffsets):
         position = self._position(tp)
         if tp in self._in_hand and self._stands(tp, self._in_hand[tp]):
             return self._in_hand[tp].tier  # type: ignore[no-any-return]
+        before = self._placements.of(tp).tier
         place = self._placements.decide(tp, position.offset, position.leader_epoch)
         if not self._subscriptions.is_fetchable(tp):
             return None  # a reset was asked for
         if self._remote is not None:
             if place.tier == "remote":
                 self._remote.read(tp, self._position(tp).offset)
-            elif place.last_tier == "remote":
+            elif before == "remote":
                 self._remote.stop(tp)
         return place.tier
 
@@ -170,12 +171,10 @@ class TieredFetcher(TieredOffsets):
         return state.position
 
     def _leave(self, tp: TopicPartition) -> None:
-        """``tp`` is assigned no longer."""
+        """``tp`` is assigned no longer: its remote reader ends, too."""
         self._placements.forget(tp)
         self._passed.pop(tp, None)
         self._drop(tp)
-        if self._remote is not None:
-            self._remote.stop(tp)
 
     # Collecting
 
@@ -252,6 +251,7 @@ class TieredFetcher(TieredOffsets):
             return None
         found: KafkaRows | None = self._parse_fetched_data(response)
         if found is not None:
+            self._placements.given(tp)
             found.incarnation = self._placements.incarnation(tp)
             self.counts.of(tp, "kafka").bytes += found.bytes_read
         return found
@@ -264,13 +264,18 @@ class TieredFetcher(TieredOffsets):
         except GapError as gap:
             if not self._placements.not_there(tp, gap):
                 raise
-            return None
         except OutOfRange:
             self._placements.look_again(tp)
-            return None
-        if block is None or block.start != position or not self._placements.compared(tp):
-            return None
-        return Delivery("remote", position, [block])
+        except (StoreError, FormatError) as error:
+            if not self._placements.unreadable(tp, position, error):
+                raise
+        else:
+            if block is None or block.start != position or not self._placements.compared(tp):
+                return None
+            self._placements.readable(tp)
+            return Delivery("remote", position, [block])
+        self._bell.ring()  # it is to be placed anew
+        return None
 
     def _deliver(self, tp: TopicPartition, delivery: Delivery, want: Want, *, move: bool) -> bool:
         """Give ``want`` what it takes of ``delivery``; whether there may be more for it."""
@@ -339,6 +344,7 @@ class TieredFetcher(TieredOffsets):
         return {
             "partitions": self.counts.shown(),
             "hand-overs": self._placements.hand_overs,
+            "fallbacks": self._placements.fallbacks,
             "waiting": sum(place.tier is None for place in places),
         }
 

@@ -101,6 +101,7 @@ PARTITION_STATE: Final = ("position", "reset_strategy", "highwater")
 COORDINATOR_METHODS: Final = {
     "fetch_committed_offsets": ("partitions", "timeout_ms"),
     "poll": ("timeout_ms",),
+    "request_rejoin": (),
     "time_to_next_poll": (),
 }
 """Methods of ``ConsumerCoordinator``."""

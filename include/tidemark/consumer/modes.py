@@ -22,7 +22,7 @@ class Mode(StrEnum):
     """The brokers alone, as a ``KafkaConsumer``: storage is never opened."""
 
     REMOTE_PREFERRED = "REMOTE_PREFERRED"
-    """Remote storage wherever it has the offset, the brokers for what it has not: the tail."""
+    """Remote storage wherever it has the offset, the brokers for what it has not (the tail) or cannot give."""
 
     KAFKA_PREFERRED = "KAFKA_PREFERRED"
     """The brokers wherever they have the offset, remote storage for what their retention has removed."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from tidemark.consumer.modes import Mode, OnGap, Tier
+from tidemark.consumer.modes import Mode, OnGap
+from tidemark.consumer.placement import Outage, Placement
 from tidemark.consumer.scouting import Scouts, Sight
 from tidemark.errors import GapError
 from tidemark.layout import TopicPartition
@@ -30,35 +31,8 @@ _AGAIN_SECONDS: Final = 0.5
 FIRST_LOOK_SECONDS: Final = 5.0
 """How long Kafka is left unread for a catalogue that does not answer, where remote storage is preferred."""
 
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass
-class Placement:
-    """Where a partition is read, and what is open. ``since`` is when (monotonic) and ``seen`` when by the clock."""
-
-    tier: Tier | None = None
-    position: int = -1
-    since: float = 0.0
-    seen: datetime = _LONG_AGO
-    judging: float | None = None
-    """When Kafka said that the position is out of range: only later answers count."""
-    patience: float = 0.0
-    """Until when (monotonic) an unsettled judgement rests."""
-    missing: GapError | None = None
-    """The remote tier found that what should be at the position is not there."""
-    warned: bool = False
-    branch: int | None = None
-    hand_overs: int = 0
-    last_tier: Tier | None = None
-
-    def on(self, tier: Tier) -> None:
-        """Read from ``tier`` from now on."""
-        if self.last_tier not in {None, tier}:
-            self.hand_overs += 1
-            log.debug("at offset %s from %s to %s", self.position, self.last_tier, tier)
-        self.tier = self.last_tier = tier
-        self.judging, self.warned = None, False
+LONGEST_REST_SECONDS: Final = 60.0
+"""Storage whose bytes cannot be read is asked again after ``refresh_seconds``, then after twice as long, up to this."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +63,8 @@ class Placements:
         self._scouts = scouts
         self._places: dict[TopicPartition, Placement] = {}
         self._past_hand_overs = 0
+        self.fallbacks = 0
+        """How often a partition was left to Kafka because storage could not be read."""
 
     @property
     def hand_overs(self) -> int:
@@ -127,6 +103,28 @@ class Placements:
         self.of(tp).missing = gap
         return self._rules.mode.reads_kafka
 
+    def unreadable(self, tp: TopicPartition, position: int, error: Exception) -> bool:
+        """The remote tier has the position and cannot read it; whether Kafka is asked for it now.
+
+        Not if it has failed at this very position before: Kafka did not have it then, or has given nothing.
+        """
+        place = self.of(tp)
+        if not self._rules.mode.reads_kafka or place.failed_at == position:
+            place.failed_at = -1
+            return False
+        place.failed_at = position
+        rest = place.outage.rest if place.outage is not None else 0.0
+        self._fall_back(tp, place, error, max(self._rules.refresh_seconds, min(2 * rest, LONGEST_REST_SECONDS)))
+        return True
+
+    def readable(self, tp: TopicPartition) -> None:
+        """The remote tier has given records."""
+        self.of(tp).outage = None
+
+    def given(self, tp: TopicPartition) -> None:
+        """Kafka has given records."""
+        self.of(tp).failed_at = -1
+
     def look_again(self, tp: TopicPartition) -> None:
         """Retention has taken the position from the remote tier."""
         assert self._scouts is not None
@@ -152,6 +150,8 @@ class Placements:
             place.position, place.warned, place.patience = position, False, 0.0
             if place.missing is not None and not place.missing.start <= position < place.missing.end:
                 place.missing = None
+            if place.failed_at != position:
+                place.failed_at = -1
             place.since, place.seen = time.monotonic(), datetime.now(UTC)
         sight = self._sight(tp, place)
         place = self.of(tp)
@@ -198,6 +198,7 @@ class Placements:
         if not sight.known:
             self._unanswered(tp, place, now)
             return
+        place.looked(sight.remote_at)
         if self._truncated(tp, place, sight.remote, epoch):
             return
         if self._rules.mode is Mode.REMOTE_ONLY:
@@ -226,7 +227,17 @@ class Placements:
         may_wait = self._rules.mode.reads_kafka and place.judging is None
         if not may_wait:
             raise error
-        log.warning("%s-%s: remote storage cannot be read, reading from Kafka: %s", *tp, error)
+        self._fall_back(tp, place, error, place.outage.rest if place.outage is not None else 0.0)
+
+    def _fall_back(self, tp: TopicPartition, place: Placement, error: Exception, rest: float) -> None:
+        """Storage cannot be read: Kafka reads, and storage rests."""
+        if place.outage is None:
+            log.warning("%s-%s: remote storage cannot be read, reading from Kafka: %s", *tp, error)
+        place.outage = Outage(time.monotonic(), rest)
+        self._leave_to_kafka(place)
+
+    def _leave_to_kafka(self, place: Placement) -> None:
+        self.fallbacks += place.tier != "kafka"
         place.on("kafka")
 
     def _unanswered(self, tp: TopicPartition, place: Placement, now: float) -> None:
@@ -234,7 +245,7 @@ class Placements:
         may_read = self._rules.mode.reads_kafka and place.tier is None and place.judging is None
         if may_read and now - place.since >= FIRST_LOOK_SECONDS:
             log.warning("%s-%s: remote storage does not answer, reading from Kafka meanwhile", *tp)
-            place.on("kafka")
+            self._leave_to_kafka(place)
 
     def _truncated(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, epoch: int) -> bool:
         """Whether the position turns out to be on a dead branch (KIP-320); looked at once for each branch."""
@@ -254,7 +265,7 @@ class Placements:
         return remote.start <= at < remote.end(committed=self._rules.committed) and remote.gap_at(at) is None
 
     def _keep_or_take(self, tp: TopicPartition, place: Placement, sight: Sight, now: float) -> None:
-        """The remote tier has the position: it reads, unless Kafka is preferred and has it too."""
+        """The remote tier has the position: it reads, unless it rests, or Kafka is preferred and has it too."""
         assert self._scouts is not None
         if self._rules.mode is Mode.KAFKA_PREFERRED and place.tier == "remote":
             age = now - sight.kafka_at
@@ -263,7 +274,7 @@ class Placements:
             elif age >= KAFKA_START_SECONDS:
                 self._scouts.ask_brokers([tp])
         elif place.tier != "remote":
-            place.on("remote")
+            place.on("kafka" if place.rests(sight.remote_at) else "remote")
 
     def _remote_only(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:
         remote = sight.remote

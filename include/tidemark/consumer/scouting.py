@@ -38,6 +38,10 @@ class Catalogue(Protocol):
         """The partition of an incarnation, or of the newest; None if the remote tier has none."""
         ...
 
+    def forget(self, tp: TopicPartition) -> None:
+        """Keep nothing of a partition in memory, until it is asked for again."""
+        ...
+
 
 class Brokers(Protocol):
     """What is asked of the brokers here. Each call waits for them."""
@@ -94,10 +98,11 @@ class Scouts:
             return self._sights.setdefault(tp, Sight())
 
     def forget(self, tp: TopicPartition) -> None:
-        """Another life begins: an answer that is under way does not count for it."""
+        """Nothing of ``tp`` is kept, or another life of it begins: an answer that is under way does not count."""
         with self._lock:
             self._sights.pop(tp, None)
             self._for_brokers.discard(tp)
+            self._catalogue.forget(tp)
 
     def look(self, tp: TopicPartition, *, log_end: bool = False) -> None:
         """Read the catalogue of ``tp``, soon; ``log_end``: and where agents saw its log end."""
@@ -166,6 +171,8 @@ class Scouts:
             if error is None:
                 sight.remote, sight.remote_at = found, began
             sight.asking.discard("remote")
+            if tp not in self._sights:  # forgotten meanwhile
+                self._catalogue.forget(tp)
 
     def _read(self, tp: TopicPartition, topic_id: str | None) -> RemotePartition | None:
         found = self._catalogue.partition(tp.topic, tp.partition, topic_id)

@@ -14,8 +14,8 @@ class Entry:
 
     def __init__(self, topics: RemoteTopics, name: tuple[str, int, str | None], seconds: float) -> None:
         self.refreshing = False
+        self.name = name
         self._topics = topics
-        self._name = name
         self._seconds = seconds
         self._partition: RemotePartition | None = None
         self._looked_at: float | None = None
@@ -28,7 +28,7 @@ class Entry:
 
     def get(self) -> RemotePartition | None:
         """The partition; by requests at the first call, and where it was not there when it was last looked for."""
-        topic, partition, topic_id = self._name
+        topic, partition, topic_id = self.name
         with self._lock:
             if self._partition is None and (self._looked_at is None or self.due_in <= 0):
                 with naming(f"{topic}-{partition}"):
@@ -43,7 +43,7 @@ class Entry:
             self.get()
             return
         try:
-            with naming(f"{self._name[0]}-{self._name[1]}"):
+            with naming(f"{self.name[0]}-{self.name[1]}"):
                 partition.refresh()
         finally:
             self._looked_at = time.monotonic()
@@ -66,3 +66,9 @@ class Known:
             if name not in self._entries:
                 self._entries[name] = Entry(self._topics, name, self._seconds)
             return self._entries[name]
+
+    def forget(self, entry: Entry) -> None:
+        """Nobody asks for ``entry`` any more; who holds it may go on."""
+        with self._lock:
+            if self._entries.get(entry.name) is entry:
+                del self._entries[entry.name]

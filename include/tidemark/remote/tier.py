@@ -96,8 +96,10 @@ class RemoteTier:
         with self._lock:
             before = self._entries.get(tp)
             self._entries[tp] = entry
-            if before is not None and before is not entry and tp in self._lanes:
-                self._lanes.pop(tp).drop()
+            if before is not None and before is not entry:
+                self._known.forget(before)
+                if tp in self._lanes:
+                    self._lanes.pop(tp).drop()
         found = entry.get()
         if found is not None and entry.due_in <= 0:
             with self._lock:
@@ -155,6 +157,14 @@ class RemoteTier:
             if lane is not None:
                 lane.drop()
                 self._workers.wake()
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Read ``tp`` no more, and keep nothing of its catalogue in memory. A query that runs on it ends well."""
+        with self._lock:
+            self.stop(tp)
+            entry = self._entries.pop(tp, None)
+        if entry is not None:
+            self._known.forget(entry)
 
     def close(self) -> None:
         """End reading. A thread that waits for an answer is left to end with it, after a moment's patience."""
