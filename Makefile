@@ -112,9 +112,9 @@ format: env-dev ## Format the code and fix what can be fixed safely
 
 test: env lint class-data browser ## Environments, lint, types and all tests but the long ones
 	@echo "== tests"
-	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(DEV) -m pytest -n $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 	@echo "== tests with Airflow"
-	@$(AIRFLOW) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) tests/plugins tests/dags
+	@$(AIRFLOW) -m pytest -n $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS) tests/plugins tests/dags
 
 test-full: export TIDEMARK_FULL = 1
 test-full: test ## All tests, the long ones too

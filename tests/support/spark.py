@@ -108,8 +108,11 @@ def spark_submit(
     env: Mapping[str, str] | None = None,
     timeout: float = 240.0,
 ) -> str:
-    """Run a job and return what it printed; :class:`ProcessFailed` with the end of its log if it fails."""
-    command = submit_command(arguments, master=master, conf=conf)
+    """Run a job and return what it printed; :class:`ProcessFailed` with the end of its log if it fails.
+
+    Its JVMs are those of :func:`small_jvm_conf`, unless ``conf`` says otherwise.
+    """
+    command = submit_command(arguments, master=master, conf=small_jvm_conf() | dict(conf or {}))
     done = subprocess.run(command, env=spark_env(env), capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
