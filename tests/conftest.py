@@ -94,9 +94,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Share the tests out by file, as ``--dist loadfile`` does, but for files that share servers."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByServers(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            shared = (name for name, paths in _TOGETHER.items() if nodeid.startswith(paths))
-            return next(shared, super()._split_scope(nodeid))
+    scheduling = LoadFileScheduling(config, log)
+    by_file = scheduling._split_scope
 
-    return ByServers(config, log)
+    def by_servers(nodeid: str) -> str:
+        shared = (name for name, paths in _TOGETHER.items() if nodeid.startswith(paths))
+        return next(shared, by_file(nodeid))
+
+    scheduling._split_scope = by_servers
+    return scheduling
