@@ -42,9 +42,6 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLeve
 
 _LONGEST_FIRST = (
     "tests/end_to_end/",
-    "tests/plugins/test_airflow_stack.py",
-    "tests/plugins/test_watch_stack.py",
-    "tests/plugins/test_page_browser.py",
     "tests/uploader_agent/",
     "tests/consumer/",
     "tests/spark/",
