@@ -10,7 +10,7 @@ SHELL := bash
 PYTHON ?= $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
-# Processes that share the tests: a third of a test's time it waits for servers. Each starts servers of its own.
+# Processes that share the tests, each with servers of its own; one more runs those with Airflow, which mostly wait.
 WORKERS ?= 2
 KEEP ?=
 
@@ -111,10 +111,11 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff format .
 
 test: env lint class-data browser ## Environments, lint, types and all tests but the long ones
-	@echo "== tests"
-	@$(DEV) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
-	@echo "== tests with Airflow"
-	@$(AIRFLOW) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) tests/plugins tests/dags
+	@echo "== tests, and beside them those with Airflow, whose output follows"
+	@$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags >$(STATE)/airflow-tests.log 2>&1 & beside=$$!; \
+	trap 'kill $$beside; wait' EXIT; trap 'exit 130' INT TERM; failed=0; \
+	$(DEV) -m pytest -n $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS) || failed=$$?; \
+	wait $$beside || failed=$$?; trap - EXIT; cat $(STATE)/airflow-tests.log; exit $$failed
 
 test-full: export TIDEMARK_FULL = 1
 test-full: test ## All tests, the long ones too

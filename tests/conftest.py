@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import tempfile
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.fixtures import (
     full,
     kafka,
     kafka39,
+    no_power_cut,
     rng,
     s3_server,
     seed,
@@ -22,7 +24,7 @@ from tests.support.fixtures import (
     spark_standalone,
 )
 
-__all__ = ["full", "kafka", "kafka39", "rng", "s3_server", "seed", "spark_home", "spark_standalone"]
+__all__ = ["full", "kafka", "kafka39", "no_power_cut", "rng", "s3_server", "seed", "spark_home", "spark_standalone"]
 
 HAS_AIRFLOW = importlib.util.find_spec("airflow") is not None
 # What imports Airflow is tested in Airflow's environment, by `make test`'s second run of pytest.
@@ -34,16 +36,30 @@ if HAS_AIRFLOW and "AIRFLOW_HOME" not in os.environ:
     os.environ["AIRFLOW_HOME"] = _home.name
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
+# JVMs of tests live for seconds: what takes long to compile does not pay. Those that name their own options keep them.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
 
 _LONGEST_FIRST = (
     "tests/end_to_end/",
-    "tests/plugins/test_airflow_stack.py",
-    "tests/plugins/test_watch_stack.py",
-    "tests/plugins/test_page_browser.py",
     "tests/uploader_agent/",
+    "tests/consumer/",
     "tests/spark/",
 )
 """Files with much to wait for, which a process that comes to them last would run while the others are idle."""
+
+_TOGETHER = {
+    "three brokers": ("tests/uploader_agent/faults/",),
+    "quick brokers": ("tests/consumer/",),
+    "Kafka 3.9": (
+        "tests/test_support_kafka.py",
+        "tests/tidemark/decode/test_real_brokers.py",
+        "tests/uploader_agent/test_real.py",
+        "tests/uploader_agent/test_zookeeper.py",
+    ),
+    "Spark's cluster": ("tests/spark/test_executors.py", "tests/spark/test_spark.py"),
+}
+"""Files that share servers which few others need: one process runs them all, so that only one starts the servers."""
 
 
 def pytest_configure() -> None:
@@ -68,3 +84,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _rank(item: pytest.Item) -> int:
     return next((rank for rank, path in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(path)), len(_LONGEST_FIRST))
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out by file, as ``--dist loadfile`` does, but for files that share servers."""
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduling = LoadFileScheduling(config, log)
+    by_file = scheduling._split_scope
+
+    def by_servers(nodeid: str) -> str:
+        shared = (name for name, paths in _TOGETHER.items() if nodeid.startswith(paths))
+        return next(shared, by_file(nodeid))
+
+    scheduling._split_scope = by_servers
+    return scheduling

@@ -24,14 +24,14 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Kafka 4.3.1, one broker that cleans and deletes soon; use topics of your own."""
     with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka"), common=QUICK) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def brokers39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Likewise of Kafka 3.9.2 with ZooKeeper."""
     with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka39"), version="3.9.2", common=QUICK) as cluster:

@@ -172,7 +172,7 @@ def test_random_seeks_and_pauses(world: World, mode: Mode, rng: random.Random, f
     world.delete_before(topic, {tp.partition: end // 2 for tp, end in stored.items()})
     with world.consumer(mode, max_poll_records=40) as consumer:
         model = Model(consumer, tps, ends)
-        for _ in range(10_000 if full else 600):
+        for _ in range(10_000 if full else 300):
             model.step(rng)
         model.drain()
         assert all(sum(origins(consumer, tp).values()) > 0 for tp in tps)

@@ -37,7 +37,8 @@ def stack(world: PageWorld, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
     }
     home = tmp_path_factory.mktemp("airflow")
-    with AirflowStack(home, dags=ROOT / "dags", plugins=ROOT / "plugins", env=env) as airflow:
+    parts = ("api-server", "dag-processor")
+    with AirflowStack(home, dags=ROOT / "dags", plugins=ROOT / "plugins", env=env, components=parts) as airflow:
         yield airflow
 
 

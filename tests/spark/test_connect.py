@@ -84,7 +84,7 @@ def test_a_connect_server_makes_the_same_bytes(
 
 def test_sessions_share_workers(server: ConnectServer) -> None:
     """Each has ended, and left no daemon of its own."""
-    for _ in range(3):
+    for _ in range(2):
         session = (
             f"from pyspark.sql.connect.session import SparkSession as S; s = S.builder.remote('{server.url}').create()"
         )

@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tests.spark.world import World, in_process
 from tests.support.paths import ROOT
-from tests.support.spark import SparkStandalone, small_jvm_conf, spark_env, spark_submit
+from tests.support.spark import SparkStandalone, small_jvm_conf, small_jvm_env, spark_env, spark_submit
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tests.tidemark.parsers.test_protobuf import order, order_file
 from tests.tidemark.records.build import T0, Record, batch
@@ -135,7 +135,7 @@ def test_any_parallelism_gives_the_same_bytes(tmp_path: Path, full: bool) -> Non
         command = [sys.executable, "-m", "tests.spark.at_parallelism", master]
         subprocess.run(
             [*command, *(str(world.topics_file) for world in worlds.values())],
-            env=spark_env(env="dev"),
+            env=spark_env(small_jvm_env(), env="dev"),
             cwd=ROOT,
             check=True,
             timeout=600,

@@ -25,7 +25,7 @@ from tests.spark.world import World, in_process
 from tests.support.jars import class_path
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
-from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, spark_env, spark_submit
+from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, small_jvm_env, spark_env, spark_submit
 from tests.tidemark.records.build import Record, batch, simple
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
@@ -51,7 +51,8 @@ AFTER_THE_COMMIT = ("commit", "marks", "result")
 def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point: str) -> None:
     spread(world)
     world.raw.publish()
-    environment = spark_env({"KILL_AT": point, "LAKE": str(world.topics_file.parent / "lake")}, env="dev")
+    told = {"KILL_AT": point, "LAKE": str(world.topics_file.parent / "lake")}
+    environment = spark_env(small_jvm_env() | told, env="dev")
     command = [sys.executable, "-m", "tests.spark.killed_driver", "--topics", str(world.topics_file)]
     killed = subprocess.run(
         [*command, "--topic", "orders", "--master", "local[2]"],
@@ -77,7 +78,7 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
 
 @pytest.mark.full
 def test_a_driver_tells_how_far_a_run_is(tmp_path: Path) -> None:
-    env = spark_env({"PYTHONPATH": str(ROOT)}, env="dev")
+    env = spark_env(small_jvm_env() | {"PYTHONPATH": str(ROOT)}, env="dev")
     command = [sys.executable, "-m", "tests.spark.half_done", str(tmp_path)]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.stdout == "[0, 1]\n", done.stderr[-2000:]

@@ -428,7 +428,7 @@ def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -
 @pytest.mark.timeout(1800)
 def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, rng: random.Random, full: bool) -> None:
     branches = 0
-    for number in range(200 if full else 12):
+    for number in range(200 if full else 6):
         world = World(tmp_path / str(number))
         log: list[tuple[int, int, bytes]] = []  # (base, end, batch) of what the leader holds
         lineage: list[tuple[int, int]] = [(EPOCH, 0)]

@@ -6,6 +6,7 @@ import io
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from tidemark.planning import plan_ingest, write_plan
 from tidemark.runs import RunPlan, RunResult, Task
 from tidemark.standing import Standing
 from tidemark.store import open_store
-from tidemark.table import Lake, committed_ledger, live_files, open_lake, open_table
+from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_lake, open_table
 from tidemark.topics import load_topics
 from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
@@ -84,10 +85,13 @@ class World:
         """Where the ledger goes on."""
         return self.ledger.by_partition[incarnation, partition].next_offset
 
+    def seen(self) -> Seen:
+        """The table's newest version."""
+        return Seen(self)
+
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the table by (incarnation, partition, offset), with their ``dt``."""
-        found = [row | {"dt": one.dt} for one in self._live() for row in self.read(one.path).to_pylist()]
-        return sorted(found, key=lambda row: (row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]))
+        return self.seen().rows()
 
     def offsets(self, partition: int = 0, incarnation: int = 0) -> list[int]:
         """The offsets of a partition that have a row."""
@@ -97,11 +101,11 @@ class World:
     def read(self, path: str, folder: str | None = None) -> pa.Table:
         """A data file of the table, or of another folder."""
         body = self.lake.store.get(f"{folder or self.lake.keys.root}/{path}").body
-        return pq.ParquetFile(io.BytesIO(body)).read()
+        return pq.ParquetFile(io.BytesIO(body)).read(use_threads=False)  # which take longer to wake than a small file
 
     def evidence(self) -> list[dict[str, Any]]:
         """The evidence that counts, in the order in which it landed."""
-        return [row for attempt in self.ledger.landed for row in read_evidence(self.lake, attempt).to_pylist()]
+        return self.seen().evidence()
 
     def classes(self, partition: int = 0, incarnation: int = 0) -> Counter[str]:
         """Offsets of a partition by class, by the evidence that holds."""
@@ -111,14 +115,51 @@ class World:
                 counts[row["class"]] += row["rows"]
         return counts
 
+    def holding(self) -> list[dict[str, Any]]:
+        """The evidence that holds: not that of files which are gone, or that something supersedes."""
+        return self.seen().holding()
+
     def quarantine(self) -> list[dict[str, Any]]:
         """The rows of quarantine that count."""
-        rows = (row for rows in Standing.of(self.lake).by_attempt() for row in rows)
-        files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
-        return [row for one in sorted(files) for row in self.read(one, self.lake.keys.quarantine).to_pylist()]
+        return self.seen().quarantine()
 
     def check(self) -> None:
         """Every row once, every offset with one class, hashes as the files have them, the ledger in accord."""
+        self.seen().check()
+
+
+class Seen:
+    """One version of a table; each of its objects is read once."""
+
+    def __init__(self, world: World) -> None:
+        """As it is now."""
+        self._world, self._lake = world, world.lake
+        table = open_table(world.lake)
+        self.ledger = ledger_of(world.lake, table)
+        self._live = live_files(table) if table is not None else []
+        self._tables = cache(world.read)
+        self._evidence = cache(partial(read_evidence, world.lake))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """See :meth:`World.rows`."""
+        found = [row | {"dt": one.dt} for one in self._live for row in self._tables(one.path).to_pylist()]
+        return sorted(found, key=lambda row: (row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]))
+
+    def evidence(self) -> list[dict[str, Any]]:
+        """See :meth:`World.evidence`."""
+        return [row for attempt in self.ledger.landed for row in self._evidence(attempt).to_pylist()]
+
+    def quarantine(self) -> list[dict[str, Any]]:
+        """See :meth:`World.quarantine`."""
+        live = {one.path: one for one in self._live}
+        standing = Standing(self._lake, self.ledger, live, lambda _, attempt: self._evidence(attempt))
+        rows = (row for rows in standing.by_attempt() for row in rows)
+        files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
+        folder = self._lake.keys.quarantine
+        return [row for one in sorted(files) for row in self._world.read(one, folder).to_pylist()]
+
+    def check(self) -> None:
+        """See :meth:`World.check`."""
         ledger, rows, evidence = self.ledger, self.rows(), self.evidence()
         keys = Counter((row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]) for row in rows)
         assert [key for key, count in keys.items() if count > 1] == []
@@ -126,7 +167,7 @@ class World:
         assert {dt: state.rows for dt, state in ledger.dates.items() if state.rows} == Counter(
             row["dt"] for row in rows
         )
-        live = {one.path for one in self._live()}
+        live = {one.path for one in self._live}
         named: dict[str, tuple[int, int]] = {}
         for row in evidence:
             if row["class"] == "landed" and row["file"] in live:
@@ -153,8 +194,8 @@ class World:
             assert landed[key] + refused[key] <= ledger.by_partition[key].next_offset
 
     def holding(self) -> list[dict[str, Any]]:
-        """The evidence that holds: not that of files which are gone, or that something supersedes."""
-        live = {one.path for one in self._live()}
+        """See :meth:`World.holding`."""
+        live = {one.path for one in self._live}
         evidence = self._on_the_branch()
         superseded = {row["file"] for row in evidence if row["class"] == "superseded"}
         return [
@@ -169,7 +210,7 @@ class World:
         """The evidence without rows of files' own rule that a partition left behind with a branch."""
         found: list[dict[str, Any]] = []
         for attempt in self.ledger.landed:
-            rows = read_evidence(self.lake, attempt).to_pylist()
+            rows = self._evidence(attempt).to_pylist()
             for left in (row for row in rows if row["class"] == "superseded" and row["file"] is None):
                 at = left["incarnation"], left["partition"]
                 dead = [
@@ -186,7 +227,7 @@ class World:
         return found
 
     def _sum(self, path: str) -> tuple[int, int]:
-        table = self.read(path)
+        table = self._tables(path)
         if not set(SCHEMA.names) <= set(table.schema.names):
             return table.num_rows, -1
         batches = table.select(SCHEMA.names).cast(SCHEMA).to_batches()
@@ -194,7 +235,3 @@ class World:
         for batch in batches:
             total = combine(total, row_hash_sum(batch))
         return table.num_rows, total
-
-    def _live(self) -> list[Any]:
-        table = open_table(self.lake)
-        return live_files(table) if table is not None else []

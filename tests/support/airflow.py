@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
@@ -28,13 +28,13 @@ from tests.support.waiting import wait_until
 
 USER = "admin"
 _START_SECONDS = 180.0
-_COMPONENTS = (
-    ("api-server",),
-    ("scheduler", "--skip-serve-logs"),
-    ("dag-processor",),
-    ("triggerer", "--skip-serve-logs"),
-)
-_HEALTHY = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
+_COMPONENTS = {
+    "api-server": (),
+    "scheduler": ("--skip-serve-logs",),
+    "dag-processor": (),
+    "triggerer": ("--skip-serve-logs",),
+}
+"""By name their options, in the order in which they start."""
 
 
 class AirflowStack:
@@ -49,10 +49,12 @@ class AirflowStack:
         parallelism: int = 4,
         env: Mapping[str, str] | None = None,
         unpaused: Sequence[str] = (),
+        components: Collection[str] = tuple(_COMPONENTS),
     ) -> None:
         """Nothing is started yet. ``env`` has connections, variables and further settings (``AIRFLOW__...``).
 
-        ``unpaused`` are the DAGs to let run where DAGs start paused.
+        ``unpaused`` are the DAGs to let run where DAGs start paused. ``components`` are those to start: where no run
+        is to end, the api-server and the dag-processor will do.
         """
         self._unpaused = tuple(unpaused)
         self.home = home.resolve()
@@ -65,7 +67,9 @@ class AirflowStack:
             **self._settings(port, dags, plugins or self.home / "plugins", parallelism),
             **(env or {}),
         }
-        self.processes = [self._process(command[0], *command) for command in _COMPONENTS]
+        self.processes = [
+            self._process(name, name, *options) for name, options in _COMPONENTS.items() if name in components
+        ]
 
     def _settings(self, port: int, dags: Path, plugins: Path, parallelism: int) -> dict[str, str]:
         return {
@@ -95,7 +99,7 @@ class AirflowStack:
         }
 
     def start(self) -> Self:
-        """Create or migrate the database, start all four, wait until each is healthy, and unpause what is to run."""
+        """Create or migrate the database, start the processes, wait until each is healthy, unpause what is to run."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._passwords.touch(mode=0o600)
         self._passwords.write_text(json.dumps({USER: self.password}))
@@ -119,13 +123,14 @@ class AirflowStack:
 
         The triggerer would give waiting triggers ten seconds, which have nothing to lose: it is killed.
         """
-        api_server, *others, triggerer = self.processes
-        triggerer.kill()
-        stop_all(others, timeout=60)
-        stop_all([api_server], timeout=60)
+        for process in self.processes:
+            if process.name == "triggerer":
+                process.kill()
+        stop_all([process for process in self.processes if process.name != "api-server"], timeout=60)
+        stop_all([process for process in self.processes if process.name == "api-server"], timeout=60)
 
     def kill(self) -> None:
-        """End all four with all that they have started, at once: for a home that nobody needs any more."""
+        """End all processes with all that they have started, at once: for a home that nobody needs any more."""
         with ThreadPoolExecutor(len(self.processes)) as pool:
             list(pool.map(ManagedProcess.kill, self.processes))
 
@@ -139,7 +144,8 @@ class AirflowStack:
             states = self.client.health()
         except (OSError, HTTPException, AirflowApiError):
             return False  # the api-server is still starting
-        return all(states.get(component) == "healthy" for component in _HEALTHY)
+        told = {process.name.replace("-", "_") for process in self.processes} - {"api_server"} | {"metadatabase"}
+        return all(states.get(component) == "healthy" for component in told)
 
     def cli(self, *arguments: str, timeout: float = _START_SECONDS) -> str:
         """Run ``airflow ...`` against this home and return its output; :class:`ProcessFailed` if it fails."""

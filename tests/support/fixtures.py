@@ -29,6 +29,14 @@ def seed() -> int:
     return SEED
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cut() -> Iterator[None]:
+    """Spare the disk: what a process has written outlives its death without ``fsync``, and no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _file: None)
+        yield
+
+
 @pytest.fixture
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Random numbers of the test's own: the same for a seed whatever else runs."""

@@ -23,13 +23,17 @@ from tests.support.waiting import wait_until
 _START_SECONDS = 90.0
 
 
-def spark_home(env: EnvName = "spark") -> Path:
-    """SPARK_HOME: pip's pyspark in an environment."""
-    return site_packages(env) / "pyspark"
+def spark_home() -> Path:
+    """SPARK_HOME: pip's pyspark in the spark environment."""
+    return site_packages("spark") / "pyspark"
 
 
 def spark_env(extra: Mapping[str, str] | None = None, *, env: EnvName = "spark") -> dict[str, str]:
-    """This process's environment, with what makes Spark find its parts and stay on 127.0.0.1."""
+    """This process's environment, with what makes Spark find its parts and stay on 127.0.0.1.
+
+    ``env`` is the environment whose Python drives and works; the jars are the spark environment's, of which there is
+    class data.
+    """
     python = str(env_python(env))
     return {
         **os.environ,
@@ -38,7 +42,7 @@ def spark_env(extra: Mapping[str, str] | None = None, *, env: EnvName = "spark")
         "PYSPARK_PYTHON": python,
         "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_HOME": str(spark_home(env)),
+        "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_HOSTNAME": "localhost",
         "SPARK_LOCAL_IP": HOST,
         **(extra or {}),
@@ -65,8 +69,17 @@ def jars_conf(*sets: str) -> dict[str, str]:
 
 def small_jvm_conf() -> dict[str, str]:
     """Settings for jobs of seconds: less compiling at start, at the price of speed later."""
-    options = shlex.join(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *class_data.options("spark")))
+    options = _small_jvm()
     return {"spark.driver.extraJavaOptions": options, "spark.executor.extraJavaOptions": options}
+
+
+def small_jvm_env() -> dict[str, str]:
+    """The same for programs that make their session themselves."""
+    return {"JDK_JAVA_OPTIONS": _small_jvm()}
+
+
+def _small_jvm() -> str:
+    return shlex.join(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *class_data.options("spark")))
 
 
 def s3a_conf(endpoint: str) -> dict[str, str]:
@@ -108,8 +121,11 @@ def spark_submit(
     env: Mapping[str, str] | None = None,
     timeout: float = 240.0,
 ) -> str:
-    """Run a job and return what it printed; :class:`ProcessFailed` with the end of its log if it fails."""
-    command = submit_command(arguments, master=master, conf=conf)
+    """Run a job and return what it printed; :class:`ProcessFailed` with the end of its log if it fails.
+
+    Its JVMs are those of :func:`small_jvm_conf`, unless ``conf`` says otherwise.
+    """
+    command = submit_command(arguments, master=master, conf=small_jvm_conf() | dict(conf or {}))
     done = subprocess.run(command, env=spark_env(env), capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])

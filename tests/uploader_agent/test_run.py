@@ -220,7 +220,7 @@ POINTS = [
 ]
 
 
-CHOSEN = random.Random(f"{SEED}: points").sample(POINTS, 4)
+CHOSEN = random.Random(f"{SEED}: points").sample(POINTS, 2)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import cast
 
@@ -249,18 +249,15 @@ def test_the_files_beside_the_logs(cluster: KafkaCluster) -> None:
         parse_offset_checkpoint(path.read_text(), path.name)
 
 
-@pytest.mark.parametrize("message_format", ["0.9.0", "0.10.2"])
-def test_messages_of_old_formats(
-    message_format: str, tmp_path_factory: pytest.TempPathFactory, rng: random.Random
-) -> None:
+def test_messages_of_old_formats(tmp_path: Path, rng: random.Random) -> None:
     """3.9.2 still writes them if it is told to speak an old protocol to its peers."""
-    common = {"inter.broker.protocol.version": "2.8", "log.message.format.version": message_format}
-    root = tmp_path_factory.mktemp("old-format")
-    with KafkaCluster(root, version="3.9.2", common=common) as cluster, JavaClient("3.9.2") as java:
+    common = {"inter.broker.protocol.version": "2.8"}
+    with KafkaCluster(tmp_path, version="3.9.2", common=common) as cluster, JavaClient("3.9.2") as java:
         makers: list[Callable[..., Client]] = [PythonClient, RdkafkaClient, partial(JavaProducer, java)]
-        for codec in ("none", "gzip", "snappy", "lz4"):
+        for message_format, codec in product(("0.9.0", "0.10.2"), ("none", "gzip", "snappy", "lz4")):
             topic = unique(f"old-{codec}")
-            cluster.create_topic(topic, partitions=len(makers), config=small_segments(cluster, 60_000))
+            config = small_segments(cluster, 60_000) | {"message.format.version": message_format}
+            cluster.create_topic(topic, partitions=len(makers), config=config)
             sent = [[one._replace(headers=()) for one in random_records(rng, 200)] for _ in makers]
             for partition, (maker, records) in enumerate(zip(makers, sent, strict=True)):
                 client = maker(cluster.bootstrap, codec, None, idempotent=False)

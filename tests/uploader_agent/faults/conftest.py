@@ -1,4 +1,7 @@
-"""Two clusters of three brokers, each started when it is first asked for, and a store that tests may kill."""
+"""Two clusters of three brokers, each started when it is first asked for, and a store that tests may kill.
+
+They stop after this folder's tests: even idle, four JVMs take a tenth of a core.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,21 @@ from tidemark.store import Store, StoreOptions, open_store
 MakeFleet = Callable[..., Fleet]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kraft3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers of 4.3.1 and a controller; leave all brokers running."""
     with three_brokers(tmp_path_factory.mktemp("kraft3"), "4.3.1") as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def zookeeper3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers of 3.9.2 and a ZooKeeper; leave all brokers running."""
     with three_brokers(tmp_path_factory.mktemp("zookeeper3"), "3.9.2") as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A server of our own; leave it running."""
     with S3Server(tmp_path_factory.mktemp("s3-faults")) as server:
