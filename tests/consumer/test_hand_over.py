@@ -13,6 +13,7 @@ from kafka import TopicPartition
 from tests.consumer.world import World, origins, partitions, produce, read_until
 from tests.support.waiting import wait_until
 from tidemark.consumer import Mode
+from tidemark.remote import RemoteTopics
 
 PARTS = 2
 
@@ -44,8 +45,6 @@ class Retention(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        from tidemark.remote import RemoteTopics
-
         topics = RemoteTopics(self.world.storage())
         while not self.stopped.wait(0.3):
             for part in self.starts:
@@ -105,6 +104,11 @@ def follow_twice(world: World, mode: Mode, topic: str, most: int) -> None:
     tps = partitions(topic, PARTS)
     writer = Writer(world, topic, most)
     with world.agent(topic), world.plain() as brokers:
+
+        def watched() -> bool:
+            return RemoteTopics(world.storage()).partitions_for_topic(topic) == set(range(PARTS))
+
+        wait_until(watched, timeout=60, what="the agent to tell of the partitions: from then on it holds segments")
         writer.start()
 
         def overtaken(following: Following) -> bool:
@@ -115,6 +119,8 @@ def follow_twice(world: World, mode: Mode, topic: str, most: int) -> None:
             for stops in ((most // 5, most // 2), ()):
                 with world.consumer(mode, max_poll_records=150, remote_refresh_ms=300) as consumer:
                     consumer.assign(tps)
+                    for tp in tps:  # a reset might pass by what is being uploaded, and is in neither tier
+                        consumer.seek(tp, 0)
                     following = Following()
                     for stop in (*stops, most):
                         read_until(consumer, partial(following.reaches, tps, stop), seconds=250)
