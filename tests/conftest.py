@@ -86,17 +86,14 @@ def _rank(item: pytest.Item) -> int:
     return next((rank for rank, path in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(path)), len(_LONGEST_FIRST))
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Share the tests out by file, as ``--dist loadfile`` does, but for files that share servers."""
     from xdist.scheduler import LoadFileScheduling
 
-    scheduling = LoadFileScheduling(config, log)
-    by_file = scheduling._split_scope
+    class ByServers(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            shared = (name for name, paths in _TOGETHER.items() if nodeid.startswith(paths))
+            return next(shared, super()._split_scope(nodeid))
 
-    def by_servers(nodeid: str) -> str:
-        shared = (name for name, paths in _TOGETHER.items() if nodeid.startswith(paths))
-        return next(shared, by_file(nodeid))
-
-    scheduling._split_scope = by_servers
-    return scheduling
+    return ByServers(config, log)
