@@ -80,7 +80,9 @@ def transactions(world: World, topic: str, version: KafkaVersion) -> None:
     chance = random.Random(topic)
     # One stays in a transaction beyond the broker's end: it need not tell of every try to reach it.
     common = {"bootstrap.servers": world.kafka.bootstrap, "linger.ms": 1, "log_level": 2}
-    producers = [Producer({**common, "transactional.id": f"{topic}-{number}"}) for number in range(2)]
+    # Longer than a module lasts on a busy machine: the broker would end the transaction, and the log would grow.
+    lasting = {**common, "transaction.timeout.ms": 900_000}
+    producers = [Producer({**lasting, "transactional.id": f"{topic}-{number}"}) for number in range(2)]
     plain = Producer(common)
     for producer in producers:
         producer.init_transactions(30)

@@ -717,7 +717,12 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("subject", "check"), cases(), indirect=["subject"])
 def test_row(check: Row, subject: Subject) -> None:
-    check(subject)
+    try:
+        check(subject)
+    except TimeoutError:
+        if subject.kind != "KafkaConsumer":
+            raise
+        check(subject)  # on a busy machine kafka-python may lose a group's join for good
 
 
 def test_the_table_is_not_empty() -> None:
