@@ -32,7 +32,9 @@ from tests.tidemark.records.build import simple
 
 SCAN_SECONDS: Final = 2.0
 ROUNDS: Final = {"spark": 6, "spark_connect": 12}
-"""Runs that count, by the connection's type, after one that does not."""
+"""Runs that count, by the connection's type, after one that does not; and as many of a topic at rest."""
+
+RUNS: Final = 2 * sum(ROUNDS.values()) + len(ROUNDS)
 
 REST_SECONDS: Final = 5.0
 """Longer than ``tidemark_airflow.trigger.HOLD``, with the time that the scheduler takes to hand a trigger over."""
@@ -83,7 +85,7 @@ def measure() -> list[Row]:
                 stack.client.patch("/connections/spark_default", body)
             rows += _way(kind, rounds, world, stack, server)
         minutes = (time.monotonic() - began) / 60
-        note = f"proportional set size after {minutes:.0f} minutes and {sum(ROUNDS.values()) + 2} runs"
+        note = f"proportional set size after {minutes:.0f} minutes and {RUNS} runs"
         for process in (*stack.processes, server.process):
             rows.append(Row("orchestration", f"memory: {process.name}", "MB", (_memory(process) / MB,), note))
         rows += _cleaned(stack, world)
@@ -235,7 +237,7 @@ def _cleaned(stack: AirflowStack, world: World) -> Iterator[Row]:
     seconds = time.monotonic() - began
     after = _pages(stack.home)
     landing = _land(world, stack)
-    note = f"of {sum(ROUNDS.values()) + 2} runs; the next one landed in {landing.committed:.1f} s"
+    note = f"of {RUNS} runs; the next one landed in {landing.committed:.1f} s"
     yield Row("orchestration", "clean-up: time", "s", (seconds,), note)
     yield Row("orchestration", "clean-up: metadata database before", "MB", (before / MB,))
     yield Row("orchestration", "clean-up: metadata database after", "MB", (after / MB,))

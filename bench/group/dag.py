@@ -6,7 +6,7 @@ It wakes by its first member's watermarks. Only that member's asset events are s
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
@@ -53,7 +53,12 @@ with DAG(
     _name = {"cluster": _first.cluster, "topic": _first.topic}
     GroupOperator(
         task_id="convert_and_publish",
-        planned=WatermarkSensor(task_id="wait_and_plan", **_name).output,
+        planned=WatermarkSensor(
+            task_id="wait_and_plan",
+            retries=10,
+            retry_delay=timedelta(seconds=1),
+            **_name,  # as the topics' own DAGs
+        ).output,
         others=[one.topic for one in _others],
         outlets=list(assets_of(_deployment, _first)),
         **_name,
