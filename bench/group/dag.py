@@ -53,12 +53,8 @@ with DAG(
     _name = {"cluster": _first.cluster, "topic": _first.topic}
     GroupOperator(
         task_id="convert_and_publish",
-        planned=WatermarkSensor(
-            task_id="wait_and_plan",
-            retries=10,
-            retry_delay=timedelta(seconds=1),
-            **_name,  # as the topics' own DAGs
-        ).output,
+        # It tries again as the sensors of the topics' own DAGs do.
+        planned=WatermarkSensor(task_id="wait_and_plan", retries=10, retry_delay=timedelta(seconds=1), **_name).output,
         others=[one.topic for one in _others],
         outlets=list(assets_of(_deployment, _first)),
         **_name,

@@ -14,13 +14,14 @@ from tests.support.raw_builder import RawBuilder
 from tests.support.waiting import wait_until
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
 from tests.tidemark.remote.reader import TP, Reader, records_of
-from tests.tidemark.remote.test_reading_faults import interfered
+from tests.tidemark.remote.test_reading_faults import hurry, interfered
 from tests.tidemark.remote.world import RemoteStore
 from tidemark import grown
 from tidemark.errors import PreconditionFailed
-from tidemark.remote import fetching, prefetch, tier
 from tidemark.remote.catalog import RemoteTopics
 from tidemark.remote.notebooks import read_range
+
+__all__ = ["hurry"]
 
 SHORT = 40
 """Of so many batches the manifest tells."""
@@ -37,13 +38,9 @@ OTHER = data(0, "other")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small ranges and pieces, and short pauses."""
-    monkeypatch.setattr(prefetch, "_FIRST_BYTES", 900)
-    monkeypatch.setattr(tier, "_LEAST_RANGE", 900)
-    monkeypatch.setattr(tier, "RANGE_BYTES", 900)
+def small(hurry: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pieces as well."""
     monkeypatch.setattr(grown, "PIECE_BYTES", 700)
-    monkeypatch.setattr(fetching, "_FIRST_PAUSE", 0.01)
 
 
 def replaced(raw: RawBuilder, batches: list[bytes]) -> str:
