@@ -85,7 +85,7 @@ def _driven(way: str) -> Iterator[Row]:
             env=env,
             unpaused=dags,
         ) as stack:
-            wait_until(lambda: _waiting(stack) == len(dags), timeout=180, what="all to wait", interval=1)
+            wait_until(lambda: _waiting(stack) == len(dags), what="all to wait", interval=1)
             yield from _compete(way, topics, (*stack.processes, server.process))
         if one_each:
             note = "which is in the scheduler's"

@@ -54,7 +54,7 @@ def measure(s3: S3Server) -> list[Row]:
         command: list[str | Path] = [AGENT, "run", "-c", config]
         env = {**s3.env(), "PATH": "/usr/bin:/bin"}
         with ManagedProcess("agent", command, log=HOME / "idle.log", env=env) as agent:
-            ready = agent.wait_until(lambda: _ready(port), timeout=120)
+            ready = agent.wait_until(lambda: _ready(port))
             time.sleep(SETTLING)
             rows = [Row("idle", "start to ready (aim 5)", "s", (ready,), f"{TOPICS * PARTITIONS} led partitions")]
             rows += _idle(agent.pid, port)

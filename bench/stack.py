@@ -77,7 +77,7 @@ def measure() -> list[Row]:
     ):
         began = time.monotonic()
         # First the DAGs: while they are written, SQLite may refuse others for longer than they wait.
-        wait_until(lambda: _waits(stack), timeout=120, what="the first run to wait", interval=0.5)
+        wait_until(lambda: _waits(stack), what="the first run to wait", interval=0.5)
         stack.client.post("/connections", _connection("spark", "local[2]"))
         for kind, rounds in ROUNDS.items():
             if kind == "spark_connect":
@@ -133,7 +133,7 @@ def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> Landing
     world.raw.segment([simple(world.raw.partition().end)])
     world.raw.publish()
     told, clock = datetime.now(UTC), time.monotonic()
-    wait_until(lambda: world.ledger.n > n, timeout=180, what="the commit", interval=0.1)
+    wait_until(lambda: world.ledger.n > n, what="the commit", interval=0.1)
     committed = time.monotonic() - clock
     started: list[datetime] = []
 
@@ -147,9 +147,9 @@ def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> Landing
                     return True
         return False
 
-    wait_until(has_ended, timeout=60, what="the run to end", interval=0.5)
+    wait_until(has_ended, what="the run to end", interval=0.5)
     # The next run waits in its sensor by then, so that each round starts from rest.
-    wait_until(lambda: _waits(stack), timeout=60, what="the next run to wait", interval=0.5)
+    wait_until(lambda: _waits(stack), what="the next run to wait", interval=0.5)
     landing = Landing((started[0] - told).total_seconds(), committed)
     sys.stderr.write(f"{landing}\n")
     return landing

@@ -129,7 +129,7 @@ class Stack:
 
     def _start_agent(self) -> None:
         self.agent.start()
-        self.agent.wait_until(self._agent_ready, timeout=60)
+        self.agent.wait_until(self._agent_ready)
 
     def _agent_ready(self) -> bool:
         connection = HTTPConnection(HOST, self._agent_port, timeout=2)

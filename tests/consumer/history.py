@@ -88,7 +88,7 @@ def make_compacted(cluster: KafkaCluster, folder: Path, rng: random.Random) -> H
         ]
         _send(client, topic, 0, found)
     client.close()
-    wait_until(lambda: len(kept(cluster, topic, 1)[0]) < 100, timeout=60, what=f"{topic} to be compacted", interval=0.5)
+    wait_until(lambda: len(kept(cluster, topic, 1)[0]) < 100, what=f"{topic} to be compacted", interval=0.5)
     with cluster.admin() as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": "delete"})])
     return upload(cluster, folder, topic, 1)

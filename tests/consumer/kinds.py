@@ -136,7 +136,7 @@ def compacted(world: World, topic: str, version: KafkaVersion) -> None:
             seen.append(left())
             return seen[-1] < 300 and len(set(seen[-3:])) == 1
 
-        wait_until(settled, timeout=60, what="the cleaner to compact", interval=0.4)
+        wait_until(settled, what="the cleaner to compact", interval=0.4)
 
 
 def idle(world: World, topic: str, version: KafkaVersion) -> None:

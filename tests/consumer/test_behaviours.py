@@ -484,7 +484,7 @@ def commit_async_calls_back_in_a_later_poll(subject: Subject) -> None:
         answers: list[Any] = []
         wanted = {P0: OffsetAndMetadata(9, "", -1)}
         future = consumer.commit_async(wanted, callback=lambda *answer: answers.append(answer))
-        wait_until(lambda: future.is_done, timeout=20, what="the commit's answer")
+        wait_until(lambda: future.is_done, what="the commit's answer")
         assert future.succeeded()
         read_until(consumer, lambda _: bool(answers))
         assert answers[0][0] == wanted
@@ -700,9 +700,7 @@ def no_thread_is_left_behind(subject: Subject) -> None:
     before = {thread.ident for thread in threading.enumerate()}
     with subject.assigned() as consumer:
         read_until(consumer, bool)
-    wait_until(
-        lambda: {thread.ident for thread in threading.enumerate()} <= before, timeout=10, what="the threads to end"
-    )
+    wait_until(lambda: {thread.ident for thread in threading.enumerate()} <= before, what="the threads to end")
 
 
 def cases() -> Iterator[Any]:

@@ -46,12 +46,12 @@ def test_what_is_not_assigned_any_more_is_forgotten(local_world: World, mode: Mo
         refs = catalogues(consumer, tps)
         consumer.assign(tps[:1])
         consumer.poll()
-        wait_until(lambda: gone(refs[1:]), timeout=20, what="two of three to be forgotten")
+        wait_until(lambda: gone(refs[1:]), what="two of three to be forgotten")
         assert known(consumer) == 1
         assert refs[0]() is not None
         consumer.unsubscribe()
         consumer.poll()
-        wait_until(lambda: gone(refs), timeout=20, what="the third to be forgotten")
+        wait_until(lambda: gone(refs), what="the third to be forgotten")
         assert known(consumer) == 0
         consumer.assign(tps)
         consumer.seek_to_beginning()
@@ -79,7 +79,7 @@ def test_a_look_that_ends_after_the_assignment_leaves_nothing(
         consumer.unsubscribe()
         consumer.poll()
         answers.set()
-        wait_until(lambda: known(consumer) == 0, timeout=20, what="the late answer to be forgotten")
+        wait_until(lambda: known(consumer) == 0, what="the late answer to be forgotten")
         consumer.assign([tp])
         consumer.seek(tp, 0)
         assert read_until(consumer, bool)

@@ -108,7 +108,7 @@ def follow_twice(world: World, mode: Mode, topic: str, most: int) -> None:
         def watched() -> bool:
             return RemoteTopics(world.storage()).partitions_for_topic(topic) == set(range(PARTS))
 
-        wait_until(watched, timeout=60, what="the agent to tell of the partitions: from then on it holds segments")
+        wait_until(watched, what="the agent to tell of the partitions: from then on it holds segments")
         writer.start()
 
         def overtaken(following: Following) -> bool:
@@ -125,7 +125,7 @@ def follow_twice(world: World, mode: Mode, topic: str, most: int) -> None:
                     for stop in (*stops, most):
                         read_until(consumer, partial(following.reaches, tps, stop), seconds=250)
                         if stop < most:
-                            wait_until(partial(overtaken, following), timeout=60, what="the log start to overtake")
+                            wait_until(partial(overtaken, following), what="the log start to overtake")
                     assert all(sum(origins(consumer, tp).values()) == most for tp in tps)
                     assert all(origins(consumer, tp)["remote"] > 0 for tp in tps)
         finally:

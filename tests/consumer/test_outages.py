@@ -78,7 +78,7 @@ def test_what_storage_cannot_read_comes_from_kafka_and_then_from_storage_again(
                 assert values(read_until(consumer, bool, max_records=5)) == list(range(5))
                 return consumer.tier(made.tp) == "remote"
 
-            wait_until(back, timeout=20, what="storage to be read again", interval=0)
+            wait_until(back, what="storage to be read again", interval=0)
             consumer.seek(made.tp, 40)
             before = origins(consumer, made.tp)["remote"]
             assert values(read_to(consumer, {made.tp: COUNT})) == list(range(40, COUNT))
@@ -163,7 +163,7 @@ def test_storage_that_stays_unreadable_is_asked_less_and_less(local_world: World
                 rests.append(place.outage.rest)
             return len(rests) == 4
 
-        wait_until(asked_again, timeout=20, what="four failures", interval=0)
+        wait_until(asked_again, what="four failures", interval=0)
     assert rests == [0.1, 0.2, 0.4, 0.8]
 
 
@@ -201,15 +201,13 @@ def test_a_catalogue_that_cannot_be_read_any_more_leaves_the_tail_to_kafka(
 
         with monkeypatch.context() as patch:
             patch.setattr(type(sight.remote), "refresh", failing)
-            wait_until(
-                lambda: consumer.poll(timeout_ms=50) == {} and len(failed) > 3, timeout=20, what="looks that fail"
-            )
+            wait_until(lambda: consumer.poll(timeout_ms=50) == {} and len(failed) > 3, what="looks that fail")
             consumer.seek(made.tp, 0)
             assert values(read_to(consumer, {made.tp: COUNT})) == list(range(COUNT))
             assert origins(consumer, made.tp)["remote"] == 0
         assert fallbacks(consumer) == 0, "Kafka had it all the while"
         seen = sight.remote_at
-        wait_until(lambda: consumer.poll(timeout_ms=50) == {} and sight.remote_at > seen, timeout=20, what="a look")
+        wait_until(lambda: consumer.poll(timeout_ms=50) == {} and sight.remote_at > seen, what="a look")
         consumer.seek(made.tp, 0)
         read_to(consumer, {made.tp: COUNT})
         assert origins(consumer, made.tp)["remote"] == 90

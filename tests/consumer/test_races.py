@@ -96,7 +96,7 @@ def test_a_hole_without_a_record_is_read_once_it_is_filled(made: Made, mode: Mod
                 found.extend(values(consumer.poll(timeout_ms=200)))
             return len(found) >= 35
 
-        wait_until(tried_again, timeout=20, what="the hole's records")
+        wait_until(tried_again, what="the hole's records")
     assert found == list(range(5, 40))
 
 
@@ -133,7 +133,7 @@ def test_records_of_another_branch_wait_until_the_position_was_compared_with_it(
                 part.refresh()
                 remote.stop(made.tp)
                 remote.read(made.tp, 20)
-                wait_until(lambda: remote._lanes[made.tp]._blocks, timeout=10, what="records to be read ahead")
+                wait_until(lambda: remote._lanes[made.tp]._blocks, what="records to be read ahead")
             return collect(*arguments, **options)
 
         monkeypatch.setattr(consumer._fetcher, "_collect", late)
@@ -185,12 +185,11 @@ def test_a_join_for_new_metadata_that_ends_between_two_polls_is_not_lost(local_w
         coordinator = consumer._coordinator
         coordinator._assignment_snapshot = {}  # as if made before there was metadata
         consumer.poll(timeout_ms=0)
-        wait_until(lambda: coordinator._join_task.is_done, timeout=20, what="the group's answer")
+        wait_until(lambda: coordinator._join_task.is_done, what="the group's answer")
         assert coordinator.rejoining
         assert not coordinator.need_rejoin(), "it is not noticed as under way"
         wait_until(
             lambda: consumer.poll(timeout_ms=200) is not None and not coordinator.rejoining,
-            timeout=20,
             what="the join to be taken up",
         )
         consumer.seek_to_beginning()

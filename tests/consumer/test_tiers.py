@@ -82,7 +82,7 @@ def test_remote_only_asks_brokers_for_assignment_and_commits_alone(world: World)
         consumer.seek_to_beginning()
         read_until(consumer, bool)
         settled = "a commit between two rebalances"
-        wait_until(lambda: committed(consumer, tp) > 0, timeout=20, what=settled)
+        wait_until(lambda: committed(consumer, tp) > 0, what=settled)
     assert [record.offset for record in found[tp]] == list(range(end))
     assert not OF_RECORDS & set(sent)
     assert {"JoinGroupRequest", "OffsetCommitRequest"} <= set(sent), "the requests were not counted"
@@ -188,7 +188,6 @@ def test_wakeup_is_heard_while_a_group_is_joined(local_world: World) -> None:
             joined = "both to be members"
             wait_until(
                 lambda: bool(first.poll(50)) + bool(second.poll(50)) >= 0 and len(second.assignment()) == 1,
-                timeout=20,
                 what=joined,
                 interval=0,
             )
@@ -371,9 +370,7 @@ def test_between_the_tiers_the_wait_ends_with_the_reset(
     made: Made, mode: Mode, caplog: pytest.LogCaptureFixture
 ) -> None:
     with made.consumer(mode, 20, remote_wait_ms=1000, auto_offset_reset="latest") as consumer:
-        wait_until(
-            lambda: consumer.poll(timeout_ms=100) or consumer.position(made.tp) == 100, timeout=30, what="a reset"
-        )
+        wait_until(lambda: consumer.poll(timeout_ms=100) or consumer.position(made.tp) == 100, what="a reset")
     assert sum("gone from Kafka" in line for line in caplog.messages) == 1
     with made.consumer(mode, 20, remote_wait_ms=500, auto_offset_reset="none") as consumer:
         with pytest.raises(OffsetOutOfRangeError):
@@ -476,7 +473,6 @@ def test_a_topic_that_is_made_again_is_read_from_its_new_life(local_world: World
                 consumer.poll(timeout_ms=100) is not None
                 and consumer._fetcher._scouts.sight(tp).remote_at > time.monotonic() - 0.5
             ),
-            timeout=30,
             what="the catalogue to be looked at again",
         )
         consumer.seek_to_beginning()

@@ -85,7 +85,7 @@ def compacted(world: World, topic: str, chance: random.Random) -> None:
             counts.append(len(read_to(consumer, consumer.end_offsets([tp]))[tp]))
         return counts[-1] == counts[-2] < 600
 
-    wait_until(cleaned, timeout=30, interval=1, what="the cleaner")
+    wait_until(cleaned, interval=1, what="the cleaner")
 
 
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}

@@ -41,7 +41,7 @@ def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
     small.kafka.create_topic(topic, partitions=2, config=SMALL)
     send(Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"}), topic, rng, 4_000, 2)
     with small.running_agent():
-        wait_until(lambda: committed_ledger(lake).rows == 4_000, timeout=200, what="all records to land")
+        wait_until(lambda: committed_ledger(lake).rows == 4_000, what="all records to land")
     assert set(landed(lake)) == consumed(bootstrap, topic)
     if full:  # else by test_backfill.py, without Spark, and by tests/spark, without Airflow
         remake(small, airflow, topic)

@@ -179,7 +179,7 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
     provoked.restrict()
 
     with provoked.agent(restricted=True):
-        wait_until(lambda: provoked.uploaded(POISONED, LOST), timeout=60, what="the first records to be uploaded")
+        wait_until(lambda: provoked.uploaded(POISONED, LOST), what="the first records to be uploaded")
         for one in small.topics:
             assert small.convert(one)["status"] == "landed"
         look(airflow)
@@ -189,12 +189,12 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
         provoked.send(topic, POISONED, 50, '{"id": null}')
         provoked.send(topic, LOST, 300)
         provoked.send(topic, HELD, 300)
-        wait_until(lambda: provoked.uploaded(POISONED, LOST), timeout=60, what="more to be uploaded")
-        wait_until(lambda: _is_held(provoked), timeout=60, what="a segment to be held back")
+        wait_until(lambda: provoked.uploaded(POISONED, LOST), what="more to be uploaded")
+        wait_until(lambda: _is_held(provoked), what="a segment to be held back")
         first, after = provoked.lose_a_segment()
         assert small.convert(topic)["quarantined"] == 50
         provoked.send(topic, POISONED, 100)
-        wait_until(lambda: provoked.uploaded(POISONED), timeout=60, what="what is late to be uploaded")
+        wait_until(lambda: provoked.uploaded(POISONED), what="what is late to be uploaded")
         table = open_table(small.lake(topic))
         assert table is not None
         file = f"{small.lake(topic).keys.root}/{live_files(table)[0].path}"
@@ -211,16 +211,16 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
             f"audit/test/{topic}/{dt}",
             "import_error/test/broken.py",
         }
-        wait_until(lambda: _look(airflow, hook, wanted), timeout=90, what=f"all of {wanted} to be told of")
+        wait_until(lambda: _look(airflow, hook, wanted), what=f"all of {wanted} to be told of")
     broker = small.kafka.brokers[0].node_id
     wanted.add(f"agent_gone/test/{broker}")
-    wait_until(lambda: _look(airflow, hook, wanted), timeout=90, what="the agent to be missed")
+    wait_until(lambda: _look(airflow, hook, wanted), what="the agent to be missed")
     assert Counter(hook.told) == {(key, "opened"): 1 for key in wanted}
 
     with provoked.agent(restricted=False):
         done = small.agent("backfill", topic, str(LOST), "--from", str(first), "--to", str(after))
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: provoked.uploaded(0, 1, 2), timeout=60, what="what was held back to be uploaded")
+        wait_until(lambda: provoked.uploaded(0, 1, 2), what="what was held back to be uploaded")
         small.lake(topic).store.put(file, bytes_of_file)
         assert small.convert(topic)["status"] == "landed"
         provoked.parse(required=False)

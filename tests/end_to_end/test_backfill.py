@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from tests.support.airflow_client import AirflowApiError, AirflowClient
 from tests.support.browser import KEYS, Browser
 from tests.support.paths import ROOT, env_bin
 from tests.support.raw_builder import RawBuilder
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.audits import AuditReport
 from tidemark.backfill.report import Report, read_report
@@ -98,7 +99,7 @@ def started(stack: AirflowStack, **change: Any) -> str:
 
 
 def ended(stack: AirflowStack, run: str) -> str:
-    return stack.client.wait_for_run(BACKFILL, run, timeout=120)
+    return stack.client.wait_for_run(BACKFILL, run)
 
 
 def states(stack: AirflowStack, run: str) -> dict[str, list[str]]:
@@ -142,8 +143,8 @@ SUBMIT = 'button[data-testid="trigger-dag-submit"]'
 def filled(stack: AirflowStack, browser: Browser, first: str, last: str, *topics: str) -> None:
     """Open the form and fill it in; dates are digits that mean the same wherever the month stands."""
     browser.open(f"{stack.url}/dags/{BACKFILL}")
-    browser.find('[data-testid="trigger-dag-button"], button[aria-label="Trigger Dag"]', timeout=60).click()
-    browser.find(f"{SUBMIT}[disabled]", timeout=30)  # as long as a field is missing
+    browser.find('[data-testid="trigger-dag-button"], button[aria-label="Trigger Dag"]').click()
+    browser.find(f"{SUBMIT}[disabled]")  # as long as a field is missing
     for topic in topics:
         browser.find('input[aria-label="Select one or multiple values"]').type(topic + KEYS["Enter"])
     browser.find("#element_from_date").type(first)
@@ -198,24 +199,21 @@ def test_a_dry_run_changes_nothing_and_shows_what_it_would(stack: AirflowStack, 
 
 
 def waiting(stack: AirflowStack, run: str) -> bool:
-    return "awaiting_input" in states(stack, run).get("approve", [])
+    """Whether a run asks for its approval and the scheduler has noted that it does.
+
+    An answer before that is lost, and the run asks again when it tries again (apache/airflow#72716).
+    """
+    found = states(stack, run)
+    if ["failed"] in found.values():
+        raise AssertionError(f"{run} failed: {found}")
+    noted = re.escape(f"task_id=approve, run_id={run}, ") + ".* state=awaiting_input, "
+    asks = found.get("approve") == ["awaiting_input"]
+    return asks and bool(re.search(noted, stack.component("scheduler").log.read_text()))
 
 
 def reject(stack: AirflowStack, run: str) -> None:
     path = f"/dags/{BACKFILL}/dagRuns/{quote(run)}/taskInstances/approve/-1/hitlDetails"
     client_of(stack, "uma").patch(path, {"chosen_options": ["Reject"], "params_input": {}})
-
-
-def ended_by_rejecting(stack: AirflowStack, run: str) -> str:
-    """Airflow may lose an answer that comes as soon as it has asked, and asks again (apache/airflow#72716)."""
-    wait_until(
-        lambda: waiting(stack, run) or stack.client.run(BACKFILL, run)["state"] == "success",
-        timeout=90,
-        what="the rejected run to end, or to ask again",
-    )
-    if waiting(stack, run):
-        reject(stack, run)
-    return ended(stack, run)
 
 
 def test_an_approved_run_rewrites_beside_ingestion(stack: AirflowStack, browser: Browser, world: World) -> None:
@@ -231,12 +229,12 @@ def test_an_approved_run_rewrites_beside_ingestion(stack: AirflowStack, browser:
     wet = {"dry_run": False, "reason": "not now", "approve_above_gib": 0, "differences": False}
     other = started(stack, topics=["east/orders"], **wet)
     for one in (run, other):
-        wait_until(partial(waiting, stack, one), timeout=90, what="the approval to be asked for", interval=0.5)
+        wait_until(partial(waiting, stack, one), what="the approval to be asked for", interval=0.5)
     reject(stack, other)
     n = committed_ledger(world.lake).n
     upload(world.raw)
     world.raw.publish()
-    wait_until(lambda: committed_ledger(world.lake).n > n, timeout=90, what="ingestion to land beside it", interval=0.5)
+    wait_until(lambda: committed_ledger(world.lake).n > n, what="ingestion to land beside it", interval=0.5)
 
     browser.open(f"{stack.url}/dags/{BACKFILL}/runs/{run}/tasks/approve/required_actions")
     browser.find("td", text="INC-7 <b>*bold*</b>")
@@ -249,7 +247,7 @@ def test_an_approved_run_rewrites_beside_ingestion(stack: AirflowStack, browser:
     browser.find("td", text="INC-7 <b>*bold*</b>")
     assert browser.console() == []
 
-    assert ended_by_rejecting(stack, other) == "success"
+    assert ended(stack, other) == "success"
     assert (states(stack, other)["convert"], states(stack, other)["result"]) == (["skipped"], ["skipped"])
     assert report(world, other).state == "rejected"
     outcome = report(world, run).outcome
@@ -284,7 +282,7 @@ def command(stack: AirflowStack, token: Path, *arguments: str) -> subprocess.Com
     dates = ["--from", DATES[0], "--to", DATES[1]]
     where = ["--airflow", stack.url, "--token-file", str(token)]
     words = [str(env_bin("dev", "tidemark")), "backfill", "east/orders", *dates, *where, *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=HUNG, check=False)
 
 
 def test_the_command_line_compares_and_refuses(stack: AirflowStack, tmp_path: Path) -> None:
@@ -315,7 +313,7 @@ def accepted(stack: AirflowStack, body: dict[str, Any]) -> bool:
 def test_a_native_backfill_audits_date_by_date(stack: AirflowStack, world: World) -> None:
     stack.client.unpause(AUDIT)
     body = {"dag_id": AUDIT, "from_date": f"{DATES[0]}T00:00:00Z", "to_date": f"{DATES[1]}T23:59:59Z"}
-    wait_until(lambda: accepted(stack, body), timeout=60, what="the backfill to be accepted", interval=0.5)
+    wait_until(lambda: accepted(stack, body), what="the backfill to be accepted", interval=0.5)
     lake = world.lake
 
     def audited() -> set[tuple[str, ...]]:
@@ -324,6 +322,6 @@ def test_a_native_backfill_audits_date_by_date(stack: AirflowStack, world: World
         )
         return {one.dates for one in found if one.passed}
 
-    wait_until(lambda: audited() >= {(DATES[0],), (DATES[1],)}, timeout=120, what="both dates' audits", interval=0.5)
+    wait_until(lambda: audited() >= {(DATES[0],), (DATES[1],)}, what="both dates' audits", interval=0.5)
     runs = stack.client.runs(AUDIT)
     assert {one["run_type"] for one in runs if one["data_interval_start"] < "2026-03"} == {"backfill"}

@@ -85,7 +85,7 @@ class Killer:
         if kind in {"triggerer", "scheduler"}:
             self._restart(kind)
         else:
-            wait_until(lambda: self._kill(kind), timeout=180, what=f"a job with a {kind} to kill", interval=0.2)
+            wait_until(lambda: self._kill(kind), what=f"a job with a {kind} to kill", interval=0.2)
         self.struck[kind] += 1
         sys.stdout.write(f"{time.strftime('%H:%M:%S')} killed: {kind}\n")
 
@@ -176,7 +176,6 @@ def test_tables_are_exact_and_nothing_is_stuck_whatever_is_killed(
             with load(small, rng.randrange(1 << 32)):
                 wait_until(
                     lambda: any(committed_ledger(small.lake(topic)).rows for topic in small.topics),
-                    timeout=200,
                     what="the first rows to land",
                 )
                 for kind in rng.sample(KINDS * TIMES, len(KINDS) * TIMES):
@@ -189,7 +188,7 @@ def test_tables_are_exact_and_nothing_is_stuck_whatever_is_killed(
             sys.stdout.write(f"{dict(killer.struck)}, all landed after {time.monotonic() - began:.0f} s\n")
             for topic in small.topics:
                 at_rest = partial(is_at_rest, airflow, topic)
-                wait_until(at_rest, timeout=240, what=f"{topic} to wait", interval=1)
+                wait_until(at_rest, what=f"{topic} to wait", interval=1)
     finally:
         killer.end()
     for topic, rows in expected.items():

@@ -20,7 +20,7 @@ DAG = "tidemark_ingest__east__orders"
 TOKEN = "token-that-nobody-may-find"
 SECRET = "secret-that-nobody-may-find"
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.full]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture
@@ -52,15 +52,14 @@ def airflow(world: World, connect: ConnectServer, tmp_path: Path) -> Iterator[Ai
 def test_a_topic_lands_by_spark_connect(world: World, connect: ConnectServer, airflow: AirflowStack) -> None:
     world.raw.segment([simple(0)])
     world.raw.publish()
-    wait_until(lambda: world.ledger.n == 1, timeout=180, what="the segment to land")
+    wait_until(lambda: world.ledger.n == 1, what="the segment to land")
     wait_until(
         lambda: bool(airflow.client.get("/assets/events", source_dag_id=DAG)["asset_events"]),
-        timeout=60,
         what="the table's event",
     )
     world.check()
     assert world.ledger.rows == 3
-    wait_until(lambda: connect.online_sessions() == 0, timeout=30, what="the session to be released")
+    wait_until(lambda: connect.online_sessions() == 0, what="the session to be released")
 
     files = [path for path in airflow.home.rglob("*") if path.is_file()]
     assert any(b"Spark Connect: " in path.read_bytes() for path in files if path.suffix == ".log")

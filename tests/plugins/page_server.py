@@ -51,7 +51,7 @@ class PageServer:
         self._server = uvicorn.Server(uvicorn.Config(app, host=HOST, port=self._port, log_level="warning"))
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
-        wait_until(lambda: self._server.started, timeout=30, what="the page's server")
+        wait_until(lambda: self._server.started, what="the page's server")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -88,7 +88,7 @@ def start(stack: AirflowStack, *dags: str) -> None:
         stack.client.wait_for_dag(dag)
         stack.client.patch(f"/dags/{dag}", {"is_paused": False})
     for dag in dags:
-        wait_until(partial(is_waiting, stack, dag), timeout=60, what=f"{dag} to wait", interval=0.5)
+        wait_until(partial(is_waiting, stack, dag), what=f"{dag} to wait", interval=0.5)
 
 
 def test_a_watermark_becomes_a_published_date(stack: AirflowStack, world: World) -> None:
@@ -96,7 +96,7 @@ def test_a_watermark_becomes_a_published_date(stack: AirflowStack, world: World)
     assert stack.client.import_errors() == {}
 
     world.upload("orders", 100)
-    wait_until(lambda: is_waiting(stack, ORDERS, 1), timeout=90, what="orders to be landed", interval=0.5)
+    wait_until(lambda: is_waiting(stack, ORDERS, 1), what="orders to be landed", interval=0.5)
     first = runs(stack, ORDERS)[0]
     assert first["state"] == "success"
     assert set(states(stack, ORDERS, first["dag_run_id"]).values()) == {"success"}
@@ -118,9 +118,7 @@ def test_a_date_that_closes_starts_the_dag_that_waits_for_it(stack: AirflowStack
     start(stack, ORDERS)
     world.upload("orders", 200, start=100, observed_at=utc_now())
 
-    wait_until(
-        lambda: [run["state"] for run in runs(stack, DAILY)] == ["success"], timeout=90, what="the report", interval=0.5
-    )
+    wait_until(lambda: [run["state"] for run in runs(stack, DAILY)] == ["success"], what="the report", interval=0.5)
     [run] = runs(stack, DAILY)
     assert run["partition_key"] == DATE
     path = f"/dags/{DAILY}/dagRuns/{run['dag_run_id']}/taskInstances/report/xcomEntries/return_value"
@@ -156,14 +154,14 @@ def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
     start(stack, CLICKS)
     before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
     world.upload("clicks", end + 100, start=end)
-    wait_until(lambda: len(jobs_at(gate)) == 1, timeout=60, what="the job to run")
+    wait_until(lambda: len(jobs_at(gate)) == 1, what="the job to run")
     world.upload("clicks", end + 200, start=end + 100)
     time.sleep(0.008)
     world.upload("clicks", end + 300, start=end + 200)
     gate.unlink()
 
-    wait_until(lambda: landed(world, "clicks") == end + 300, timeout=90, what="all to be landed", interval=0.5)
-    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), timeout=60, what="clicks to wait again", interval=0.5)
+    wait_until(lambda: landed(world, "clicks") == end + 300, what="all to be landed", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), what="clicks to wait again", interval=0.5)
     assert {run["state"] for run in runs(stack, CLICKS)[:-1]} == {"success"}
 
 
@@ -174,18 +172,18 @@ def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_beside_the_retrys(
     start(stack, CLICKS)
     before, end, n = len(runs(stack, CLICKS)), landed(world, "clicks"), committed_ledger(world.lake("clicks")).n
     world.upload("clicks", end + 100, start=end)
-    wait_until(lambda: len(jobs_at(gate)) == 1, timeout=60, what="the job to run")
+    wait_until(lambda: len(jobs_at(gate)) == 1, what="the job to run")
     job = psutil.Process(jobs_at(gate)[0])
     submitting = job.parents()[:2]
     assert all("airflow" in " ".join(one.cmdline()) for one in submitting), submitting
     for one in submitting:
         one.kill()
-    wait_until(lambda: len(jobs_at(gate)) == 2, timeout=120, what="the plan to be submitted again", interval=0.5)
+    wait_until(lambda: len(jobs_at(gate)) == 2, what="the plan to be submitted again", interval=0.5)
     assert job.is_running()
     gate.unlink()
 
-    wait_until(lambda: landed(world, "clicks") == end + 100, timeout=90, what="all to be landed", interval=0.5)
-    wait_until(lambda: is_waiting(stack, CLICKS, before), timeout=60, what="clicks to wait again", interval=0.5)
+    wait_until(lambda: landed(world, "clicks") == end + 100, what="all to be landed", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before), what="clicks to wait again", interval=0.5)
     assert {run["state"] for run in runs(stack, CLICKS)[:-1]} == {"success"}
     assert committed_ledger(world.lake("clicks")).n == n + 1
 
@@ -201,7 +199,7 @@ def test_what_comes_while_the_dag_is_paused_and_the_triggerer_dead_is_landed_aft
     stack.component("triggerer").start()
     stack.client.unpause(CLICKS)
 
-    wait_until(lambda: landed(world, "clicks") == end, timeout=120, what="clicks to be landed", interval=0.5)
+    wait_until(lambda: landed(world, "clicks") == end, what="clicks to be landed", interval=0.5)
 
 
 @pytest.mark.full
@@ -210,10 +208,10 @@ def test_the_run_after_a_failed_one_waits_first(stack: AirflowStack, world: Worl
     before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
     failing = runs(stack, CLICKS)[-1]["dag_run_id"]
     stack.client.patch(f"/dags/{CLICKS}/dagRuns/{failing}", {"state": "failed"})
-    wait_until(lambda: is_waiting(stack, CLICKS, before), timeout=60, what="the next run to wait", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before), what="the next run to wait", interval=0.5)
     world.upload("clicks", end + 100, start=end)
 
-    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), timeout=120, what="it to land", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before + 1), what="it to land", interval=0.5)
     assert landed(world, "clicks") == end + 100
     run = runs(stack, CLICKS)[before]
     tasks = stack.client.task_instances(CLICKS, run["dag_run_id"])
@@ -221,7 +219,7 @@ def test_the_run_after_a_failed_one_waits_first(stack: AirflowStack, world: Worl
     assert (converted - datetime.fromisoformat(run["start_date"])).total_seconds() >= backoff.FIRST.total_seconds()
 
     world.upload("clicks", end + 200, start=end + 100)
-    wait_until(lambda: is_waiting(stack, CLICKS, before + 2), timeout=60, what="the next to land", interval=0.5)
+    wait_until(lambda: is_waiting(stack, CLICKS, before + 2), what="the next to land", interval=0.5)
     run = runs(stack, CLICKS)[before + 1]
     took = datetime.fromisoformat(run["end_date"]) - datetime.fromisoformat(run["start_date"])
     assert took < backoff.FIRST, "after a run that has landed none waits"
@@ -236,12 +234,12 @@ def test_a_store_that_fails_the_scan_is_told_of_and_tried_again(stack: AirflowSt
     start(stack, CLICKS)
     broken = world.root / "raw" / world.control.index(500)
     broken.symlink_to("/proc/self/mem")  # reading it is an I/O error
-    wait_until(lambda: scan_status(world).failing_since is not None, timeout=60, what="the failure to be told of")
+    wait_until(lambda: scan_status(world).failing_since is not None, what="the failure to be told of")
     broken.unlink()
     end = landed(world, "clicks") + 100
     world.upload("clicks", end, start=end - 100)
 
-    wait_until(lambda: landed(world, "clicks") == end, timeout=60, what="clicks to be landed", interval=0.5)
+    wait_until(lambda: landed(world, "clicks") == end, what="clicks to be landed", interval=0.5)
     assert scan_status(world).failing_since is None
 
 
@@ -251,8 +249,8 @@ def test_what_holds_a_partition_back_starts_no_run(stack: AirflowStack, world: W
     world.put_index(entry("orders", partition=7, next_offset=5), broker=7)
 
     lake = world.lake("orders")
-    wait_until(lambda: bool(read_published(lake).value.settled), timeout=60, what="the plan to be empty", interval=0.5)
-    wait_until(lambda: is_waiting(stack, ORDERS, before - 1), timeout=60, what="orders to wait again", interval=0.5)
+    wait_until(lambda: bool(read_published(lake).value.settled), what="the plan to be empty", interval=0.5)
+    wait_until(lambda: is_waiting(stack, ORDERS, before - 1), what="orders to wait again", interval=0.5)
     assert len(runs(stack, ORDERS)) == before
 
 

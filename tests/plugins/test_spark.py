@@ -243,4 +243,4 @@ def test_a_task_that_is_ended_ends_all_of_its_job(
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     grandchild = ProcessRecord("job", int(called.read_text()), started=called.stat().st_mtime)
-    wait_until(lambda: grandchild.find() is None, timeout=10, what="the job to be gone")
+    wait_until(lambda: grandchild.find() is None, what="the job to be gone")

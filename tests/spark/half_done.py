@@ -18,7 +18,7 @@ from tidemark_spark.where import Where
 def work(folder: str, number: int) -> int:
     """The second task ends when it may."""
     if number:
-        wait_until((Path(folder) / "told").exists, timeout=120, what="the other task to be told of")
+        wait_until((Path(folder) / "told").exists, what="the other task to be told of")
     return number
 
 
@@ -31,7 +31,7 @@ def main(folder: str) -> None:
     made: list[int] = []
     runs = Thread(target=lambda: made.extend(there.on_each(importable, folder, [0, 1])))
     runs.start()
-    wait_until(lambda: there.finished() == 1, timeout=100, what="a task to be done")
+    wait_until(lambda: there.finished() == 1, what="a task to be done")
     (Path(folder) / "told").touch()
     runs.join()
     sys.stdout.write(f"{sorted(made)}\n")

@@ -33,7 +33,7 @@ def die_after(module: ModuleType, name: str) -> None:
 
 def die_with_a_file(lake: Path) -> None:
     """Wait for the first data file of a worker, then die while others are at work."""
-    wait_until(lambda: any(lake.glob("orders/dt=*/*.parquet")), timeout=240, what="a data file", interval=0.005)
+    wait_until(lambda: any(lake.glob("orders/dt=*/*.parquet")), what="a data file", interval=0.005)
     die()
 
 

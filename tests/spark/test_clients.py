@@ -69,7 +69,7 @@ def settled(cluster: KafkaCluster, topic: Topic) -> list[Log]:
         except (FileNotFoundError, SegmentError):
             return False  # the broker appends or the cleaner renames meanwhile
 
-    wait_until(decided, timeout=60, what=f"all transactions of {topic.name} but the hanging ones to be decided")
+    wait_until(decided, what=f"all transactions of {topic.name} but the hanging ones to be decided")
     return [read_log(folder) for folder in folders]
 
 
@@ -85,7 +85,7 @@ def unchanged(cluster: KafkaCluster, topic: Topic) -> tuple[list[Log], list[list
             return False
         return all(upto.get((topic.name, partition), 0) > 0 for partition in range(len(folders)))
 
-    wait_until(cleaned, timeout=120, what=f"the cleaner to go through {topic.name}")
+    wait_until(cleaned, what=f"the cleaner to go through {topic.name}")
     found: list[tuple[list[Log], list[list[Row]]]] = []
 
     def same() -> bool:
@@ -98,7 +98,7 @@ def unchanged(cluster: KafkaCluster, topic: Topic) -> tuple[list[Log], list[list
         found.append((logs, rows))
         return files_of(folders) == before
 
-    wait_until(same, timeout=60, what=f"the cleaner to leave {topic.name} alone")
+    wait_until(same, what=f"the cleaner to leave {topic.name} alone")
     return found[-1]
 
 

@@ -28,8 +28,6 @@ from tidemark.planning import ranges, raw
 from tidemark.runs import RunResult
 from tidemark_spark.where import Where, add_options
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def mishaps(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -127,14 +125,14 @@ def test_what_is_ended_leaves_nothing_on_the_server(tmp_path: Path, server: Conn
     world = Runs(tmp_path / "runs", "bytes", UNRULY).planned("connect")
     job = submitted(world, server)
     beat = mishap / "beat"
-    wait_until(beat.exists, timeout=120, what="the task to run")
+    wait_until(beat.exists, what="the task to run")
     assert server.running_jobs() == 1
     job.terminate()
     job.communicate(timeout=60)
     assert job.returncode == 128 + signal.SIGTERM
-    wait_until(lambda: server.running_jobs() == 0, timeout=60, what="the server to end the job")
+    wait_until(lambda: server.running_jobs() == 0, what="the server to end the job")
     assert server.online_sessions() == 0
-    wait_until(lambda: time.time() - beat.stat().st_mtime > 1, timeout=60, what="the worker to be ended")
+    wait_until(lambda: time.time() - beat.stat().st_mtime > 1, what="the worker to be ended")
 
 
 def test_the_server_tells_how_far_a_run_is(tmp_path: Path, server: ConnectServer) -> None:

@@ -107,9 +107,7 @@ class AirflowStack:
             self._make_database()
             for process in self.processes:
                 process.start()
-            wait_until(
-                self.healthy, timeout=_START_SECONDS, what="Airflow to be healthy", interval=0.5, check=self._check
-            )
+            wait_until(self.healthy, what="Airflow to be healthy", interval=0.5, check=self._check)
             for dag in self._unpaused:
                 self.client.wait_for_dag(dag)
                 self.client.unpause(dag)

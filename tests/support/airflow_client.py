@@ -62,14 +62,14 @@ class AirflowClient:
         """Stack trace by DAG file."""
         return {error["filename"]: error["stack_trace"] for error in self.get("/importErrors")["import_errors"]}
 
-    def wait_for_dag(self, dag_id: str, *, timeout: float = 60.0) -> None:
+    def wait_for_dag(self, dag_id: str) -> None:
         """Wait until the DAG processor has found a DAG."""
 
         def found() -> bool:
             return any(dag["dag_id"] == dag_id for dag in self.get("/dags", dag_ids=dag_id, limit=1000)["dags"])
 
         try:
-            wait_until(found, timeout=timeout, what=f"DAG {dag_id} to be parsed", interval=0.5)
+            wait_until(found, what=f"DAG {dag_id} to be parsed", interval=0.5)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; import errors: {self.import_errors()}") from error
 
@@ -98,11 +98,10 @@ class AirflowClient:
         found: dict[str, Json] = self.get(_run_path(dag_id, run_id))
         return found
 
-    def wait_for_run(self, dag_id: str, run_id: str, *, timeout: float = 180.0) -> str:
+    def wait_for_run(self, dag_id: str, run_id: str) -> str:
         """Wait until a run has ended and return its state, ``success`` or ``failed``."""
         wait_until(
             lambda: self.run(dag_id, run_id)["state"] in _FINISHED,
-            timeout=timeout,
             what=f"run {run_id} of DAG {dag_id} to end",
             interval=0.5,
         )

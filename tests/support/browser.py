@@ -124,7 +124,7 @@ class Browser:
         argv: list[str | Path] = [driver, f"--port={self._port}"]
         self._process = ManagedProcess("chromedriver", argv, log=self._folder / "chromedriver.log").start()
         try:
-            self._process.wait_until(self._is_ready, timeout=60)
+            self._process.wait_until(self._is_ready)
             self._session = self._send("POST", "/session", self._capabilities(browser))["sessionId"]
         except BaseException:
             self.stop()
@@ -154,7 +154,7 @@ class Browser:
         found = self.command("POST", "/elements", {"using": "css selector", "value": css})
         return [Element(self, one[_ELEMENT]) for one in found]
 
-    def find(self, css: str, *, text: str = "", timeout: float = 20.0) -> Element:
+    def find(self, css: str, *, text: str = "") -> Element:
         """The first element of a CSS selector whose rendered text has ``text``, once there is one."""
         found: list[Element] = []
 
@@ -167,12 +167,12 @@ class Browser:
                 return False  # the page was drawn anew between the two commands
             return bool(found)
 
-        wait_until(probe, timeout=timeout, what=f"{css} with {text!r} at {self.url}", check=self._check)
+        wait_until(probe, what=f"{css} with {text!r} at {self.url}", check=self._check)
         return found[0]
 
-    def wait(self, condition: Callable[[], bool], *, what: str, timeout: float = 20.0) -> None:
+    def wait(self, condition: Callable[[], bool], *, what: str) -> None:
         """Wait for anything else."""
-        wait_until(condition, timeout=timeout, what=what, check=self._check)
+        wait_until(condition, what=what, check=self._check)
 
     def run(self, script: str, *arguments: object) -> Any:
         """The value that a function body returns in the page; promises are waited for."""

@@ -147,13 +147,13 @@ class KafkaCluster:
         for broker in self.brokers:
             if broker.running:
                 led = f"topic {name} to be led, as broker {broker.node_id} sees it"
-                wait_until(lambda at=broker.bootstrap: len(leaders(at, name)) == partitions, timeout=30, what=led)  # type: ignore[misc]
+                wait_until(lambda at=broker.bootstrap: len(leaders(at, name)) == partitions, what=led)  # type: ignore[misc]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until no broker lists it; its files go later."""
         with self.admin() as admin:
             admin.delete_topics([name])
-            wait_until(lambda: name not in admin.list_topics(), timeout=30, what=f"topic {name} to be gone")
+            wait_until(lambda: name not in admin.list_topics(), what=f"topic {name} to be gone")
 
     def leaders(self, name: str) -> dict[int, int]:
         """Node id of the leader by partition; partitions without one are left out."""
@@ -178,7 +178,7 @@ class KafkaCluster:
         assert self.zookeeper is not None
         assert self._coordinator is not None
         port = int(self.zookeeper.rpartition(":")[2])
-        self._coordinator.wait_until(lambda: not is_free(port), timeout=START_SECONDS)
+        self._coordinator.wait_until(lambda: not is_free(port))
 
     def __enter__(self) -> Self:
         return self.start()

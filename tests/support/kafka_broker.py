@@ -77,7 +77,7 @@ class Broker:
 
     def wait_ready(self) -> None:
         """Wait until the broker answers an admin call and names itself a member of the cluster."""
-        self.process.wait_until(lambda: self.node_id in self._members(), timeout=START_SECONDS)
+        self.process.wait_until(lambda: self.node_id in self._members())
 
     def stop(self) -> None:
         """Clean stop, as by the service manager."""
@@ -110,7 +110,7 @@ class Broker:
         client.start(timeout=START_SECONDS)
         try:
             gone = f"ZooKeeper's session of the former broker {self.node_id} to end"
-            wait_until(lambda: client.exists(f"/brokers/ids/{self.node_id}") is None, timeout=60, what=gone)
+            wait_until(lambda: client.exists(f"/brokers/ids/{self.node_id}") is None, what=gone)
         finally:
             client.stop()
             client.close()

@@ -13,7 +13,7 @@ from typing import Self
 
 import psutil
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 
 _SAME_START_SECONDS = 1.0  # psutil derives the start from the boot time, which may drift with the clock
 _KILL_SECONDS = 10.0
@@ -127,7 +127,7 @@ class ManagedProcess:
         """Wait for it to end by itself and return its exit code; TimeoutExpired leaves it running."""
         return self._started().wait(timeout)
 
-    def wait_until(self, probe: Callable[[], bool], *, timeout: float, what: str = "ready") -> float:
+    def wait_until(self, probe: Callable[[], bool], *, timeout: float = HUNG, what: str = "ready") -> float:
         """Seconds until ``probe`` was true; :class:`ProcessFailed` at once if the process ends before that."""
 
         def check() -> None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 ADMIN = "admin"
 REGION = "us-east-1"
-_START_SECONDS = 60.0
 _READY = "ready"  # a bucket of our own: nothing that a test lists may hold an object of ours
 _PORTS = ("s3.port", "master.port", "volume.port", "filer.port", "admin.port")
 _FLAGS = (
@@ -97,7 +96,7 @@ class S3Server:
         self._write_config()
         self.process.start()
         try:
-            self.process.wait_until(self._works, timeout=_START_SECONDS)
+            self.process.wait_until(self._works)
         except BaseException:
             self.stop()
             raise

@@ -20,8 +20,6 @@ from tests.support.ports import HOST, free_ports, is_free
 from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
 from tests.support.waiting import wait_until
 
-_START_SECONDS = 90.0
-
 
 def spark_home() -> Path:
     """SPARK_HOME: pip's pyspark in the spark environment."""
@@ -153,13 +151,12 @@ class SparkStandalone:
         self._root.mkdir(parents=True, exist_ok=True)
         try:
             self.master.start()
-            self.master.wait_until(lambda: self.alive_workers() is not None, timeout=_START_SECONDS)
+            self.master.wait_until(lambda: self.alive_workers() is not None)
             for worker in self.workers:
                 worker.start()
             registered = f"{len(self.workers)} Spark workers to register"
             wait_until(
                 lambda: self.alive_workers() == len(self.workers),
-                timeout=_START_SECONDS,
                 what=registered,
                 check=self._check_workers,
             )
@@ -249,7 +246,7 @@ class ConnectServer:
         """Start it, and wait until clients can connect."""
         try:
             self.process.start()
-            self.process.wait_until(lambda: not is_free(self.port), timeout=_START_SECONDS)
+            self.process.wait_until(lambda: not is_free(self.port))
         except BaseException:
             self.stop()
             raise

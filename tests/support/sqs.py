@@ -41,7 +41,7 @@ class SqsServer:
     def __enter__(self) -> Self:
         self.process.start()
         try:
-            self.process.wait_until(lambda: not is_free(self._port), timeout=60)
+            self.process.wait_until(lambda: not is_free(self._port))
         except BaseException:
             self.process.stop()
             raise

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+HUNG = 240.0
+"""Seconds after which what is waited for has hung, however busy the machine; no passing test depends on it."""
+
 
 def wait_until(
     probe: Callable[[], bool],
     *,
-    timeout: float,
     what: str,
+    timeout: float = HUNG,
     interval: float = 0.1,
     check: Callable[[], None] | None = None,
 ) -> float:

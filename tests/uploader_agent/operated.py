@@ -88,7 +88,7 @@ class Operated:
         return watermark.next_offset if watermark else -1
 
     def await_covered(self, agent: ManagedProcess, end: int, at: TopicPartition = T) -> None:
-        agent.wait_until(lambda: self.covered(at) == end, timeout=30, what=f"covers {at} up to {end}")
+        agent.wait_until(lambda: self.covered(at) == end, what=f"covers {at} up to {end}")
 
 
 class Manager:
@@ -118,11 +118,11 @@ class Manager:
             self.receive(0.05)
             return sum(one.get(name) == value for one in self.told) >= times
 
-        agent.wait_until(said, timeout=30, what=f"said {name}={value}")
+        agent.wait_until(said, what=f"said {name}={value}")
 
     def drain(self) -> None:
         """Take in all that has been sent."""
-        wait_until(lambda: not self.receive(0.01), timeout=10, what="an empty socket", interval=0)
+        wait_until(lambda: not self.receive(0.01), what="an empty socket", interval=0)
 
     def __enter__(self) -> Self:
         return self

@@ -47,7 +47,7 @@ class Pair:
         assignment = {0: [1, 2]}
         with cluster.admin() as admin:
             admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignment)])
-        wait_until(lambda: cluster.leaders(topic) == {0: 1}, timeout=30, what="the topic to be led")
+        wait_until(lambda: cluster.leaders(topic) == {0: 1}, what="the topic to be led")
         self.topic, self.cluster, self.env = topic, cluster, s3.env()
         options = {"endpoint_url": s3.endpoint, "path_style": True}
         self.agents = []
@@ -81,7 +81,7 @@ class Pair:
     def await_replicated(self, end: int) -> None:
         """Until broker 2 has all, and its checkpoint says that it is committed."""
         checkpoint = self.folder(2).parent / "replication-offset-checkpoint"
-        wait_until(lambda: f"{self.topic} 0 {end}\n" in checkpoint.read_text(), timeout=30, what="the replica")
+        wait_until(lambda: f"{self.topic} 0 {end}\n" in checkpoint.read_text(), what="the replica")
 
     def retain(self, size: int) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, self.topic, configs={"retention.bytes": str(size)})
@@ -126,7 +126,7 @@ def test_what_retention_took_from_the_leader_comes_from_the_follower(
     load.send(250, size=20_000)
     pair.await_replicated(len(load.acknowledged[0]))
     pair.retain(1)
-    wait_until(lambda: pair.segments(1)[0].base_offset > before + 50, timeout=60, what="retention on the leader")
+    wait_until(lambda: pair.segments(1)[0].base_offset > before + 50, what="retention on the leader")
     pair.retain(1 << 30)
     load.send(150, size=20_000)
     pair.await_replicated(len(load.acknowledged[0]))

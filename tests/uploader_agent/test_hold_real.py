@@ -103,7 +103,7 @@ class Outage:
         self.load.send(120)
         lacking = self.rotated() - before
         assert lacking > 2
-        wait_until(lambda: self.metric("held_segments") == lacking, timeout=60, what=f"{lacking} held segments")
+        wait_until(lambda: self.metric("held_segments") == lacking, what=f"{lacking} held segments")
 
     def await_retention(self) -> None:
         """Let retention take all that is rotated, and wait until it is unlinked."""
@@ -115,11 +115,11 @@ class Outage:
             found = list_segments(self.agent.folder())
             return len(found.segments) == 1 and not found.deleted
 
-        wait_until(taken, timeout=60, what="retention")
+        wait_until(taken, what="retention")
 
     def await_covered(self) -> None:
         end = find_segments(self.agent.folder())[-1].base_offset
-        wait_until(lambda: self._covered() == end, timeout=60, what=f"offset.wm at {end}")
+        wait_until(lambda: self._covered() == end, what=f"offset.wm at {end}")
 
     def _covered(self) -> int:
         try:
@@ -236,7 +236,7 @@ def test_links_save_all_across_a_kill_of_the_agent(outage: Any, place: Path) -> 
     _, watermark = one.agent.watermark()
     assert watermark.gaps == ()
     assert one.check_records() == set(range(watermark.next_offset))
-    wait_until(lambda: not list(links.iterdir()), timeout=60, what="links to be released")
+    wait_until(lambda: not list(links.iterdir()), what="links to be released")
     one.end(signal.SIGTERM)
 
 
@@ -250,7 +250,7 @@ def test_with_holding_off_the_gap_is_exact(outage: Any) -> None:
     one.await_retention()
     lost_end = find_segments(one.agent.folder())[-1].base_offset
     one.s3.start()
-    wait_until(lambda: bool(one.agent.watermark()[1].gaps), timeout=60, what="the gap")
+    wait_until(lambda: bool(one.agent.watermark()[1].gaps), what="the gap")
     one.end(signal.SIGTERM)
     _, watermark = one.agent.watermark()
     assert [(gap.start, gap.end, gap.reason) for gap in watermark.gaps] == [

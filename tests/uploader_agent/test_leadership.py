@@ -25,7 +25,7 @@ OTHER = TopicPartition("orders", 1)
 
 
 def asked_more(metadata: FakeMetadata, times: int) -> None:
-    wait_until(lambda: metadata.asked > times, timeout=20, what="the broker to be asked again")
+    wait_until(lambda: metadata.asked > times, what="the broker to be asked again")
 
 
 def test_a_lower_epoch_is_never_believed(world: World) -> None:
@@ -40,13 +40,13 @@ def test_a_lower_epoch_is_never_believed(world: World) -> None:
         assert agent.leadership.partitions[T] is leads, "it goes on under its own epoch"
 
         world.metadata.leads, world.metadata.others = {}, {T: Leader(2, Led(6, ID))}
-        wait_until(lambda: T not in agent.leadership.partitions, timeout=20, what="the leadership to be given up")
+        wait_until(lambda: T not in agent.leadership.partitions, what="the leadership to be given up")
         world.metadata.leads, world.metadata.others, asked = {T: Led(5, ID)}, {}, world.metadata.asked
         asked_more(world.metadata, asked + 2)
         assert T not in agent.leadership.partitions
 
         world.metadata.leads = {T: Led(7, ID)}
-        wait_until(lambda: T in agent.leadership.partitions, timeout=20, what="a later leadership to be believed")
+        wait_until(lambda: T in agent.leadership.partitions, what="a later leadership to be believed")
 
 
 def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:
@@ -136,7 +136,7 @@ def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
     with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval="50ms") as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         hangs.set()
-        wait_until(lambda: agent._poller.hangs(0.1), timeout=20, what="a question to hang")
+        wait_until(lambda: agent._poller.hangs(0.1), what="a question to hang")
         (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 200\n")
         partition.segment(100, records(100, 200))
         partition.roll(200)
@@ -166,7 +166,7 @@ def test_offsets_are_asked_for_where_the_log_has_changed(world: World) -> None:
         asked_more(world.metadata, polls + 3)
         assert len(asked) == before, "nothing has changed"
         changing.segment(100, records(100, 130))
-        wait_until(lambda: len(asked) > before, timeout=20, what="the offsets to be asked for")
+        wait_until(lambda: len(asked) > before, what="the offsets to be asked for")
         assert asked[before] == {OTHER}
 
 

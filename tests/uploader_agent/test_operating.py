@@ -27,7 +27,7 @@ def test_sigterm_waits_for_a_slow_upload(operated: Operated, tmp_path: Path) -> 
     operated.configure(upload={"concurrency": 2})
     manager = Manager(str(tmp_path / "notify"))
     with manager, operated.process(env={"NOTIFY_SOCKET": manager.address}) as agent:
-        agent.wait_until(lambda: len(operated.begun()) == 1, timeout=30, what="sends")
+        agent.wait_until(lambda: len(operated.begun()) == 1, what="sends")
         agent.send(signal.SIGTERM)
         manager.await_told(agent, "STOPPING", "1")
         with pytest.raises(subprocess.TimeoutExpired):
@@ -44,7 +44,7 @@ def test_sigterm_waits_no_longer_than_drain(operated: Operated) -> None:
     operated.shut("slow")
     operated.configure(drain="200ms")
     with operated.process() as agent:
-        agent.wait_until(lambda: bool(operated.begun()), timeout=30, what="sends")
+        agent.wait_until(lambda: bool(operated.begun()), what="sends")
         agent.send(signal.SIGTERM)
         assert agent.wait(30) == 0, operated.log()
     assert operated.events("drain_timed_out")
@@ -92,10 +92,10 @@ def test_sighup_refuses_as_a_whole_what_cannot_change(operated: Operated) -> Non
         operated.await_covered(agent, 200)
         operated.configure(include=[".*"], store={"region": "eu-west-1"}, http={"port": 1}, state_dir="/elsewhere")
         agent.send(signal.SIGHUP)
-        agent.wait_until(lambda: len(operated.events("reload_refused")) == 1, timeout=30)
+        agent.wait_until(lambda: len(operated.events("reload_refused")) == 1)
         operated.config.write_text("tail_after: 5\n")
         agent.send(signal.SIGHUP)
-        agent.wait_until(lambda: len(operated.events("reload_refused")) == 2, timeout=30)
+        agent.wait_until(lambda: len(operated.events("reload_refused")) == 2)
         assert 'tidemark_agent_reloads_total{result="refused"} 2.0' in get(operated.port, "/metrics")[1]
     fixed, invalid = (one["error"] for one in operated.events("reload_refused"))
     assert [line.split(": ")[1] for line in fixed.splitlines()] == ["state_dir", "store.region", "http.port"]
@@ -114,7 +114,7 @@ def test_the_watchdog_hears_of_each_turn_and_of_nothing_else(operated: Operated,
         manager.await_told(agent, "READY", "1")
         manager.await_told(agent, "WATCHDOG", "1", times=4)
         operated.shut("deaf")
-        agent.wait_until((operated.gates / "deaf-reached").exists, timeout=30, what="stands still")
+        agent.wait_until((operated.gates / "deaf-reached").exists, what="stands still")
         manager.drain()
         assert not manager.receive(1.0), "the loop does not turn"
         operated.open("deaf")
@@ -135,17 +135,15 @@ def test_an_outage_of_the_store_is_not_healthy_and_over_when_it_is_over(operated
     operated.configure(stuck_after="300ms")
     operated.shut("refuse")
     with operated.process() as agent:
-        agent.wait_until(
-            lambda: "the last failure" in told(operated, "/-/healthy", 503), timeout=30, what="not healthy, and why"
-        )
+        agent.wait_until(lambda: "the last failure" in told(operated, "/-/healthy", 503), what="not healthy, and why")
         body = told(operated, "/-/healthy", 503)
         assert "nothing was finished for" in body
         assert "jobs are waiting; the last failure: orders-0: AccessDenied" in body
         assert "healthy" not in body
         operated.open("refuse")
         operated.await_covered(agent, 200)
-        agent.wait_until(lambda: answers(operated, "/-/healthy", 200), timeout=30, what="healthy")
-        agent.wait_until(lambda: bool(operated.events("healthy_again")), timeout=30, what="says so")
+        agent.wait_until(lambda: answers(operated, "/-/healthy", 200), what="healthy")
+        agent.wait_until(lambda: bool(operated.events("healthy_again")), what="says so")
     assert {said["level"] for said in operated.events("unhealthy")} == {"error"}
 
 
@@ -179,10 +177,10 @@ def test_no_secret_is_logged(operated: Operated, form: str) -> None:
     operated.configure(broker={**operated.settings["broker"], "client": client}, log={"format": form, "level": "debug"})
     operated.shut("quote")
     with operated.process(env=SECRETS) as agent:
-        agent.wait_until(lambda: "RuntimeError" in operated.log(), timeout=30, what="fails")
+        agent.wait_until(lambda: "RuntimeError" in operated.log(), what="fails")
         operated.configure(broker={**operated.settings["broker"], "client": client | {"ssl_ca": "x"}})
         agent.send(signal.SIGHUP)
-        agent.wait_until(lambda: "reload_refused" in operated.log(), timeout=30, what="refuses")
+        agent.wait_until(lambda: "reload_refused" in operated.log(), what="refuses")
         operated.config.write_text("broker: {client: {sasl_plain_password: hunter2-of-sasl: [")
         assert operated.process("config", "check", env=SECRETS).start().wait(30) == 2
         operated.shut("crash")

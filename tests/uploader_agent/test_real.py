@@ -153,7 +153,7 @@ def test_what_was_compacted_once_stays_so_when_the_policy_changes(
     load.producer.flush(30)
     deployment = deploy(tmp_path, kafka, raw, s3_server, topic)
     checkpoint = deployment.folder().parent / "cleaner-offset-checkpoint"
-    wait_until(lambda: f"{topic} 0 " in checkpoint.read_text(), timeout=60, what="the cleaner")
+    wait_until(lambda: f"{topic} 0 " in checkpoint.read_text(), what="the cleaner")
     with kafka.admin() as admin:
         change = {"cleanup.policy": "delete"}
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=change)])
@@ -183,12 +183,8 @@ def test_two_log_dirs(tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapp
         former = {info.key: info.etag for info in raw.list(f"{topic}/{cluster.cluster_id}/")}
         old_id = topic_id_of(deployment.folder())
         cluster.delete_topic(topic)
-        wait_until(
-            lambda: not list(cluster.brokers[0].log_dirs[0].glob("spread-?")), timeout=30, what="old directories"
-        )
-        wait_until(
-            lambda: not list(cluster.brokers[0].log_dirs[1].glob("spread-?")), timeout=30, what="old directories"
-        )
+        wait_until(lambda: not list(cluster.brokers[0].log_dirs[0].glob("spread-?")), what="old directories")
+        wait_until(lambda: not list(cluster.brokers[0].log_dirs[1].glob("spread-?")), what="old directories")
         cluster.create_topic(topic, partitions=4, config=SMALL["4.3.1"])
         Load(cluster, topic).send(400, partitions=4)
         new_id = topic_id_of(deployment.folder())

@@ -145,7 +145,7 @@ def test_health_and_metrics(world: World) -> None:
         HttpServer("127.0.0.1", 0, agent.health, agent.metrics.registry) as server,
     ):
         world.store.await_put(lambda: watermark_is(world, 100))
-        wait_until(lambda: get(server.port, "/-/ready")[0] == 200, timeout=10, what="ready")
+        wait_until(lambda: get(server.port, "/-/ready")[0] == 200, what="ready")
         assert get(server.port, "/-/healthy") == (200, "ok\n")
         assert get(server.port, "/elsewhere")[0] == 404
         status, text = get(server.port, "/metrics")

@@ -35,9 +35,9 @@ def settled(world: World, requests: list[str], *ats: TopicPartition, **settings:
     """Whether a new agent leaves the partitions' part of the store alone."""
     requests.clear()
     with running(world, SilentDoorbell(), **QUIET, **settings) as agent:
-        wait_until(lambda: agent.health.ready, timeout=20, what="ready")
-        wait_until(lambda: all(agent.leadership.partitions[at].offsets for at in ats), timeout=20, what="offsets")
-        wait_until(lambda: not agent._queue.unfinished(), timeout=20, what="nothing to do")
+        wait_until(lambda: agent.health.ready, what="ready")
+        wait_until(lambda: all(agent.leadership.partitions[at].offsets for at in ats), what="offsets")
+        wait_until(lambda: not agent._queue.unfinished(), what="nothing to do")
     return not any(world.keys(at).folder in request for at in ats for request in requests)
 
 
@@ -67,7 +67,7 @@ def test_a_settled_partition_goes_on_when_there_is_something_to_do(world: World,
     world.metadata.default_high = 100
     world.once()
     with running(world, InotifyDoorbell(), **QUIET) as agent:
-        wait_until(lambda: agent.health.ready, timeout=20, what="ready")
+        wait_until(lambda: agent.health.ready, what="ready")
         assert agent.leadership.partitions[T].settled
         assert agent.leadership.partitions[T].bytes_per_offset, "as the former index says"
         world.metadata.default_high = 200
@@ -144,7 +144,7 @@ def test_a_tail_that_was_uploaded(world: World, requests: list[str]) -> None:
     assert world.manifest(0).state == "provisional"
     partition.roll(50)
     with running(world, SilentDoorbell(), tail_after="1s", **QUIET):
-        wait_until(lambda: world.manifest(0).state == "whole", timeout=20, what="the rotated segment to be whole")
+        wait_until(lambda: world.manifest(0).state == "whole", what="the rotated segment to be whole")
 
 
 def test_a_damaged_index_settles_nothing(world: World) -> None:

@@ -156,13 +156,13 @@ def test_every_fault_in_every_phase(
             while not plan.over:
                 load.send(45, PARTITIONS)
                 seen = proxy.requests
-                wait_until(lambda: proxy.requests > seen + 20, timeout=30, what="requests", interval=0.02)  # noqa: B023
+                wait_until(lambda: proxy.requests > seen + 20, what="requests", interval=0.02)  # noqa: B023
                 assert time.monotonic() < limit, (
                     f"not all happened: {plan} but {plan.left}\n{deployment.log.read_text()[-3000:]}"
                 )
             proxy.rules = ()
             load.send(60, PARTITIONS)
-            wait_until(lambda: is_done(deployment), timeout=60, what="the watermarks at the ends of the logs")
+            wait_until(lambda: is_done(deployment), what="the watermarks at the ends of the logs")
         sys.stdout.write(f"{plan}; of {proxy.requests} requests\n")
         assert set(proxy.counts()) == set(Fault)
     manifests = [deployment.check_exact(partition) for partition in range(PARTITIONS)]
@@ -220,16 +220,16 @@ def test_wrong_credentials_and_a_missing_bucket_are_loud_and_recovered_from(
     credentials("wrong")
     env = {"AWS_SHARED_CREDENTIALS_FILE": str(profile), "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
     with running(deployment, env):
-        wait_until(lambda: metric(port, "store_refused") == 1, timeout=30, what="the refusal in the metrics")
-        wait_until(lambda: told("store_refuses", "AccessDenied") == 1, timeout=10, what="the refusal in the log")
+        wait_until(lambda: metric(port, "store_refused") == 1, what="the refusal in the metrics")
+        wait_until(lambda: told("store_refuses", "AccessDenied") == 1, what="the refusal in the log")
         assert metric(port, "segments_total") in {None, 0.0}
         credentials(s3_server.credentials[ADMIN].secret_key)
         missing = 'failures_total{kind="BucketMissing"}'
-        wait_until(lambda: bool(metric(port, missing)), timeout=30, what="the missing bucket in the metrics")
+        wait_until(lambda: bool(metric(port, missing)), what="the missing bucket in the metrics")
         assert metric(port, "store_refused") == 1
         s3_server.client().create_bucket(Bucket=bucket)
-        wait_until(lambda: is_done(deployment), timeout=60, what="the watermarks at the ends of the logs")
-        wait_until(lambda: metric(port, "store_refused") == 0, timeout=10, what="the refusal over")
+        wait_until(lambda: is_done(deployment), what="the watermarks at the ends of the logs")
+        wait_until(lambda: metric(port, "store_refused") == 0, what="the refusal over")
         assert told("store_refuses") == 1, "once, though three partitions went on trying"
         assert told("store_accepts_again") == 1
     for partition in range(PARTITIONS):

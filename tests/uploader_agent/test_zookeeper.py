@@ -124,7 +124,7 @@ def test_an_expired_session_is_survived(ensemble: KazooClient, monkeypatch: pyte
         former, lost = client.client_id, threading.Event()
         client.add_listener(lambda state: lost.set() if state == KazooState.LOST else None)
         before = hinted.times
-        wait_until(lambda: end_session(ensemble, former) or lost.is_set(), timeout=30, what="the session to end")
+        wait_until(lambda: end_session(ensemble, former) or lost.is_set(), what="the session to end")
         hinted.await_more_than(before)
         assert client.client_id != former
         before = hinted.times
@@ -175,9 +175,9 @@ def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[Agent]:
 def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path: Path) -> None:
     topic = "watched"
     with running(World(tmp_path), kafka39, topic) as agent:
-        wait_until(lambda: agent.health.ready, timeout=30, what="ready")
+        wait_until(lambda: agent.health.ready, what="ready")
         kafka39.create_topic(topic)
-        wait_until(lambda: TopicPartition(topic, 0) in agent.leadership.partitions, timeout=30, what="it to be led")
+        wait_until(lambda: TopicPartition(topic, 0) in agent.leadership.partitions, what="it to be led")
 
 
 def test_leader_change_is_seen_long_before_the_poll(tmp_path: Path, full: bool) -> None:
@@ -187,13 +187,13 @@ def test_leader_change_is_seen_long_before_the_poll(tmp_path: Path, full: bool) 
     with KafkaCluster(tmp_path / "kafka", version="3.9.2", brokers=2, common=common) as cluster:
         with cluster.admin() as admin:
             admin.create_topics([NewTopic("moved", -1, -1, replica_assignments={0: [2, 1]})])
-        wait_until(lambda: cluster.leaders("moved") == {0: 2}, timeout=30, what="broker 2 to lead")
+        wait_until(lambda: cluster.leaders("moved") == {0: 2}, what="broker 2 to lead")
         at = TopicPartition("moved", 0)
         with running(World(tmp_path / "world"), cluster, "moved") as agent:
-            wait_until(lambda: at in agent.leadership.replicas and agent.health.ready, timeout=30, what="ready")
+            wait_until(lambda: at in agent.leadership.replicas and agent.health.ready, what="ready")
             assert not agent.leadership.partitions
             cluster.brokers[1].stop()
-            wait_until(lambda: at in agent.leadership.partitions, timeout=30, what="the partition to be led")
+            wait_until(lambda: at in agent.leadership.partitions, what="the partition to be led")
 
 
 JAAS = 'Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_agent="secret"; };\n'
@@ -233,7 +233,7 @@ def secured(tmp_path: Path) -> Iterator[dict[str, Any]]:
     jvm = (*TINY_JVM, f"-Djava.security.auth.login.config={tmp_path / 'jaas.conf'}")
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
     with kafka_program("zookeeper", "3.9.2", tmp_path, jvm, main, tmp_path / "zoo.cfg") as server:
-        server.wait_until(lambda: not is_free(port), timeout=60)
+        server.wait_until(lambda: not is_free(port))
         yield {
             "hosts": f"{HOST}:{port}",
             "use_ssl": True,
@@ -253,7 +253,7 @@ def test_tls_and_login_on_a_real_server(secured: dict[str, Any], monkeypatch: py
     made = count_clients(monkeypatch)
     with capture_logs() as logs, closing(ZooKeeperHints({**secured, "sasl_options": wrong}, retry=0.5)) as hints:
         hints.start(none)
-        wait_until(lambda: len(made) > 2, timeout=20, what="a third client")
+        wait_until(lambda: len(made) > 2, what="a third client")
     assert none.times == 0
     assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["zookeeper_not_watched"]
 

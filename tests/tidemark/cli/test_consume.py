@@ -213,10 +213,10 @@ def test_following_goes_on_until_it_is_interrupted(plain: RawHistory, tmp_path: 
     # Tests that a shell runs in the background have children that ignore SIGINT, unless one says otherwise.
     command = ["env", "--default-signal=INT", *program(plain), "--follow", "--from", "0:8", "--partition", "0"]
     with ManagedProcess("consume", command, log=log) as child:
-        child.wait_until(lambda: seen() == [8, 9], timeout=30, what="to read what is there")
+        child.wait_until(lambda: seen() == [8, 9], what="to read what is there")
         plain.add(0, [Record(0, T0, b"k", b"10")])
         plain.raw.publish()
-        child.wait_until(lambda: seen() == [8, 9, 10], timeout=30, what="to read what came later")
+        child.wait_until(lambda: seen() == [8, 9, 10], what="to read what came later")
         child.send(signal.SIGINT)
         assert child.wait(30) == 130
     assert seen() == [8, 9, 10]

@@ -50,8 +50,6 @@ from tidemark.records import (
 
 __all__ = ["snappy_for_kafka_python"]
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture(params=["kafka", "kafka39"], scope="module")
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
@@ -125,7 +123,7 @@ def test_transactions(cluster: KafkaCluster, producers: list[KafkaProducer], rng
 
     folder = directory(cluster, topic)
     # The client returns when the coordinator knows the outcome; the markers follow.
-    wait_until(lambda: open_now(folder) == 1, timeout=30, what="all markers but one transaction's")
+    wait_until(lambda: open_now(folder) == 1, what="all markers but one transaction's")
     log = read_log(folder)
     assert len(log.segments) > 2
     assert len(log.aborted) == 5
@@ -180,7 +178,7 @@ def test_compaction_leaves_holes_and_empty_batches(cluster: KafkaCluster, rng: r
             return False  # the cleaner renamed one meanwhile
         return any(not header["record_count"] for segment in log.segments for header in segment.headers)
 
-    wait_until(emptied, timeout=60, what="the cleaner to empty a batch")
+    wait_until(emptied, what="the cleaner to empty a batch")
 
     def same() -> bool:
         """The cleaner may go on between the two readings."""
@@ -192,7 +190,7 @@ def test_compaction_leaves_holes_and_empty_batches(cluster: KafkaCluster, rng: r
         assert offsets == sorted(set(offsets))
         return rows == consumed(cluster, topic, committed=False)
 
-    wait_until(same, timeout=30, what="the log on disk to be what the broker serves")
+    wait_until(same, what="the log on disk to be what the broker serves")
 
 
 def test_indexes_cut_a_segment_at_batches(cluster: KafkaCluster, rng: random.Random) -> None:
@@ -242,7 +240,6 @@ def test_the_files_beside_the_logs(cluster: KafkaCluster) -> None:
     checkpoint = folder.parent / "replication-offset-checkpoint"
     wait_until(
         lambda: parse_offset_checkpoint(checkpoint.read_text(), "x").get((topic, 0)) == 2,
-        timeout=30,
         what="the high watermark to be checkpointed",
     )
     for path in folder.parent.glob("*-checkpoint"):

@@ -253,7 +253,7 @@ def test_closing_ends_a_proof(local_store: RemoteStore, monkeypatch: pytest.Monk
             closed.set()
 
         monkeypatch.setattr(reader.tier._requests, "close", close)
-    wait_until(lambda: not set(threading.enumerate()) - before, timeout=30, what="the reader's threads to end")
+    wait_until(lambda: not set(threading.enumerate()) - before, what="the reader's threads to end")
     assert pieces == 1
 
 

@@ -58,7 +58,7 @@ def test_a_part_of_a_block_wakes_no_thread(local_store: RemoteStore, monkeypatch
     raw.publish()
     with Reader(local_store.storage()) as reader:
         reader.tier.read(TP, 0)
-        wait_until(lambda: reader.tier._lanes[TP].ended, timeout=30, interval=0.01, what="everything read ahead")
+        wait_until(lambda: reader.tier._lanes[TP].ended, interval=0.01, what="everything read ahead")
         wakes: list[int] = []
         monkeypatch.setattr(reader.tier._workers, "wake", lambda: wakes.append(reader.tier._lanes[TP].position))
         for offset in range(4):
@@ -243,7 +243,7 @@ def test_what_was_read_ahead_of_another_branch_is_dropped(remote_store: RemoteSt
         known.lineage, known.leader_epoch = ((3, 0), (5, 60)), 5
         raw.segment([simple(60 + 2 * number, 2, leader_epoch=5) for number in range(40)], base=60)
         raw.publish()
-        wait_until(lambda: partition.branch > 0, timeout=60, what="the other branch to be seen")
+        wait_until(lambda: partition.branch > 0, what="the other branch to be seen")
         found: list[tuple[int, int]] = []
         while not found or found[-1][0] < 139:
             block = reader.next()

@@ -71,7 +71,7 @@ def test_what_is_read_ahead_is_bounded_over_all_partitions(local_store: RemoteSt
             before, last = last, reader.tier.counters.bytes
             return last == before > 0
 
-        wait_until(rests, timeout=60, what="reading ahead to rest", interval=0.3)
+        wait_until(rests, what="reading ahead to rest", interval=0.3)
         assert reader.tier.counters.bytes < 10 * MIB  # of 16 MiB in all
         ahead = sum(lane.held + lane.reading.in_flight for lane in reader.tier._lanes.values())
         block = 3 * MIB // 2
@@ -130,7 +130,7 @@ def test_of_many_partitions_each_asks_for_one_range_at_a_time(local_store: Remot
                 most = max([most, *(lane.reading.in_flight for lane in lanes if not lane._running)])
                 return all(lane._blocks for lane in lanes)
 
-        wait_until(all_have_some, timeout=30, interval=0.01, what="a block of each partition")
+        wait_until(all_have_some, interval=0.01, what="a block of each partition")
         assert most <= 512 << 10, most
         left = dict.fromkeys(tps, 0)
 
@@ -140,4 +140,4 @@ def test_of_many_partitions_each_asks_for_one_range_at_a_time(local_store: Remot
                     left[tp] += len(block.rows)
             return set(left.values()) == {1200}
 
-        wait_until(read_all, timeout=30, interval=0.01, what="all records")
+        wait_until(read_all, interval=0.01, what="all records")

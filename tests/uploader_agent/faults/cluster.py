@@ -88,7 +88,6 @@ def delete(cluster: KafkaCluster, topic: str) -> None:
     asked(lambda: _admin(cluster.bootstrap).delete_topics([topic])[topic].result(_PATIENCE))
     wait_until(
         lambda: topic not in _admin(cluster.bootstrap).list_topics(timeout=5).topics,
-        timeout=_PATIENCE,
         what=f"topic {topic} to be gone",
     )
 
@@ -109,7 +108,7 @@ def await_led(cluster: KafkaCluster, topic: str, count: int) -> None:
             high_watermark(cluster, topic, number, patience=0) is not None for number in parts
         )
 
-    wait_until(led, timeout=_PATIENCE, what=f"{count} partitions of {topic} to be led")
+    wait_until(led, what=f"{count} partitions of {topic} to be led")
 
 
 def describe(cluster: KafkaCluster, topic: str) -> dict[int, PartitionMetadata]:
@@ -144,7 +143,7 @@ def leader_of(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
 def await_leader(cluster: KafkaCluster, topic: str, node: int, partition: int = 0) -> None:
     """Wait until ``node`` leads."""
     what = f"broker {node} to lead {topic}-{partition}"
-    wait_until(lambda: leader_of(cluster, topic, partition) == node, timeout=60, what=what)
+    wait_until(lambda: leader_of(cluster, topic, partition) == node, what=what)
 
 
 def await_in_sync(cluster: KafkaCluster, topic: str, count: int) -> None:
@@ -153,7 +152,7 @@ def await_in_sync(cluster: KafkaCluster, topic: str, count: int) -> None:
     def synced() -> bool:
         return all(len(part.isrs) == count for part in describe(cluster, topic).values())
 
-    wait_until(synced, timeout=60, what=f"{count} replicas of {topic} in sync")
+    wait_until(synced, what=f"{count} replicas of {topic} in sync")
 
 
 def elect_preferred(cluster: KafkaCluster, topic: str, partition: int) -> None:
@@ -177,7 +176,6 @@ def reassign(cluster: KafkaCluster, topic: str, partition: int, nodes: Sequence[
     assert set(answer.values()) == {None}, answer
     wait_until(
         lambda: describe(cluster, topic)[partition].replicas == list(nodes),
-        timeout=60,
         what=f"{topic}-{partition} to be on brokers {nodes}",
     )
 
@@ -200,7 +198,6 @@ def move_log_dir(cluster: KafkaCluster, topic: str, partition: int, broker: Brok
     assert set(answer.values()) == {NoError}, answer
     wait_until(
         lambda: (target / before.name).is_dir() and not before.exists(),
-        timeout=60,
         what=f"{before.name} to be in {target}",
     )
     return target / before.name

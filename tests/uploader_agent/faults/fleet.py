@@ -65,7 +65,7 @@ class FleetAgent:
 
     def await_started(self) -> None:
         """Wait until it has signal handlers, and works."""
-        self.process.wait_until(lambda: "agent_started" in self.text()[self._from :], timeout=60)
+        self.process.wait_until(lambda: "agent_started" in self.text()[self._from :])
 
     def stop(self) -> None:
         """SIGTERM; it must end by itself, and well."""
@@ -194,7 +194,7 @@ class Fleet:
             return None  # the incarnation has not been written down yet
         return found[1] if found else None
 
-    def await_rotated(self, topic: str, partitions: int = 1, timeout: float = 60, *, by_leader: bool = False) -> None:
+    def await_rotated(self, topic: str, partitions: int = 1, *, by_leader: bool = False) -> None:
         """Wait until the running agents have brought over all that the leaders have rotated.
 
         ``by_leader`` for logs that leave a branch: of that, ``offset.wm`` may be as far already, by its former leader.
@@ -217,7 +217,6 @@ class Fleet:
             try:
                 wait_until(
                     lambda number=partition: arrived(number),  # type: ignore[misc]
-                    timeout=timeout,
                     what=f"what is rotated of {topic}-{partition} to be in the store",
                 )
             except TimeoutError as error:
@@ -234,7 +233,7 @@ class Fleet:
             found = self._watermark(topic, partition, topic_id(place))
             return found is not None and found.broker == node and found.next_offset > before
 
-        wait_until(wrote, timeout=60, what=f"broker {node} to bring over a segment of {topic}-{partition}")
+        wait_until(wrote, what=f"broker {node} to bring over a segment of {topic}-{partition}")
 
     def settle(self) -> None:
         """Stop the agents that run, and let each once upload everything, quiet tails too."""

@@ -104,7 +104,7 @@ class Soak:
                     self.done[name] += 1
                     self.quiet()
             for topic in TOPICS:
-                self.fleet.await_rotated(topic, PARTITIONS, timeout=240)  # a transaction may have to time out first
+                self.fleet.await_rotated(topic, PARTITIONS)
             self.fleet.await_rotated(AGAIN)
             self.fleet.settle()
         return self.verdicts()

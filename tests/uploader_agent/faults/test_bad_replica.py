@@ -39,7 +39,6 @@ def zero(path: Path, start: int, end: int, rng: random.Random) -> None:
 @pytest.mark.parametrize(
     "damage", [flip_in_body, pytest.param(truncate, marks=pytest.mark.full), pytest.param(zero, marks=pytest.mark.full)]
 )
-@pytest.mark.timeout(300)
 def test_mended_from_a_follower(
     kraft3: KafkaCluster,
     make_fleet: MakeFleet,
@@ -64,11 +63,10 @@ def test_mended_from_a_follower(
     with fleet.running():
         fleet.agents[2].stop()
         fleet.await_rotated(healthy)
-        wait_until(lambda: fleet.reader.knows(topic), timeout=30, what="the damaged topic to be seen")
+        wait_until(lambda: fleet.reader.knows(topic), what="the damaged topic to be seen")
         keys = fleet.reader.keys(topic, topic_id(place), 0)
         wait_until(
             lambda: (found := fleet.reader.watermark(keys)) is not None and bool(found[1].gaps),
-            timeout=30,
             what="the gap to be recorded",
         )
         found = fleet.reader.watermark(keys)

@@ -36,7 +36,7 @@ def test_events_overflow(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
         send(kraft3, "overflow", book, 200)
         fleet.await_rotated("overflow")
         agent.send(signal.SIGSTOP)
-        wait_until(lambda: agent.frozen, timeout=10, what="the agent to be frozen")
+        wait_until(lambda: agent.frozen, what="the agent to be frozen")
         for number in range(int(QUEUE.read_text()) + 1):
             noise = agent.broker.log_dirs[0] / f"noise-{number % 2}.tmp"
             noise.touch()
@@ -118,7 +118,7 @@ def test_clock_jumps(kraft3: KafkaCluster, make_fleet: MakeFleet, hours: int) ->
         fleet.await_rotated(topic)
         agent.clock.write_text(str(3600 * hours))
         send(kraft3, topic, book, 200)
-        wait_until(lambda: "RequestTimeTooSkewed" in agent.text(), timeout=30, what="the store to refuse")
+        wait_until(lambda: "RequestTimeTooSkewed" in agent.text(), what="the store to refuse")
         agent.clock.write_text("0")
         fleet.await_rotated(topic)
         send(kraft3, topic, book, 100)

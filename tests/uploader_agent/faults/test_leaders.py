@@ -33,7 +33,6 @@ from tidemark.watermark import Watermark
 
 @pytest.mark.full
 @pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
-@pytest.mark.timeout(600)
 def test_leaders_change_under_load(
     version: str, request: pytest.FixtureRequest, make_fleet: MakeFleet, full: bool
 ) -> None:
@@ -92,7 +91,6 @@ def stored(fleet: Fleet, keys: PartitionKeys) -> list[SegmentManifest]:
 @pytest.mark.parametrize(
     ("when", "suffix"), [("before", ".manifest.json"), pytest.param("before", "offset.wm", marks=pytest.mark.full)]
 )
-@pytest.mark.timeout(300)
 def test_old_leader_that_still_believes(kraft3: KafkaCluster, make_fleet: MakeFleet, when: str, suffix: str) -> None:
     """Its agent is frozen behind the fence, with its last write in hand, and goes on when another leads since long."""
     name = f"believes-{suffix.strip('.').replace('.', '-')}"
@@ -108,14 +106,14 @@ def test_old_leader_that_still_believes(kraft3: KafkaCluster, make_fleet: MakeFl
             plan=old.plan(number="SIGSTOP", when=when, suffix=suffix, n=2), metadata_interval="1h", scan_interval="1h"
         )
         send(cluster, name, book, 400)
-        wait_until(lambda: old.frozen, timeout=30, what="the agent of the old leader to freeze")
+        wait_until(lambda: old.frozen, what="the agent of the old leader to freeze")
         lead(cluster, name, 0, 2)
         send(cluster, name, book, 400)
         fleet.await_rotated(name)
         before = watermark_of(fleet, name)
         assert before.broker == 2
         old.send(signal.SIGCONT)
-        wait_until(lambda: "leadership_lost" in old.text(), timeout=30, what="the old leader's agent to be fenced")
+        wait_until(lambda: "leadership_lost" in old.text(), what="the old leader's agent to be fenced")
         after = watermark_of(fleet, name)
         assert after.order >= before.order
         assert after.broker == 2
@@ -203,7 +201,6 @@ class Branches:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
 def test_unclean_election_with_truncation(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
     """The former leader comes back as a follower, and its disk is cut in place."""
     fleet = make_fleet(kraft3, "unclean", ["unclean"], nodes=[1, 2])
@@ -225,7 +222,6 @@ def test_unclean_election_with_truncation(kraft3: KafkaCluster, make_fleet: Make
     assert_exact(fleet.judge("unclean", truth), f"unclean election that cut [{cut}, {end})")
 
 
-@pytest.mark.timeout(300)
 def test_unclean_elections_that_return_to_the_older_branch(
     kraft3: KafkaCluster, make_fleet: MakeFleet, full: bool
 ) -> None:

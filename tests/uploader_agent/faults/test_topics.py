@@ -35,7 +35,6 @@ SMALL = {"internal_segment_bytes": "32768"}
         pytest.param("offset.wm", 1, marks=pytest.mark.full),
     ],
 )
-@pytest.mark.timeout(300)
 def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet, suffix: str, n: int) -> None:
     """The agent stands in the middle of a PUT while its topic is deleted and made again under the same path."""
     topic = f"again-{suffix.strip('.').replace('.', '-')}"
@@ -49,9 +48,9 @@ def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet
         old = folder(agent.broker, topic, 0)
         old_id = topic_id(old)
         agent.start(plan=agent.plan(number="SIGSTOP", when="before", suffix=suffix, n=n))
-        wait_until(lambda: agent.frozen, timeout=30, what="the agent to stand in an upload")
+        wait_until(lambda: agent.frozen, what="the agent to stand in an upload")
         delete(kraft3, topic)
-        wait_until(lambda: not old.exists(), timeout=30, what="the old directory to be renamed")
+        wait_until(lambda: not old.exists(), what="the old directory to be renamed")
         create(kraft3, topic, [[1, 2, 3]], **SMALL)
         send(kraft3, topic, latter, 300)
         new_id = topic_id(folder(agent.broker, topic, 0))
@@ -67,7 +66,6 @@ def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet
     assert_exact(verdicts, f"made again before PUT of {suffix}; {was[0].counts['compared']} of the former were there")
 
 
-@pytest.mark.timeout(300)
 def test_grows_and_moves_and_stands_still(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
     """Partitions are added, replicas move between log directories, under load; one partition is idle, then grows."""
     moving, idle = Book(), Book()
@@ -87,10 +85,10 @@ def test_grows_and_moves_and_stands_still(kraft3: KafkaCluster, make_fleet: Make
                 fleet.await_writer("moving", 3, 1)
                 move_log_dir(kraft3, "moving", 0, kraft3.brokers[0])
                 fleet.await_rotated("moving", 2)
-        wait_until(lambda: fleet.next_offset("idle") == 50, timeout=30, what="the idle tail to be in the store")
+        wait_until(lambda: fleet.next_offset("idle") == 50, what="the idle tail to be in the store")
         assert states(fleet, "idle") == ["provisional"]
         send(kraft3, "idle", idle, 30)
-        wait_until(lambda: fleet.next_offset("idle") == 80, timeout=30, what="the grown tail to be in the store")
+        wait_until(lambda: fleet.next_offset("idle") == 80, what="the grown tail to be in the store")
         assert states(fleet, "idle") == ["provisional"]
         fleet.settle()
     verdicts = [*fleet.judge("moving", moving, 2), *fleet.judge("idle", idle)]
@@ -104,7 +102,6 @@ def states(fleet: Fleet, topic: str) -> list[str]:
     return [SegmentManifest.from_bytes(fleet.store.get(name).body, name).state for name in names]
 
 
-@pytest.mark.timeout(300)
 def test_compacted(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
     """The cleaner runs before the agent has seen the segments, and while it uploads."""
     book = Book()
@@ -126,7 +123,7 @@ def test_compacted(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
         return sum(path.stat().st_size for path in place.glob("*.log"))
 
     # The cleaner may have been there before the last record was sent.
-    wait_until(lambda: size() < 900 * 400 // 2, timeout=60, what="the cleaner to have compacted")
+    wait_until(lambda: size() < 900 * 400 // 2, what="the cleaner to have compacted")
     with fleet.running():
         with under(Load(kraft3, "compacted", book, rate=300, size=400, keys=40)):
             fleet.await_writer("compacted", 1)
