@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from tests.spark.racer import PARTITIONS, ingest, race
 from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
+from tests.support.waiting import wait_until
 from tests.tidemark.records.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
 from tidemark.runs import Task
@@ -55,7 +56,11 @@ def test_racing_writers_that_are_killed_leave_an_exact_table(
 
 
 def _race(world: World, urls: dict[str, str], environment: dict[str, str], rng: random.Random, commits: int) -> int:
-    """Processes of all KINDS, of which one is killed every now and then and replaced; returns how many were."""
+    """Processes of all KINDS, of which one is killed every now and then and replaced; returns how many were.
+
+    Each kill waits for a commit, so that the table grows however slow the machine is. At last, what a race of fewer
+    kinds may have kept from landing, a truncation, has the table to itself.
+    """
     root = world.topics_file.parent
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.spark.racer"])
@@ -67,16 +72,23 @@ def _race(world: World, urls: dict[str, str], environment: dict[str, str], rng: 
         return process
 
     processes = [(kind, start(kind)) for kind in KINDS]
-    kills = 0
-    while kills < 6 or world.ledger.n < commits or not any(state.branch for state in world.ledger.partitions):
-        time.sleep(rng.uniform(0.2, 1.2))
+    kills = n = 0
+    while kills < 6 or n < commits:
+        wait_until(lambda: world.ledger.n > n, what=f"commit {n + 1}")  # noqa: B023 - called here
+        time.sleep(rng.uniform(0, 1))  # a kill is to come at any point of what the others do
+        n = world.ledger.n
         at = rng.randrange(len(processes))
         kind, process = processes[at]
         _kill(process)
         kills += 1
         processes[at] = kind, start(kind)
-    for _, process in processes:
-        _kill(process)
+    for kind, process in processes:
+        if kind != "elect":
+            _kill(process)
+    wait_until(lambda: any(state.branch for state in world.ledger.partitions), what="a truncation")
+    for kind, process in processes:
+        if kind == "elect":
+            _kill(process)
     return kills
 
 
