@@ -57,10 +57,6 @@ class Failures:
         self._troubles: dict[TopicPartition, dict[Hashable, dict[str, str]]] = {}
         self._refused: set[TopicPartition] = set()
 
-    def __contains__(self, at: object) -> bool:
-        """Whether the partition's last job failed."""
-        return at in self._in_a_row
-
     def failed(self, at: TopicPartition, error: Exception) -> tuple[float, str | None]:
         """The seconds to wait, and what to say of the partition; None if there is nothing to worry about."""
         kind = type(error).__name__

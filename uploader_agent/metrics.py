@@ -61,7 +61,6 @@ class Metrics:
         self.failures = self._counter(
             "failures", "Jobs that failed and will be tried again, by kind of error.", ["kind"]
         )
-        self.retries = self._counter("retries", "Jobs started again after a failure.")
         self.store_requests = self._counter(
             "store_requests", "Requests sent to the store, by operation.", ["operation"]
         )

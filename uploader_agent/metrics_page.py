@@ -33,7 +33,6 @@ _UNITS = {
     "jobs": "jobs",
     "limit": "jobs",
     "failures": "failures",
-    "retries": "jobs",
     "requests": "requests",
     "gaps": "gaps",
     "scans": "scans",

@@ -72,7 +72,6 @@ class Workers:
             at, task = taken
             retry_after, slow_down, segment = 0.0, False, isinstance(task.job, Work)
             self._measure()
-            self._metrics.retries.inc(at in self._failures)
             try:
                 self._carry_out(task)
                 task.partition.error = None

@@ -12,7 +12,7 @@ from kafka import TopicPartition
 
 from tests.consumer.test_tiers import stored
 from tests.consumer.world import World, read_to, read_until
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tidemark.consumer import Mode, TieredConsumer
 from tidemark.remote import RemoteTopics
 
@@ -67,7 +67,7 @@ def test_a_look_that_ends_after_the_assignment_leaves_nothing(
 
     def slow(*arguments: Any) -> Any:
         asked.set()
-        answers.wait(60)
+        answers.wait(HUNG)
         return partition(*arguments)
 
     monkeypatch.setattr(RemoteTopics, "partition", slow)

@@ -22,7 +22,7 @@ from tests.consumer.conftest import VERSIONS
 from tests.consumer.world import World, partitions, produce
 from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tidemark.consumer import Mode
 
 PARTS = 6
@@ -125,7 +125,7 @@ def test_members_come_and_go(local_world: World, mode: Mode, assignor: type, rng
         for member in members:
             member.stopped.set()
         for member in members:
-            member.join(30)
+            member.join(HUNG)
     assert [line for member in members for line in member.breaks] == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.consumer.test_tiers import Made, stored, values
 from tests.consumer.world import World, read_to, read_until
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tidemark.consumer import Mode, TieredConsumer, placing
 from tidemark.consumer.bell import Bell
 from tidemark.consumer.scouting import THREADS
@@ -147,7 +147,7 @@ def test_kafka_serves_what_it_has_while_storage_does_not_answer(
     answers = threading.Event()
 
     def silent(*_: Any) -> None:
-        answers.wait(60)
+        answers.wait(HUNG)
         raise UnknownOutcome("raw/offset.wm", "no answer")
 
     monkeypatch.setattr(RemoteTopics, "partition", silent)

@@ -19,6 +19,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.paths import env_bin
 from tests.support.process import ManagedProcess
+from tests.support.waiting import HUNG
 from tidemark.consumer import Mode, TieredConsumer
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.remote import Storage
@@ -29,8 +30,6 @@ SMALL: Mapping[KafkaVersion, Mapping[str, str]] = {
     "3.9.2": {"segment.bytes": "16384"},
 }
 """Settings of a topic for segments of 16 KiB."""
-
-READ_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ def read_until(
     consumer: Any,
     done: Callable[[dict[TopicPartition, list[Any]]], bool],
     *,
-    seconds: float = READ_SECONDS,
+    seconds: float = HUNG,
     **poll: Any,
 ) -> dict[TopicPartition, list[Any]]:
     """Poll until ``done`` says so of what has come, by partition."""

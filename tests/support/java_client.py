@@ -9,6 +9,7 @@ from py4j.java_gateway import JavaGateway
 from tests.support.jars import class_path
 from tests.support.java import java
 from tests.support.kafka_broker import TINY_JVM, KafkaVersion
+from tests.support.waiting import HUNG
 
 _SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
@@ -35,7 +36,7 @@ class JavaClient:
         process = self._gateway.java_process
         self._gateway.shutdown()
         process.stdin.close()
-        process.wait(30)
+        process.wait(HUNG)
 
     def producer(self, settings: dict[str, str]) -> Any:
         """A ``KafkaProducer<byte[], byte[]>`` with ``settings``."""

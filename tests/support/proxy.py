@@ -20,6 +20,7 @@ from typing import NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from tests.support.ports import HOST
+from tests.support.waiting import HUNG
 
 _CHUNK = 64 << 10
 _PATIENCE = 120.0
@@ -128,7 +129,7 @@ class FaultProxy:
         self._ended.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._acceptor.join(10)
+        self._acceptor.join(HUNG)
 
     def _accept(self) -> None:
         while True:

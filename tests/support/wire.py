@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 from tests.support.ports import HOST
+from tests.support.waiting import HUNG
 
 Behaviour = Callable[[socket.socket, threading.Event], None]
 
@@ -36,7 +37,7 @@ class WireServer:
             with suppress(OSError):  # it is over already
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(HUNG)
 
     def _accept(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
+from tests.support.waiting import HUNG
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.manifest import SegmentManifest
@@ -104,7 +105,7 @@ class Deployment:
 
     def run(self, command: str, env: Mapping[str, str], *fault: str) -> int:
         """As :meth:`start`, until it ends; its exit code."""
-        return self.start(command, env, *fault).wait(60)
+        return self.start(command, env, *fault).wait(HUNG)
 
     def puts(self) -> list[str]:
         """Keys of all PUTs that were answered, in order, of all runs."""

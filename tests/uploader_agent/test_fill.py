@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import HUNG
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tests.uploader_agent.test_gaps import gap_reasons, with_hole
@@ -298,17 +299,17 @@ def test_who_has_less_does_not_replace_what_follows_from_a_longer_log(leader: Wo
         if (operation, key) == ("put", index) and shorter and not seen:
             seen.append("shorter before its index")
             longer.start()
-            assert go_on.wait(20)
+            assert go_on.wait(HUNG)
         elif (operation, key) == ("put", manifest) and not shorter and len(seen) == 1:
             seen.append("longer before its manifest")
             go_on.set()
-            assert index_done.wait(20)
+            assert index_done.wait(HUNG)
         elif len(seen) == 2 and shorter and (operation, key) == ("get", manifest):
             seen.append("shorter, once more")  # it may have looked already, to replace the index
         elif len(seen) == 3 and shorter and (operation == "put" or key == manifest):
             seen.append("shorter has replaced it, or looks again")
             index_done.set()
-            longer.join(20)
+            longer.join(HUNG)
 
     leader.store.before = before
     follower.once()
@@ -370,5 +371,5 @@ def running(world: World, **settings: Any) -> Iterator[object]:
             yield agent
         finally:
             agent.stop()
-            thread.join(30)
+            thread.join(HUNG)
             assert not thread.is_alive()

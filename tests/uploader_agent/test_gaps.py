@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HUNG
 from tests.tidemark.records.build import marker, transactional
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
@@ -160,7 +161,7 @@ def test_a_running_leader_searches_again_and_rests_in_between(world: World) -> N
         while turns.asked < seen + 20:
             threading.Event().wait(0.01)
         agent.stop()
-        thread.join(30)
+        thread.join(HUNG)
     assert 1 <= len(searches) <= 2, "not at every turn of the loop"
 
 

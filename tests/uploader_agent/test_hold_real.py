@@ -20,7 +20,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.errors import NotFound
 from tidemark.store import StoreOptions, open_store
@@ -89,7 +89,7 @@ class Outage:
     def end(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
-        self.process.wait(60)
+        self.process.wait(HUNG)
 
     def rotated(self) -> int:
         return sum(one.rotated for one in find_segments(self.agent.folder()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
 from tidemark.layout import TopicPartition
@@ -69,7 +69,7 @@ def test_a_directory_that_is_newly_watched_is_looked_at(tmp_path: Path) -> None:
     """Its files may have been made between the last look and the watch: nobody heard of them."""
     with closing(InotifyDoorbell()) as doorbell:
         doorbell.watch([tmp_path])
-        assert doorbell.wait(20) == Heard(frozenset({tmp_path}))
+        assert doorbell.wait(HUNG) == Heard(frozenset({tmp_path}))
         doorbell.watch([tmp_path])
         assert doorbell.wait(0) == Heard()
 
@@ -129,7 +129,7 @@ def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
 
     def leaders(wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         if hangs.is_set():
-            ends.wait(60)
+            ends.wait(HUNG)
         return real(wanted)
 
     world.metadata.leaders = leaders  # type: ignore[method-assign]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HUNG
 from tests.uploader_agent.operated import Manager, Operated
 from tests.uploader_agent.test_run import get
 from tidemark.layout import TopicPartition
@@ -34,7 +35,7 @@ def test_sigterm_waits_for_a_slow_upload(operated: Operated, tmp_path: Path) -> 
             agent.wait(1)
         assert operated.covered() == -1
         operated.open("slow")
-        assert agent.wait(30) == 0, operated.log()
+        assert agent.wait(HUNG) == 0, operated.log()
     assert len(operated.begun()) == 1, "nothing new was begun"
     assert operated.covered() == 100
     assert any(operated.store.list(operated.control.index(1)))
@@ -46,10 +47,10 @@ def test_sigterm_waits_no_longer_than_drain(operated: Operated) -> None:
     with operated.process() as agent:
         agent.wait_until(lambda: bool(operated.begun()), what="sends")
         agent.send(signal.SIGTERM)
-        assert agent.wait(30) == 0, operated.log()
+        assert agent.wait(HUNG) == 0, operated.log()
     assert operated.events("drain_timed_out")
     operated.open("slow")
-    assert operated.process("upload-once").start().wait(30) == 0, operated.log()
+    assert operated.process("upload-once").start().wait(HUNG) == 0, operated.log()
     assert operated.covered() == 200
 
 
@@ -58,7 +59,7 @@ def test_a_second_agent_refuses_to_start(operated: Operated) -> None:
         operated.await_covered(agent, 200)
         operated.configure(state_dir=str(operated.root / "another"))
         second = operated.process("upload-once").start()
-        assert second.wait(30) == 1
+        assert second.wait(HUNG) == 1
         assert "another agent works on this directory" in operated.log()
         assert agent.running
 
@@ -126,7 +127,7 @@ def test_no_manager_no_messages_and_a_manager_that_went_away_harms_nobody(operat
     with operated.process(env={"NOTIFY_SOCKET": str(operated.root / "nobody"), "WATCHDOG_USEC": "30000"}) as agent:
         operated.await_covered(agent, 200)
         agent.send(signal.SIGTERM)
-        assert agent.wait(30) == 0
+        assert agent.wait(HUNG) == 0
     [line] = operated.events("service_manager_not_told")
     assert line["level"] == "warning"
 
@@ -182,9 +183,9 @@ def test_no_secret_is_logged(operated: Operated, form: str) -> None:
         agent.send(signal.SIGHUP)
         agent.wait_until(lambda: "reload_refused" in operated.log(), what="refuses")
         operated.config.write_text("broker: {client: {sasl_plain_password: hunter2-of-sasl: [")
-        assert operated.process("config", "check", env=SECRETS).start().wait(30) == 2
+        assert operated.process("config", "check", env=SECRETS).start().wait(HUNG) == 2
         operated.shut("crash")
-        assert agent.wait(30) == 1
+        assert agent.wait(HUNG) == 1
     log = operated.log()
     assert "crashed" in log
     assert "signed with ***, logged in with ***" in log

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
+from tests.support.waiting import HUNG
 from tests.uploader_agent.fakes import records
 from tests.uploader_agent.operated import Operated
 
@@ -74,7 +75,7 @@ def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> N
     disk.segment(100, records(100, 150))
 
     def once() -> set[str]:
-        assert operated.process("upload-once", env=environment).start().wait(60) == 0, operated.log()
+        assert operated.process("upload-once", env=environment).start().wait(HUNG) == 0, operated.log()
         pages = server.client().list_objects_v2(Bucket="raw", Prefix=f"{PREFIX}/")
         return {one["Key"].removeprefix(f"{FOLDER}/") for one in pages["Contents"]}
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.waiting import HUNG
 from uploader_agent.failures import Backoff
 from uploader_agent.queue import UploadQueue
 
@@ -83,7 +84,7 @@ def test_a_back_off_that_ends_between_two_readings_of_the_clock_is_not_missed() 
     taken: list[tuple[str, int] | None] = []
     worker = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
     worker.start()
-    worker.join(20)
+    worker.join(HUNG)
     assert taken == [("sick", 1)]
 
 
@@ -98,7 +99,7 @@ def test_drop_and_close() -> None:
     thread = threading.Thread(target=lambda: taker.append(queue.take()))
     thread.start()
     queue.close()
-    thread.join(5)
+    thread.join(HUNG)
     assert taker == [None]
     queue.done("a", 1)
     assert queue.wait_idle(0.0)

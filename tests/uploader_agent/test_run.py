@@ -18,7 +18,7 @@ import pytest
 from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.layout import TopicPartition
@@ -41,7 +41,7 @@ def running(world: World, doorbell: Doorbell, **settings: Any) -> Iterator[Agent
             yield agent
         finally:
             agent.stop()
-            thread.join(30)
+            thread.join(HUNG)
             assert not thread.is_alive()
 
 
@@ -235,7 +235,7 @@ def test_killed_at_any_point_under_load(
     load.send(200)
     agent = deployment.start("run", {}, "SIGKILL", when, suffix, n)
     load.send(200)
-    assert agent.wait(60) == -signal.SIGKILL, deployment.log.read_text()
+    assert agent.wait(HUNG) == -signal.SIGKILL, deployment.log.read_text()
     load.send(100)
     assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
     deployment.check_exact()

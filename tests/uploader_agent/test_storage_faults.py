@@ -20,7 +20,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.ports import free_port
 from tests.support.proxy import FOR_WRITES, Fault, FaultProxy, Request
 from tests.support.s3 import ADMIN, S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.errors import NotFound
 from tidemark.store import StoreOptions, open_store
@@ -91,7 +91,7 @@ def running(deployment: Deployment, env: Mapping[str, str]) -> Iterator[subproce
         yield agent
         assert agent.poll() is None, deployment.log.read_text()
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(60) == 0, deployment.log.read_text()
+        assert agent.wait(HUNG) == 0, deployment.log.read_text()
     finally:
         if agent.poll() is None:
             agent.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
+from tests.support.waiting import HUNG
 from uploader_agent.metrics import Metrics
 from uploader_agent.queue import UploadQueue
 from uploader_agent.throttle import Bandwidth, StoreTraffic
@@ -73,10 +74,10 @@ def test_nobody_hangs_in_the_cap_when_the_agent_ends() -> None:
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(HUNG)
     assert thread.is_alive(), "seed: a thousand grains of 4 KiB take a minute"
     traffic.close()
-    thread.join(10)
+    thread.join(HUNG)
     assert not thread.is_alive()
 
 
@@ -116,7 +117,7 @@ def test_the_limit_holds_and_goes_down_to_one_and_back_up() -> None:
     thread.join(0.2)
     assert thread.is_alive(), "one at a time"
     queue.done(at, job)
-    thread.join(10)
+    thread.join(HUNG)
     assert queue.limit == 2, "a round of one"
     [(at, job)] = [one for one in blocked if isinstance(one, tuple)]
     queue.done(at, job)

@@ -113,4 +113,4 @@ def test_slow_down_lowers_the_limit_and_success_raises_it(world: World) -> None:
     assert min(seen) <= 4
     assert seen[-1] > min(seen)
     assert world.watermark()[1].next_offset == 2000
-    assert value("tidemark_agent_retries_total")
+    assert value("tidemark_agent_failures_total", {"kind": "SlowDown"}) == len(told)

@@ -20,7 +20,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import TINY_JVM, kafka_program
 from tests.support.kafka_config import write_properties, zookeeper_properties
 from tests.support.ports import HOST, free_port, is_free
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import World
 from tests.uploader_agent.test_broker import write
 from tidemark.layout import TopicPartition
@@ -169,7 +169,7 @@ def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[Agent]:
             yield agent
         finally:
             agent.stop()
-            thread.join(30)
+            thread.join(HUNG)
 
 
 def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from threading import Lock
 from time import monotonic
@@ -132,9 +132,11 @@ class Reader:
 
     def samples(self, topic: TopicSettings, hours: int, now: datetime) -> list[Sample]:
         """The topic's samples of the last ``hours``, the oldest first."""
-        keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours)]
+        # The first of these began before what is asked for, unless it is the full hour now.
+        keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours + 1)]
+        since = now - timedelta(hours=hours)
         with ThreadPoolExecutor(_READERS) as readers:
-            return [sample for found in readers.map(self._samples.get, keys) for sample in found]
+            return [one for found in readers.map(self._samples.get, keys) for one in found if one.at > since]
 
     def words(self, now: TopicNow, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Acknowledgement]]:
         """What people said about gaps of these partitions, by (incarnation, partition)."""

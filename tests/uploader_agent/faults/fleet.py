@@ -20,7 +20,7 @@ from tests.support.kafka_broker import Broker
 from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess, stop_all
 from tests.support.s3 import S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.faults.agent import Plan
 from tests.uploader_agent.faults.cluster import bases, folder, high_watermark, leader_of, topic_id
 from tests.uploader_agent.faults.load import Book
@@ -72,7 +72,7 @@ class FleetAgent:
         if self.process.running:
             self.await_started()
             self.process.send(signal.SIGTERM)
-            code = self.process.wait(60)
+            code = self.process.wait(HUNG)
             assert code == 0, f"the agent of broker {self.broker.node_id} ended with {code}\n{self.tail()}"
 
     def kill(self) -> None:
@@ -244,7 +244,7 @@ class Fleet:
     def _upload_all(self, agent: FleetAgent) -> None:
         if agent.broker.running:
             agent.start(command="upload-once", tail_after="0s")
-            code = agent.process.wait(120)
+            code = agent.process.wait(HUNG)
             assert code == 0, f"upload-once of broker {agent.broker.node_id} ended with {code}\n{agent.tail(40)}"
 
     def judge(

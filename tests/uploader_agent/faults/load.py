@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tests.support.kafka import KafkaCluster
+from tests.support.waiting import HUNG
 from tests.uploader_agent.faults.oracle import Truth, digest
 
 _TICK = 0.02
@@ -142,7 +143,7 @@ class Load:
     def stop(self) -> None:
         """Stop, and wait until everything sent is acknowledged or refused."""
         self._stopping.set()
-        self._thread.join(120)
+        self._thread.join(HUNG)
         assert not self._thread.is_alive(), f"the producer of {self._topic} does not end: {self.errors[-3:]}"
 
     def _run(self) -> None:

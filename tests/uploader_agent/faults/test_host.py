@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka import KafkaCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.faults.cluster import create, folder
 from tests.uploader_agent.faults.conftest import MakeFleet
 from tests.uploader_agent.faults.fleet import Fleet, FleetAgent, assert_exact
@@ -76,7 +76,7 @@ def test_directories_that_must_not_be_written(kraft3: KafkaCluster, make_fleet: 
     open_to_all(place.parent, agent.config)
     state = Path(agent.settings["state_dir"])
     agent.start(user=NOBODY)
-    assert agent.process.wait(30) == 1
+    assert agent.process.wait(HUNG) == 1
     assert str(state) in agent.text(), "it does not say which directory"
     state.mkdir()
     agent.notes.touch()
