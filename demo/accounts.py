@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import duckdb
 import duckdb_extension_httpfs
 
 from demo.streams import Acknowledged, Stream
-from tests.support.s3 import S3Server
 from tidemark import watermark
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
@@ -55,10 +56,11 @@ class Account:
 class Auditor:
     """Reads the store and the tables of a deployment."""
 
-    def __init__(self, deployment: Deployment, s3: S3Server) -> None:
+    def __init__(self, deployment: Deployment, env: Mapping[str, str]) -> None:
+        """``env`` has the S3 server's address and credentials, see :meth:`tests.support.s3.S3Server.env`."""
         self._deployment = deployment
         self._raw = open_store(resolver_of(deployment.raw).default().store, deployment.store)
-        self.duckdb = prepare_duckdb(duckdb.connect(), s3)
+        self.duckdb = prepare_duckdb(duckdb.connect(), env)
 
     def stored_up_to(self, stream: Stream) -> dict[int, int]:
         """The contiguous end in the store by partition."""
@@ -72,15 +74,15 @@ class Auditor:
             ends[partition] = line.next_offset if line else 0
         return ends
 
-    def landed_up_to(self, stream: Stream) -> dict[int, int]:
-        """The ledger's next offset by partition."""
+    def ledger(self, stream: Stream) -> Ledger:
+        """The table's newest committed ledger."""
         lake = self._lake(stream)
-        return {state.partition: state.next_offset for state in ledger_of(lake, open_table(lake)).partitions}
+        return ledger_of(lake, open_table(lake))
 
-    def landed_rows(self, stream: Stream) -> int:
-        """The ledger's count of rows."""
+    def first_landed(self, stream: Stream) -> datetime | None:
+        """When the first commit with rows was made; None without one."""
         lake = self._lake(stream)
-        return ledger_of(lake, open_table(lake)).rows
+        return min((ledger.committed_at for ledger in _history(lake) if ledger.rows), default=None)
 
     def files(self, stream: Stream) -> list[str]:
         """URLs of the table's live files, as `tidemark files` gives them."""
@@ -91,7 +93,7 @@ class Auditor:
     def account(self, stream: Stream, acknowledged: Acknowledged) -> Account:
         """All numbers of a topic, row by row."""
         account = Account(stream.topic, acknowledged.count, acknowledged.aborted)
-        stored, landed = self.stored_up_to(stream), self.landed_up_to(stream)
+        stored, landed = self.stored_up_to(stream), landed_up_to(self.ledger(stream))
         rows = self._rows(stream, account)
         for partition, offsets in acknowledged.committed.items():
             seen = rows.pop(partition, Counter())
@@ -148,6 +150,11 @@ class Auditor:
         return open_lake(self._deployment, self._deployment.topic(stream.topic))
 
 
+def landed_up_to(ledger: Ledger) -> dict[int, int]:
+    """The next offset by partition."""
+    return {state.partition: state.next_offset for state in ledger.partitions}
+
+
 def _history(lake: Lake) -> list[Ledger]:
     """All committed ledgers, newest first."""
     found = [ledger_of(lake, open_table(lake))]
@@ -157,15 +164,16 @@ def _history(lake: Lake) -> list[Ledger]:
     return found
 
 
-def prepare_duckdb(connection: duckdb.DuckDBPyConnection, s3: S3Server) -> duckdb.DuckDBPyConnection:
-    """Load DuckDB's S3 reader, which comes as a wheel, and point it at our server."""
+def prepare_duckdb(connection: duckdb.DuckDBPyConnection, env: Mapping[str, str]) -> duckdb.DuckDBPyConnection:
+    """Load DuckDB's S3 reader, which comes as a wheel, and point it at the server that ``env`` names."""
     [extension] = duckdb_extension_httpfs.__path__
     path = f"{extension}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension"
     connection.execute(f"LOAD '{path}'")
-    user, endpoint = s3.credentials["admin"], s3.endpoint.removeprefix("http://")
+    endpoint = env["AWS_ENDPOINT_URL"].removeprefix("http://")
     connection.execute(
-        f"CREATE OR REPLACE SECRET (TYPE s3, KEY_ID '{user.access_key}', SECRET '{user.secret_key}', "
-        f"REGION 'us-east-1', ENDPOINT '{endpoint}', URL_STYLE 'path', USE_SSL false)"
+        f"CREATE OR REPLACE SECRET (TYPE s3, KEY_ID '{env['AWS_ACCESS_KEY_ID']}', "
+        f"SECRET '{env['AWS_SECRET_ACCESS_KEY']}', REGION '{env['AWS_REGION']}', "
+        f"ENDPOINT '{endpoint}', URL_STYLE 'path', USE_SSL false)"
     )
     return connection
 

@@ -11,6 +11,7 @@ needed to say later whether it is missing or there twice.
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 import time
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -51,11 +53,19 @@ class Acknowledged:
 
     committed: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     aborted: int = 0
+    first_at: datetime | None = None
+    """When the first of them was acknowledged."""
 
     @property
     def count(self) -> int:
         """Committed records."""
         return sum(len(offsets) for offsets in self.committed.values())
+
+    def add(self, partition: int, offset: int) -> None:
+        """One more."""
+        if self.first_at is None:
+            self.first_at = datetime.now(UTC)
+        self.committed[partition].append(offset)
 
 
 class Clock:
@@ -82,8 +92,12 @@ def create_topics(kafka: KafkaCluster) -> None:
 class Production:
     """Sends all streams at once, each on its own thread, over about ``seconds``."""
 
-    def __init__(self, bootstrap: str, seconds: float, seed: int) -> None:
+    def __init__(self, bootstrap: str, seconds: float, seed: int, log: Path) -> None:
+        """``log`` is where librdkafka writes, which tells of each try while the broker elects its coordinators."""
         self._bootstrap = bootstrap
+        self._log = logging.getLogger(str(log))
+        self._log.propagate = False
+        self._log.addHandler(logging.FileHandler(log, delay=True))
         self._seconds = seconds
         self._seed = seed
         self._failed: list[BaseException] = []
@@ -108,6 +122,8 @@ class Production:
         """Wait for the end; raises what a sender raised."""
         for thread in self._threads:
             thread.join()
+        for handler in self._log.handlers:
+            handler.close()
         if self._failed:
             raise self._failed[0]
 
@@ -119,7 +135,8 @@ class Production:
             self._failed.append(error)
 
     def _producer(self, **options: object) -> Producer:
-        return Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 50, "enable.idempotence": True, **options})
+        common = {"bootstrap.servers": self._bootstrap, "linger.ms": 50, "enable.idempotence": True}
+        return Producer({**common, **options}, logger=self._log)
 
     def _paced(self, stream: Stream, number: int, started: float) -> None:
         """Wait until record ``number`` is due."""
@@ -133,7 +150,7 @@ class Production:
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                acknowledged.committed[_partition(message)].append(_offset(message))
+                acknowledged.add(_partition(message), _offset(message))
 
         return delivered
 
@@ -196,7 +213,7 @@ class Production:
             return
         producer.commit_transaction()
         for partition, offset in written:
-            acknowledged.committed[partition].append(offset)
+            acknowledged.add(partition, offset)
 
     def _sensors(self, stream: Stream, rng: random.Random, clock: Clock) -> None:
         producer = self._producer()

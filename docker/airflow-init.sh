@@ -1,7 +1,7 @@
 #!/bin/sh
-# Migrates Airflow's database and writes the password of user admin where its SimpleAuthManager looks for it.
+# Migrates Airflow's database and writes the users' passwords where its SimpleAuthManager looks for them.
 set -eu
 airflow db migrate
 umask 077
-python -c 'import json, os; print(json.dumps({"admin": os.environ["ADMIN_PASSWORD"]}))' \
+python -c 'import json, os; print(json.dumps({user: os.environ[f"{user.upper()}_PASSWORD"] for user in ("admin", "reviewer")}))' \
   > "$AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"

@@ -1,6 +1,6 @@
 # Airflow's components. Spark has an environment of its own beside Airflow's, because their pins conflict; of it
 # only spark-submit is on the path.
-FROM python:3.11.13-slim-bookworm AS build
+FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS build
 WORKDIR /src
 COPY requirements/build.txt requirements/airflow.txt requirements/spark.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
@@ -19,14 +19,15 @@ RUN hatchling build --target wheel --directory dist \
  && for env in airflow spark; do \
       uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/$env/bin/python dist/*.whl \
       || exit 1; \
-    done
+    done \
+ && /opt/tidemark/spark/bin/python -m tidemark.decode.compile --installation
 
-FROM python:3.11.13-slim-bookworm
+FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 # procps: Spark's scripts call ps.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --uid 50000 --no-create-home airflow \
+ && useradd --uid 50000 --home-dir /var/lib/airflow --no-create-home airflow \
  && install --directory --owner airflow /var/lib/airflow \
  && mkdir --parents /opt/tidemark/bin \
  && ln --symbolic ../spark/bin/spark-submit /opt/tidemark/bin/spark-submit
@@ -37,7 +38,6 @@ COPY spark/jobs /opt/tidemark/jobs
 COPY deploy/airflow-clean.sh /opt/tidemark/bin/airflow-clean.sh
 COPY docker/airflow-init.sh /opt/tidemark/docker/airflow-init.sh
 ENV PATH=/opt/tidemark/bin:/opt/tidemark/airflow/bin:$PATH \
-    NUMBA_CACHE_DIR=/tmp/numba \
     PYSPARK_PYTHON=/opt/tidemark/spark/bin/python \
     TIDEMARK_SPARK_PYTHON=/opt/tidemark/spark/bin/python \
     SPARK_HOME=/opt/tidemark/spark/lib/python3.11/site-packages/pyspark

@@ -1,5 +1,5 @@
 # Spark's master and workers: Java, and the Spark environment with the package that the Python workers import.
-FROM python:3.11.13-slim-bookworm AS build
+FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS build
 WORKDIR /src
 COPY requirements/build.txt requirements/spark.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
@@ -12,20 +12,19 @@ COPY spark spark
 COPY plugins plugins
 # As a file and without its dependencies: the name `tidemark` on PyPI is somebody else's.
 RUN hatchling build --target wheel --directory dist \
- && uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/spark/bin/python dist/*.whl
+ && uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/spark/bin/python dist/*.whl \
+ && /opt/tidemark/spark/bin/python -m tidemark.decode.compile --installation
 
-FROM python:3.11.13-slim-bookworm
+FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 # procps: Spark's scripts call ps.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --uid 1000 --no-create-home spark \
+ && useradd --uid 1000 --home-dir /var/lib/spark --no-create-home spark \
  && install --directory --owner spark /var/lib/spark
 COPY --from=build /opt/tidemark /opt/tidemark
 COPY spark/jobs/connect.py /opt/tidemark/jobs/
-# numba caches the compiled decoder in a directory that must be writable.
 ENV PATH=/opt/tidemark/spark/bin:$PATH \
-    NUMBA_CACHE_DIR=/tmp/numba \
     PYSPARK_PYTHON=/opt/tidemark/spark/bin/python \
     SPARK_HOME=/opt/tidemark/spark/lib/python3.11/site-packages/pyspark
 USER spark

@@ -1,4 +1,4 @@
-"""The Airflow plugin of the continuity page: one FastAPI application, an entry in the navigation, a tab on each DAG."""
+"""The Airflow plugin: the continuity page with its places in Airflow's pages, and rights to backfills by topic."""
 
 from __future__ import annotations
 
@@ -31,3 +31,10 @@ class TidemarkPage(AirflowPlugin):
         from tidemark_airflow.page.app import page_app
 
         return [{"app": page_app(), "url_prefix": PREFIX, "name": "Tidemark continuity page"}]
+
+    @property
+    def fastapi_root_middlewares(self) -> list[Any]:  # type: ignore[override]
+        """Rights to backfills by topic, made when the API server asks."""
+        from tidemark_airflow.page.run_rights import RunRights
+
+        return [{"middleware": RunRights, "args": [], "kwargs": {}, "name": "Tidemark's rights by topic"}]

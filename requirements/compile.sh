@@ -1,9 +1,10 @@
 #!/bin/sh
 # Recompile the pinned requirements from pyproject.toml:  make requirements
+# One set of pins for Python 3.11 to 3.13: where they must differ, a line says for which version it is.
 # No index URL is written, so that any mirror serves; hashes are, so that none can serve something else.
 set -eu
 uv=${1:?usage: compile.sh UV}
-compile() { out=$1; shift; "$uv" pip compile --quiet --python-version 3.11 --no-emit-index-url --generate-hashes \
+compile() { out=$1; shift; "$uv" pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --generate-hashes \
   --no-header --no-annotate "$@" --output-file "requirements/$out.txt"; }
 compile agent pyproject.toml --extra agent
 compile spark pyproject.toml --extra spark

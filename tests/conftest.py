@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +23,23 @@ from tests.support.fixtures import (
     seed,
     spark_home,
     spark_standalone,
+    tried,
 )
+from tests.support.journal import JournalPlugin
+from tests.support.orphans import OrphanWatch
 
-__all__ = ["full", "kafka", "kafka39", "no_power_cut", "rng", "s3_server", "seed", "spark_home", "spark_standalone"]
+__all__ = [
+    "full",
+    "kafka",
+    "kafka39",
+    "no_power_cut",
+    "rng",
+    "s3_server",
+    "seed",
+    "spark_home",
+    "spark_standalone",
+    "tried",
+]
 
 HAS_AIRFLOW = importlib.util.find_spec("airflow") is not None
 # What imports Airflow is tested in Airflow's environment, by `make test`'s second run of pytest.
@@ -62,9 +77,13 @@ _TOGETHER = {
 """Files that share servers which few others need: one process runs them all, so that only one starts the servers."""
 
 
-def pytest_configure() -> None:
-    """Let a SIGTERM end the session as Ctrl-C does, so that the servers are stopped."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a SIGTERM end the session as Ctrl-C does, end what a killed one leaves, and keep a journal if asked to."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    orphans = OrphanWatch()
+    config.add_cleanup(orphans.close)
+    if journal := os.environ.get("TIDEMARK_JOURNAL"):
+        config.pluginmanager.register(JournalPlugin(Path(journal)))
 
 
 def pytest_report_header() -> str:

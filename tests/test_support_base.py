@@ -117,9 +117,12 @@ def test_waiting_returns_the_seconds_that_it_took() -> None:
     assert 0.01 <= wait_until(lambda: next(answers), timeout=5, what="an answer", interval=0.01) < 5
 
 
-def test_java_is_found() -> None:
-    version = subprocess.run([java.java(), "-version"], capture_output=True, text=True, check=True)
-    assert "version" in version.stderr
+def test_java_is_found_and_does_not_warn_of_what_sparks_launcher_asks_for() -> None:
+    command = [str(java.java()), "--add-modules=jdk.incubator.vector", "-version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "version" in said
+    assert "WARNING" not in said
+    assert (java.java_home() / "release").exists()
 
 
 def test_the_wheels_java_does_not_see_the_module_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ class Backfill:
         topic_id = topic_id_of(folder)
         _, store, keys = places.settle(at, topic_id)
         self._replica = Replica(Place(at, topic_id, folder, store, keys, broker), pause, again=True)
-        self._high_watermark = _high_watermark(log_dirs, at)
+        self._high_watermark = _high_watermark(log_dirs, at, folder)
 
     def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[Line]:
         """Bring the rotated segments that hold offsets of ``[start, end)`` and lie below the high watermark.
@@ -104,7 +104,7 @@ def _told(intact: str | None, outcome: StoredManifest | TidemarkError | None) ->
     return ("as it was" if outcome is None or outcome.etag == intact else "brought"), None
 
 
-def _high_watermark(log_dirs: tuple[Path, ...], at: TopicPartition) -> int:
+def _high_watermark(log_dirs: tuple[Path, ...], at: TopicPartition, folder: Path) -> int:
     """By the broker's checkpoint: what is backfilled is old, and the broker need not run."""
-    found = checkpointed_offsets(log_dirs, {at}).get(at)
+    found = checkpointed_offsets(log_dirs, {at: folder}).get(at)
     return found.high_watermark if found else 0

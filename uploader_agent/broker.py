@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tidemark.errors import ConfigError, FormatError
 from tidemark.records import parse_meta_properties
+from uploader_agent.log_dirs import read_text
 
 Value = TypeVar("Value", int, str)
 
@@ -24,7 +25,7 @@ _PLACEHOLDERS = {"", "0.0.0.0", "[::]"}  # noqa: S104 - "all interfaces" in a li
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Who the broker is and where it is reached. ``log_dirs`` are those that can be read now."""
+    """Who the broker is and where it is reached. ``log_dirs`` are those that can be read now, without links in them."""
 
     node_id: int
     cluster_id: str
@@ -48,7 +49,7 @@ def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), [("", f"cannot be read: {error}")]) from error
     named = properties.get("log.dirs") or properties.get("log.dir") or _DEFAULT_LOG_DIR
-    log_dirs = [Path(part.strip()) for part in named.split(",") if part.strip()]
+    log_dirs = [Path(part.strip()).resolve() for part in named.split(",") if part.strip()]
     metas = {log_dir: meta for log_dir in log_dirs if (meta := _read_meta(log_dir))}
     if not metas:
         rule = f"no directory of {named} has a readable {_META}: start the broker first, or correct the path"
@@ -88,7 +89,7 @@ def _read_meta(log_dir: Path) -> dict[str, str] | None:
     """The directory's ``meta.properties``; None if it is not there, as on a failed disk or a broker never started."""
     path = log_dir / _META
     try:
-        return parse_meta_properties(path.read_text(encoding="utf-8"), str(path))
+        return parse_meta_properties(read_text(path), str(path))
     except OSError:
         return None
     except FormatError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,10 @@ class SilentDoorbell:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._closing = (
+            threading.Lock()
+        )  # a worker may ring after the loop has ended, when the pipe's number is another's
+        self._closed = False
 
     def watch(self, folders: Iterable[Path]) -> None:
         """See :class:`Doorbell`."""
@@ -77,13 +82,16 @@ class SilentDoorbell:
 
     def ring(self) -> None:
         """See :class:`Doorbell`."""
-        with suppress(BlockingIOError):  # the pipe is full of rings already
-            os.write(self._write, b"\0")
+        with self._closing, suppress(BlockingIOError):  # the pipe is full of rings already
+            if not self._closed:
+                os.write(self._write, b"\0")
 
     def close(self) -> None:
         """See :class:`Doorbell`."""
-        os.close(self._read)
-        os.close(self._write)
+        with self._closing:
+            self._closed = True
+            os.close(self._read)
+            os.close(self._write)
 
     def _select(self, descriptors: list[int], timeout: float) -> list[int]:
         """Those of ``descriptors`` that are ready; the pipe's bytes are taken out."""
@@ -96,9 +104,10 @@ class SilentDoorbell:
 class InotifyDoorbell(SilentDoorbell):
     """:class:`Doorbell` by inotify."""
 
-    def __init__(self) -> None:
+    def __init__(self, inotify: INotify | None = None) -> None:
+        """Watch by ``inotify``, one of its own by default."""
         super().__init__()
-        self._inotify = INotify()
+        self._inotify = inotify or INotify()
         self._watched: dict[Path, int] = {}
         self._names: dict[int, Path] = {}
         self._fresh: set[Path] = set()
@@ -126,7 +135,7 @@ class InotifyDoorbell(SilentDoorbell):
         leaders = False
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
-                return Heard(frozenset(self._watched), leaders=True)
+                return Heard(self._start_over(), leaders=True)
             leaders = leaders or event.name == EPOCHS or bool(event.mask & _LEADERSHIP)
             folder = self._names.get(event.wd)
             if folder is None:
@@ -147,6 +156,13 @@ class InotifyDoorbell(SilentDoorbell):
             self._forget(folder)
         elif event.mask & flags.IGNORED:
             del self._watched[folder], self._names[event.wd]
+
+    def _start_over(self) -> frozenset[Path]:
+        """Events were lost, and with them which directories are others by now: all are to be watched again."""
+        lost = frozenset(self._watched)
+        for folder in lost:
+            self._forget(folder)
+        return lost
 
     def _forget(self, folder: Path) -> None:
         number = self._watched.pop(folder)

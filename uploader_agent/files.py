@@ -7,6 +7,7 @@ was opened, and a file that changed meanwhile (truncation works in place) is not
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ from tidemark.records import (
     parse_segment_file,
     segment_name,
 )
-from uploader_agent.log_dirs import PARTITION_METADATA
+from uploader_agent.log_dirs import PARTITION_METADATA, open_file
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -214,9 +215,9 @@ class PartitionFiles:
         self.folder = folder
         self._stack = ExitStack()
         try:
-            self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise SegmentChanged(f"{folder}: is gone") from error
+            self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SegmentChanged(f"{folder}: is gone, or a link, and none is followed") from error
         self._stack.callback(os.close, self._directory)
         text = self.text(PARTITION_METADATA)
         found = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
@@ -233,11 +234,14 @@ class PartitionFiles:
         return opened(name, descriptor)
 
     def descriptor(self, name: str) -> int | None:
-        """A descriptor of a file that the caller closes; None if there is none."""
+        """A descriptor of a file that the caller closes; None if there is none. Raises OSError for a link."""
         try:
-            return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            return open_file(name, self._directory)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            rule = "is a symbolic link, and none is followed" if error.errno == errno.ELOOP else error.strerror
+            raise OSError(error.errno, rule, self.path(name)) from error
 
     def text(self, name: str) -> str | None:
         """The content of a small text file; None if there is none."""

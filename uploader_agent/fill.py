@@ -8,7 +8,6 @@ a random delay makes it rare.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from uploader_agent.manifests import StoredManifest
 from uploader_agent.metrics import Metrics
 from uploader_agent.places import Places
 from uploader_agent.replica import Replica, Surroundings, around, bring_all, overlapping
+from uploader_agent.runtime import Event
 from uploader_agent.settings import FillSettings
 from uploader_agent.upload import Place
 
@@ -97,7 +97,7 @@ class Filler:
 
     def run(
         self,
-        stopping: threading.Event,
+        stopping: Event,
         settings: Callable[[], FillSettings],
         led: Callable[[], Collection[TopicPartition]],
     ) -> None:
@@ -141,12 +141,11 @@ class Filler:
             if known is not None and known.etag == etag:
                 continue
             try:
-                body, read = store.get(key)
-                entries = WatermarkIndex.from_bytes(body, key).entries
+                index, read = WatermarkIndex.load_version(store, key)
             except (StoreError, FormatError) as error:
                 logger.warning("gaps_not_read", key=key, error=str(error))
                 continue
-            self._indexes[key] = _Known(read, entries)
+            self._indexes[key] = _Known(read, index.entries)
         return [entry for known in self._indexes.values() for entry in known.entries]
 
     def _may_fill(self, entry: IndexEntry, led: Collection[TopicPartition]) -> bool:

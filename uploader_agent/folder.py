@@ -7,13 +7,13 @@ active segment's. So two ``stat`` calls tell whether a directory of thousands is
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from uploader_agent.files import file_name
 from uploader_agent.log_dirs import Listing, list_segments
+from uploader_agent.runtime import MACHINE, Runtime
 
 _GRANULARITY = 2.0
 """Seconds within which two changes may leave one modification time: coarse clocks of kernels and file systems."""
@@ -35,8 +35,9 @@ class Tail(NamedTuple):
 class Folder:
     """``listing`` is what :meth:`look` saw last."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, runtime: Runtime = MACHINE) -> None:
         self.path = path
+        self._time = runtime.time
         self.listing = Listing([])
         self.tail: Tail | None = None
         self.overdue = 0
@@ -60,13 +61,13 @@ class Folder:
         tail = self._tail()
         if tail != before:
             self.tail = tail
-        late = before is not None and self._modified < time.time() - _PROMPT
+        late = before is not None and self._modified < self._time() - _PROMPT
         begun = (one.base_offset > before.base_offset for one in self.listing.segments) if before and late else ()
         self.overdue = sum(begun)
         return listed
 
     def _list(self, stat: os.stat_result) -> None:
-        settled = time.time() - stat.st_mtime > _GRANULARITY
+        settled = self._time() - stat.st_mtime > _GRANULARITY
         self._listed = (stat.st_ino, stat.st_mtime_ns) if settled else None
         self._modified = stat.st_mtime
         self.listing = list_segments(self.path)

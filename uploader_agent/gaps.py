@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tidemark.gaps import Acknowledgement, Gap, GapReason
+from tidemark.gaps import Gap, GapReason
 from tidemark.intervals import Interval, Intervals
-from tidemark.layout import ControlKeys
-from tidemark.store import Store
 
 Judged = tuple[Interval, GapReason]
 
@@ -82,13 +80,6 @@ def split(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...]
 def offsets(gaps: Iterable[Gap]) -> Intervals:
     """The offsets of all ``gaps``."""
     return Intervals((gap.start, gap.end) for gap in gaps)
-
-
-def read_acknowledged(store: Store, control: ControlKeys, place: str, partition: int) -> Intervals:
-    """All offsets of a partition that people have acknowledged as lost."""
-    listed = store.list(control.acknowledgements(place, partition))
-    words = [Acknowledgement.from_bytes(store.get(info.key).body, info.key) for info in listed]
-    return Intervals((word.start, word.end) for word in words)
 
 
 def _corrupt(offsets: Intervals) -> list[Judged]:

@@ -1,13 +1,14 @@
-"""Whether the agent does its work, and its pages: ``/-/healthy``, ``/-/ready``, ``/metrics``.
+"""Whether the agent does its work, and its pages: ``/-/healthy``, ``/-/ready``, ``/metrics``, ``/waiting``.
 
 Listens on 127.0.0.1 unless told otherwise, and only if it has a port. Each answer that is not good says why.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -15,23 +16,41 @@ from typing import Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from uploader_agent.runtime import Thread
+
+QUESTION_LIMIT = 60.0
+"""Seconds after which a question to the broker should long have failed by the client's own time limits."""
+
 
 class Health:
     """What the loop and the workers say about themselves, and what follows.
 
-    Not healthy is an agent whose loop has not turned for ``turn_limit`` seconds, or that has had work for
-    ``stuck_after`` and finished nothing of it. An agent without work is healthy however long that lasts.
+    Not healthy is an agent whose loop has not turned for ``turn_limit`` seconds, one of whose threads has ended, whose
+    question to the broker has been open for a minute, or that has had work for ``stuck_after`` and finished nothing of
+    it. An agent without work is healthy however long that lasts.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
         self.stuck_after = stuck_after
         self.turn_limit = turn_limit
         self.waits_for: str | None = "the disk and the broker have not been looked at yet"
+        self.question_open_for: Callable[[], float] = lambda: 0.0
+        """Seconds for which the broker has not answered."""
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
         self._last_failure: str | None = None
         self._segments_fail = False
+        self._threads: dict[str, Thread] = {}
+        self._stopping = False
+
+    def watch(self, name: str, thread: Thread) -> None:
+        """``thread`` must not end before the agent stops."""
+        self._threads[name] = thread
+
+    def stopping(self) -> None:
+        """The agent stops: its threads end."""
+        self._stopping = True
 
     def turned(self) -> None:
         """The loop has turned once more."""
@@ -71,6 +90,12 @@ class Health:
         still = now - self._turned
         if still > self.turn_limit:
             return f"the loop has not turned for {still:.0f} s"
+        ended = [name for name, one in [*self._threads.items()] if one.ident is not None and not one.is_alive()]
+        if ended and not self._stopping:
+            return f"the threads {', '.join(ended)} have ended, see the log for why: restart the agent"
+        open_for = self.question_open_for()
+        if open_for > QUESTION_LIMIT:
+            return f"the broker has not answered a question for {open_for:.0f} s, neither with an error"
         stuck = now - self._progressed
         if self._unfinished and stuck > self.stuck_after.total_seconds():
             failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
@@ -81,14 +106,25 @@ class Health:
 class HttpServer:
     """Serves in a thread of its own; usable with ``with``."""
 
-    def __init__(self, host: str, port: int, health: Health, registry: CollectorRegistry) -> None:
-        """Bind at once, so that a port that is taken is an error at the start. Raises OSError."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        health: Health,
+        registry: CollectorRegistry,
+        waiting: Callable[[], Mapping[str, object]],
+    ) -> None:
+        """Bind at once, so that a port that is taken is an error at the start. Raises OSError.
+
+        ``waiting`` says what ``/waiting`` answers, as JSON.
+        """
 
         class Handler(_Handler):
             pass
 
         Handler.health = health
         Handler.registry = registry
+        Handler.waiting = staticmethod(waiting)
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
@@ -111,6 +147,7 @@ class HttpServer:
 class _Handler(BaseHTTPRequestHandler):
     health: Health
     registry: CollectorRegistry
+    waiting: Callable[[], Mapping[str, object]]
     timeout = 5
 
     def do_GET(self) -> None:
@@ -121,8 +158,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._tell(self.health.trouble())
         elif self.path == "/-/ready":
             self._tell(self.health.waits_for)
+        elif self.path == "/waiting":
+            self._answer(200, f"{json.dumps(self.waiting(), indent=1)}\n".encode(), "application/json")
         else:
-            self._answer(404, b"try /-/healthy, /-/ready or /metrics\n", "text/plain; charset=utf-8")
+            self._answer(404, b"try /-/healthy, /-/ready, /metrics or /waiting\n", "text/plain; charset=utf-8")
 
     def _tell(self, wrong: str | None) -> None:
         self._answer(503 if wrong else 200, f"{wrong or 'ok'}\n".encode(), "text/plain; charset=utf-8")

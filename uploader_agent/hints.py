@@ -7,6 +7,14 @@ from typing import Protocol
 
 from tidemark.layout import TopicPartition
 
+TOPICS = "/brokers/topics"
+"""Where ZooKeeper has the topics."""
+
+
+def state_path(at: TopicPartition) -> str:
+    """Where the controller writes to ZooKeeper who leads a partition."""
+    return f"{TOPICS}/{at.topic}/partitions/{at.partition}/state"
+
 
 class Hints(Protocol):
     """Never believed, only followed by a question to the broker; so nothing here is ever an error."""

@@ -8,7 +8,7 @@ from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOu
 from tidemark.incarnations import TopicIncarnations
 from tidemark.layout import ControlKeys
 from tidemark.store import Store
-from tidemark.stored import utc_now
+from uploader_agent.clock import utc_now
 
 _ATTEMPTS = 3
 """How often the object is read and written before the partition's back-off has its turn."""
@@ -51,8 +51,7 @@ class Incarnations:
         attempts = 0
         while True:
             try:
-                body, etag = self._store.get(key)
-                known = TopicIncarnations.from_bytes(body, key)
+                known, etag = TopicIncarnations.load_version(self._store, key)
             except NotFound:
                 known, etag = TopicIncarnations(topic=topic), None
             found = known.find(topic_id)

@@ -10,8 +10,7 @@ more in an object of their own, so that agents who look for gaps to fill read no
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,9 +21,10 @@ from pydantic import AwareDatetime, TypeAdapter
 from tidemark.errors import FormatError, NotFound
 from tidemark.layout import ControlKeys, TopicPartition
 from tidemark.store import Store
-from tidemark.stored import canonical, utc_now
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
-from uploader_agent import __version__
+from tidemark.stored import canonical
+from tidemark.watermark_index import IndexEntry, WatermarkIndex, as_stored
+from uploader_agent import __version__, clock
+from uploader_agent.runtime import MACHINE, Runtime
 
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
@@ -68,9 +68,9 @@ class IndexWriter:
         endpoints: str,
         min_interval: float,
         idle_interval: float,
-        clock: Callable[[], float] = time.monotonic,
         *,
         of_gaps: bool = False,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._store = store
         self._cluster = control.cluster
@@ -79,7 +79,8 @@ class IndexWriter:
         self._endpoints = endpoints
         self._min_interval = min_interval
         self._idle_interval = idle_interval
-        self._clock = clock
+        self._runtime = runtime
+        self._clock = runtime.monotonic
         self._of_gaps = of_gaps
         self._written: Mapping[TopicPartition, Statement] | None = None
         self._written_at = -float("inf")
@@ -94,7 +95,8 @@ class IndexWriter:
             FormatError: what is there is no watermark index.
         """
         try:
-            index = WatermarkIndex.from_bytes(self._store.get(self._key).body, self._key)
+            modified = self._store.head(self._key).modified
+            index = as_stored(WatermarkIndex.load(self._store, self._key), modified)
         except NotFound:
             return {}
         if index.endpoints != self._endpoints:
@@ -129,7 +131,8 @@ class IndexWriter:
             cluster=self._cluster,
             broker=self._broker,
             agent_version=__version__,
-            written_at=utc_now(),
+            written_at=self._runtime.utc_now(),
+            clock_skew=clock.skew().total_seconds(),
             endpoints=self._endpoints,
         )
         times = {moment: _TIME.dump_python(moment, mode="json") for moment in {one[1] for one in statements.values()}}
@@ -142,12 +145,10 @@ class IndexWriter:
     def _recall(self) -> None:
         """Take what a former agent wrote for written; where there is doubt, it is written anew."""
         try:
-            body = self._store.get(self._key).body
+            entries = WatermarkIndex.load(self._store, self._key).entries
         except NotFound:
             self._written = {}
             return
-        try:
-            entries = WatermarkIndex.from_bytes(body, self._key).entries
         except FormatError:
             return
         self._written = {TopicPartition(one.topic, one.partition): Statement.of(one) for one in entries}

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 import structlog
 
+from tidemark import clocks
 from tidemark.errors import FormatError, StoreError
 from tidemark.layout import TopicPartition
 from tidemark.watermark_index import IndexEntry
+from uploader_agent import clock
 from uploader_agent.indexes import Indexes
 from uploader_agent.metrics import Metrics
 from uploader_agent.partition import LedPartition
 from uploader_agent.repeats import Repeats
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
 
 logger = structlog.get_logger(__name__)
 
 _TRIES = 5
 """How often the former index is asked for before the agent goes on without it, which only costs more requests."""
+
+_CLOCK_EVERY = 600.0
+"""Seconds from one look at the store's clock to the next."""
 
 _PAUSE = 1.0
 """Seconds between these tries."""
@@ -36,7 +41,13 @@ class IndexThread:
     """Writes what it is shown, every ``interval`` seconds where that has changed."""
 
     def __init__(
-        self, indexes: Indexes, metrics: Metrics, repeats: Repeats, interval: float, was_read: Callable[[], None]
+        self,
+        indexes: Indexes,
+        metrics: Metrics,
+        repeats: Repeats,
+        interval: float,
+        was_read: Callable[[], None],
+        runtime: Runtime = MACHINE,
     ) -> None:
         """``was_read`` is called, from the thread, once there is something to :meth:`take`."""
         self._former: Mapping[TopicPartition, IndexEntry] | None = None
@@ -46,13 +57,15 @@ class IndexThread:
         self._repeats = repeats
         self._was_read = was_read
         self._shown: _Shown | None = None
-        self._showing = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="index", daemon=True)
+        self._clock_measured_at = -_CLOCK_EVERY
+        self._runtime = runtime
+        self._showing = runtime.event()
+        self._stopping = runtime.event()
+        self.thread = runtime.thread("index", self._run)
 
     def start(self) -> None:
         """Read the former index, then write."""
-        self._thread.start()
+        self.thread.start()
 
     def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
         """What this broker's agent said before it was started, once; None until that was read."""
@@ -73,19 +86,40 @@ class IndexThread:
         """Write once more what was shown last; within ``timeout`` seconds, unless a request hangs for longer."""
         self._stopping.set()
         self._showing.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        if not self._thread.is_alive():
+        if self.thread.ident is not None:
+            self.thread.join(timeout)
+        if not self.thread.is_alive():
             self._write(now=True)
 
     def _run(self) -> None:
+        self.measure_clock()
         self._former = self._read()
         if not self._stopping.is_set():
             self._was_read()
         self._showing.wait()
         while not self._stopping.is_set():
+            self.measure_clock()
             self._write(now=False)
             self._stopping.wait(self._interval)
+
+    def measure_clock(self) -> None:
+        """Compare this host's clock with the store's, by which all times are stated; every ten minutes."""
+        if self._runtime.monotonic() - self._clock_measured_at < _CLOCK_EVERY:
+            return
+        self._clock_measured_at = self._runtime.monotonic()
+        try:
+            skew = clock.measure(self._indexes.control_store, self._runtime.host_now)
+        except StoreError as error:
+            logger.debug("clock_not_compared", error=str(error))
+            return
+        except Exception:
+            logger.exception("clock_not_compared")  # this thread has the indexes to write
+            return
+        self._metrics.clock_skew.set(skew.total_seconds())
+        if abs(skew) > clocks.MOST:
+            self._repeats.failed("clock", "clock_differs", error=f"this host's clock is {clocks.described(skew)}")
+        else:
+            self._repeats.cleared("clock", "clock_agrees_again")
 
     def _read(self) -> Mapping[TopicPartition, IndexEntry]:
         for _ in range(_TRIES):
@@ -96,8 +130,10 @@ class IndexThread:
                 break
             except StoreError as error:
                 logger.warning("former_index_not_read", error=str(error))
-                if self._stopping.wait(_PAUSE):
-                    break
+            except Exception:
+                logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
+            if self._stopping.wait(_PAUSE):
+                break
         return {}
 
     def _write(self, *, now: bool) -> None:

@@ -11,23 +11,18 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-import structlog
-
-from tidemark.errors import FormatError
 from tidemark.layout import ControlKeys, TopicPartition
+from tidemark.store import Store
 from tidemark.watermark_index import IndexEntry
-from uploader_agent.active import ActiveSpan
-from uploader_agent.files import SegmentChanged
-from uploader_agent.folder import Tail
 from uploader_agent.index import IndexWriter, Statement
+from uploader_agent.observation import Observation
 from uploader_agent.partition import LedPartition
 from uploader_agent.places import Places
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
 
-logger = structlog.get_logger(__name__)
-
-_EPOCH = datetime.fromtimestamp(0, UTC)
-"""Stands for the time at which an entry was observed, which the writer puts in."""
+NEVER = datetime.fromtimestamp(0, UTC)
+"""When a partition was observed whose log end could never be read: no date of it is taken for complete."""
 
 
 class _Known(NamedTuple):
@@ -35,29 +30,36 @@ class _Known(NamedTuple):
 
     partition: LedPartition
     changes: int
-    tail: Tail | None
+    observation: Observation
     statement: Statement
-    span: ActiveSpan
 
     def holds(self, partition: LedPartition) -> bool:
         """Whether nothing has changed since."""
-        return self.partition is partition and self.changes == partition.changes and self.tail is partition.disk.tail
+        return self.partition is partition and self.changes == partition.changes
 
 
 class Indexes:
     """Reads and writes all indexes of one broker; one thread at a time."""
 
-    def __init__(self, places: Places, broker: int, endpoints: str, settings: IndexSettings) -> None:
+    def __init__(
+        self, places: Places, broker: int, endpoints: str, settings: IndexSettings, runtime: Runtime = MACHINE
+    ) -> None:
         """``endpoints`` is a digest of the configuration by which ``places`` decides."""
         self._places = places
         self._broker = broker
         self._endpoints = endpoints
         self._settings = settings
+        self._runtime = runtime
         self._default_url = places.control_store.url
         self._writers = {self._default_url: self._writer(self._default_url, places.control)}
         self._of_gaps = self._writer(self._default_url, places.control, of_gaps=True)
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._known: dict[TopicPartition, _Known] = {}
+
+    @property
+    def control_store(self) -> Store:
+        """The default bucket, by whose clock times are stated."""
+        return self._places.control_store
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
         """What this broker's agent said last of all partitions. Raises StoreError and FormatError."""
@@ -88,13 +90,15 @@ class Indexes:
         known: dict[TopicPartition, _Known] = {}
         for partition in partitions:
             at = partition.at
-            made = self._made(partition)
-            observed_at = partition.observed_at(confirmed_at)
-            if made is not None and observed_at is not None:
+            made, former = self._made(partition), self._former.get(at)
+            if former is not None and former.topic_id != partition.led.topic_id:
+                former = None
+            if made is not None:
                 known[at] = made
-                said = made.statement, observed_at
-            elif at in self._former and self._former[at].topic_id == partition.led.topic_id:
-                said = Statement.of(self._former[at]), self._former[at].observed_at
+                observed_at = made.observation.held_at(confirmed_at, partition.disk.tail)
+                said = (made.statement, observed_at) if observed_at else _as_observed_before(made.statement, former)
+            elif former is not None:
+                said = Statement.of(former), former.observed_at
             else:
                 continue
             url, control = self._places.bucket(at)
@@ -113,7 +117,9 @@ class Indexes:
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
         store, intervals = self._places.store(url), self._intervals()
-        return IndexWriter(store, control, self._broker, self._endpoints, *intervals, of_gaps=of_gaps)
+        return IndexWriter(
+            store, control, self._broker, self._endpoints, *intervals, of_gaps=of_gaps, runtime=self._runtime
+        )
 
     def _intervals(self) -> tuple[float, float]:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
@@ -128,15 +134,13 @@ class Indexes:
 
     def _made(self, partition: LedPartition) -> _Known | None:
         """What is known of ``partition``; None before the store's part of it is, or before the broker was asked."""
-        changes, incarnation, offsets = partition.changes, partition.incarnation, partition.offsets
-        if incarnation is None or offsets is None:
+        changes, incarnation, observation = partition.changes, partition.incarnation, partition.observation
+        if incarnation is None or observation is None:
             return None
-        known, tail = self._known.get(partition.at), partition.disk.tail
+        known, active = self._known.get(partition.at), observation.active
         if known is not None and known.holds(partition):
             return known
-        span = known.span if known is not None and known.partition is partition else ActiveSpan()
-        if tail is not None:
-            _follow(span, partition, tail)
+        high_watermark = observation.offsets.high_watermark
         entry = IndexEntry(
             topic=partition.at.topic,
             partition=partition.at.partition,
@@ -147,22 +151,28 @@ class Indexes:
             uploaded_end=partition.uploaded_end,
             provisional=partition.provisional,
             bytes_per_offset=partition.bytes_per_offset,
-            log_end_offset=offsets.log_end_offset or offsets.high_watermark,
-            high_watermark=offsets.high_watermark,
-            active_base_offset=span.base_offset,
-            active_first_timestamp=span.first,
-            active_max_timestamp=span.largest,
-            observed_at=_EPOCH,
+            log_end_offset=high_watermark if observation.log_end is None else observation.log_end,
+            high_watermark=high_watermark,
+            active_base_offset=active.base_offset if active else None,
+            active_first_timestamp=active.first_timestamp if active else None,
+            active_max_timestamp=active.max_timestamp if active else None,
+            observed_at=NEVER,
             gaps=partition.gaps,
         )
         statement = Statement.of(entry)
         if known is not None and known.statement.said == statement.said:
             statement = known.statement
-        return _Known(partition, changes, tail, statement, span)
+        return _Known(partition, changes, observation, statement)
 
 
-def _follow(span: ActiveSpan, partition: LedPartition, tail: Tail) -> None:
-    try:
-        span.update(partition.folder, partition.led.topic_id, tail.base_offset)
-    except (SegmentChanged, FormatError, OSError) as error:
-        logger.debug("active_segment_not_read", partition=str(partition.at), error=str(error))
+def _as_observed_before(statement: Statement, former: IndexEntry | None) -> tuple[Statement, datetime]:
+    """``statement`` of a log that this agent has not observed yet, as of when the ``former`` one had.
+
+    The checkpoint may be older than that: what was observed then still is the least that there was.
+    """
+    if former is None:
+        return statement, NEVER
+    least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
+    return Statement(
+        {**statement.said, **{name: max(statement.said[name], least[name]) for name in least}}
+    ), former.observed_at

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from uploader_agent.metrics import Metrics
 from uploader_agent.partition import LedPartition
+from uploader_agent.waiting import Kind, Wait, oldest
+
+_STORABLE: tuple[Kind, ...] = ("rotated", "tail")
 
 
-def measure(partitions: Iterable[LedPartition], metrics: Metrics) -> None:
-    """Set the lag and gap metrics. Only partitions with something to do are looked at closely."""
-    now = time.time()
+def measure(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics: Metrics, now: float) -> None:
+    """Set the lag and gap metrics as of ``now``, in seconds since 1970.
+
+    Only partitions with something to do, or to wait for, are looked at closely.
+    """
     offsets = segments = size = gaps = gap_offsets = 0
-    oldest = moved = now
+    rotated = moved = now
     for partition in partitions:
-        if partition.offsets is not None:
-            offsets += max(0, partition.offsets.high_watermark - partition.next_offset)
+        if partition.observation is not None:
+            end = partition.observation.log_end or partition.observation.offsets.high_watermark
+            offsets += max(0, end - partition.next_offset)
         if not partition.restless:
             continue
         gaps += len(partition.gaps)
@@ -25,13 +30,17 @@ def measure(partitions: Iterable[LedPartition], metrics: Metrics) -> None:
         segments += len(pending)
         size += sum(segment.size for segment in pending)
         if pending:
-            oldest = min(oldest, pending[0].modified)
+            rotated = min(rotated, pending[0].modified)
             watermark = partition.watermark
             moved = min(moved, watermark.written_at.timestamp() if watermark else pending[0].modified)
     metrics.lag_offsets.set(offsets)
     metrics.lag_segments.set(segments)
     metrics.lag_bytes.set(size)
-    metrics.lag_seconds.set(now - oldest)
+    metrics.lag_seconds.set(now - rotated)
     metrics.watermark_age.set(now - moved)
     metrics.gaps.set(gaps)
     metrics.gap_offsets.set(gap_offsets)
+    for kind in _STORABLE:
+        seconds, overdue = oldest(waits, kind)
+        metrics.unstored_age.labels(kind).set(seconds)
+        metrics.overdue.labels(kind).set(overdue)

@@ -8,7 +8,8 @@ an epoch below the highest that was ever seen is not believed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -16,14 +17,13 @@ import structlog
 
 from tidemark.errors import FormatError
 from tidemark.layout import TopicPartition
-from tidemark.stored import utc_now
 from tidemark.watermark_index import IndexEntry
-from uploader_agent.folder import Tail
 from uploader_agent.log_dirs import Disks, Inventory, topic_id_of
 from uploader_agent.metadata import UNKNOWN_POLICY, BrokerUnavailable, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.metrics import Metrics
+from uploader_agent.observation import Observation
 from uploader_agent.partition import Context, LedPartition
-from uploader_agent.poller import LeadersAnswer, OffsetsAnswer
+from uploader_agent.poller import LeadersAnswer, OffsetsAnswer, Question
 from uploader_agent.repeats import Repeats
 
 logger = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ class Leadership:
         """The last answer, as long as the same one would change nothing."""
         self._highest: dict[tuple[TopicPartition, str | None], int] = {}
         self._former: Mapping[TopicPartition, IndexEntry] = {}
-        self._asked: dict[TopicPartition, tuple[LedPartition, Tail | None]] = {}
+        self._questions = itertools.count()
         self._ignored: set[Path] = set()
         self._unreadable: set[Path] = set()
 
@@ -110,69 +110,119 @@ class Leadership:
         self._metrics.led.set(len(self.partitions))
         return {at for at in before.keys() | self.partitions.keys() if before.get(at) is not self.partitions.get(at)}
 
-    def ask(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Led]:
-        """The question for the offsets of ``wanted``; what their disks showed last is noted, for the answer."""
+    def ask(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Question]:
+        """The questions for the offsets of ``wanted``, each with what its disk showed last."""
         asked = {at: self.partitions[at] for at in wanted if at in self.partitions}
-        self._asked |= {at: (partition, partition.disk.tail) for at, partition in asked.items()}
-        return {at: partition.led for at, partition in asked.items()}
+        number = next(self._questions)
+        return {at: Question(number, partition, partition.disk.tail) for at, partition in asked.items()}
 
     def observe(self, answer: OffsetsAnswer) -> set[TopicPartition]:
-        """Take over the offsets; the partitions whose offsets are others now."""
-        found = answer.offsets
+        """Take over the offsets; the partitions of which something else is known now.
+
+        An answer counts for the leadership that it was asked under, and only if no later question has an answer.
+        """
+        asked = {at: question for at, question in answer.asked.items() if self._is_ours(question)}
         if answer.error is not None:
             self._unreachable(answer.error)
-            found = self._checkpointed(answer.asked)
+            for question in asked.values():
+                question.partition.unanswered(question.number)
+            return self.fall_back(asked)
         changed: set[TopicPartition] = set()
-        for at in answer.asked:
-            partition, tail = self._asked.pop(at, (None, None))
-            offsets = found.get(at)
-            if partition is None or offsets is None or partition is not self.partitions.get(at):
+        for at, question in asked.items():
+            partition, offsets = question.partition, answer.offsets.get(at)
+            if offsets is None:
+                logger.debug("question_not_answered", partition=str(at), leadership=partition.led)
+                partition.unanswered(question.number)
                 continue
-            if partition.offsets != offsets:
+            before = partition.observation
+            told = Observation(offsets, answer.asked_at, question.tail, answer.active.get(at))
+            if not partition.observe(told, question.number):
+                logger.debug("late_answer_dropped", partition=str(at), offsets=offsets)
+            elif before is None or (before.offsets, before.log_end) != (offsets, told.log_end):
                 changed.add(at)
-            partition.observe(offsets, answer.asked_at, tail)
         return changed
+
+    def _is_ours(self, question: Question) -> bool:
+        """Whether the leadership that ``question`` was asked under is the one of now."""
+        at = question.partition.at
+        if self.partitions.get(at) is question.partition:
+            return True
+        logger.debug("foreign_answer_dropped", partition=str(at), leadership=question.partition.led)
+        return False
 
     def waiting(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Those of ``wanted`` that have a rotated segment beyond the high watermark, as far as that is known."""
         known = ((at, self.partitions.get(at)) for at in wanted)
         return [at for at, partition in known if partition is not None and partition.waits_for_high_watermark()]
 
-    def fall_back(self, wanted: Collection[TopicPartition]) -> None:
-        """The broker says nothing: take its checkpoints' word."""
-        for at, offsets in self._checkpointed(wanted).items():
-            self.partitions[at].observe(offsets, utc_now(), None)
+    def silent(self, seconds: float) -> None:
+        """The broker has not answered a question for so long."""
+        self._unreachable(BrokerUnavailable(f"a question to the broker has been without an answer for {seconds:.0f} s"))
+
+    def undecided(self) -> Iterator[tuple[TopicPartition, str]]:
+        """The partitions on this broker's disks of which nobody is known to lead them as they lie there, and why."""
+        leaders, led = self._leaders, self.partitions
+        for at in self.replicas:
+            leader = leaders.get(at)
+            if leader is None:
+                yield at, "the broker has not said who leads it"
+            elif leader.broker < 0:
+                yield at, "nobody leads it"
+            elif leader.broker == self._context.broker and at not in led:
+                yield at, "its directory is another topic's of this name, which was deleted, or cannot be read"
+
+    def fall_back(self, wanted: Collection[TopicPartition]) -> set[TopicPartition]:
+        """The broker says nothing: take its checkpoints' word. The partitions of which it says something new."""
+        found = self._checkpointed(wanted)
+        for at, offsets in found.items():
+            self.partitions[at].fall_back(offsets)
+        return {*found}
 
     def _checkpointed(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:
         """High watermarks from the broker's checkpoints, where they are higher than what it has said itself."""
         try:
-            found = checkpointed_offsets(self._log_dirs, wanted)
+            folders = {at: self.partitions[at].folder for at in wanted if at in self.partitions}
+            found = checkpointed_offsets(self._log_dirs, folders)
         except FormatError as error:
             self._trouble("checkpoint", "checkpoint_unreadable", error=str(error))
             return {}
         self._over("checkpoint", was="checkpoint_unreadable")
-        known = {at: partition.offsets for at in found if (partition := self.partitions.get(at))}
-        # A checkpoint lags: what the broker itself has said before is never taken back.
-        return {
-            at: new
-            for at, new in found.items()
-            if at in known and ((old := known[at]) is None or new.high_watermark > old.high_watermark)
-        }
+        return {at: new for at, new in found.items() if self._counts(self.partitions[at], new)}
+
+    def _counts(self, partition: LedPartition, checkpointed: Offsets) -> bool:
+        """Whether a checkpoint says more than is known: it lags, and what the broker has said is never taken back.
+
+        It goes by name: where the directory is another topic's by now, it may be about that one.
+        """
+        known = partition.offsets
+        if known is not None and checkpointed.high_watermark <= known.high_watermark:
+            return False
+        return self._belongs(partition.folder, partition.led)
 
     def _believed(self, leaders: Mapping[TopicPartition, Leader]) -> dict[TopicPartition, Leader]:
         believed: dict[TopicPartition, Leader] = {}
         for at, leader in leaders.items():
             key = at, leader.led.topic_id
             highest = self._highest.get(key, -1)
-            if leader.led.leader_epoch >= highest:
+            known = self._leaders.get(at)
+            if known is not None and self._is_past(at, leader.led, known.led):
+                logger.debug("deleted_topic_ignored", partition=str(at), said=leader.led, known=known.led)
+                believed[at] = known
+            elif leader.led.leader_epoch >= highest:
                 self._highest[key] = leader.led.leader_epoch
                 believed[at] = leader
-                continue
-            known = self._leaders.get(at)
-            logger.info("lower_epoch_ignored", partition=str(at), said=leader.led.leader_epoch, highest=highest)
-            if known is not None:
-                believed[at] = known
+            else:
+                logger.info("lower_epoch_ignored", partition=str(at), said=leader.led.leader_epoch, highest=highest)
+                if known is not None:
+                    believed[at] = known
         return believed
+
+    def _is_past(self, at: TopicPartition, said: Led, known: Led) -> bool:
+        """Whether ``said`` is of a topic that was deleted, and ``known`` of its re-creation, which the disk has."""
+        if said.topic_id == known.topic_id or (at, said.topic_id) not in self._highest or at not in self.replicas:
+            return False
+        folder = self.replicas[at]
+        return self._belongs(folder, known) and not self._belongs(folder, said)
 
     def _keep_or_make(self, known: LedPartition | None, at: TopicPartition, led: Led) -> LedPartition | None:
         folder = self.replicas[at]
@@ -203,7 +253,9 @@ class Leadership:
         for path in inventory.strangers:
             if path not in self._ignored:
                 logger.info("directory_ignored", folder=str(path), rule="its name is no <topic>-<partition>")
-        self._ignored = set(inventory.strangers)
+        for path in set(inventory.links) - self._ignored:
+            logger.warning("link_ignored", path=str(path), rule="no link is followed in a log directory")
+        self._ignored = {*inventory.strangers, *inventory.links}
         self._metrics.log_dirs_unreadable.set(len(inventory.unreadable))
         for path, reason in inventory.unreadable.items():
             self._trouble(path, "log_dir_unreadable", folder=str(path), error=reason)

@@ -2,21 +2,25 @@
 
 Nothing here opens a segment. Files that Kafka is making (``.cleaned``, ``.swap``) and directories that come or go
 (``-future``, ``-delete``, ``-stray``) have names that are no segment's and no partition's, so they are never seen;
-those that it has given up (``.deleted``) are told apart.
+those that it has given up (``.deleted``) are told apart. A symbolic link is never followed here: Kafka makes none, and
+who can make one should not choose what the agent reads. A log directory itself may be one, by configuration.
 
 Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemark.errors import FormatError
 from tidemark.layout import TopicPartition
 from tidemark.records import parse_partition_metadata, parse_segment_file
 
@@ -50,10 +54,11 @@ class LocalSegment:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The partitions found, the directories that are none, and the log directories that cannot be read, with why."""
+    """The partitions found; directories that are none; links; the log directories that cannot be read, with why."""
 
     partitions: dict[TopicPartition, Path]
     strangers: tuple[Path, ...]
+    links: tuple[Path, ...]
     unreadable: dict[Path, str]
 
 
@@ -76,10 +81,11 @@ class Disks:
         """
         partitions: dict[TopicPartition, Path] = {}
         strangers: list[Path] = []
+        links: list[Path] = []
         unreadable: dict[Path, str] = {}
         for log_dir in self._log_dirs:
             try:
-                names = _folders(log_dir)
+                names, linked = _folders(log_dir)
             except OSError as error:
                 unreadable[log_dir] = str(error)
                 continue
@@ -88,7 +94,8 @@ class Disks:
                 parsed = self._parsed[log_dir] = _parse(log_dir, names)
             partitions |= parsed.partitions
             strangers += parsed.strangers
-        return Inventory(partitions, tuple(strangers), unreadable)
+            links += linked
+        return Inventory(partitions, tuple(strangers), tuple(links), unreadable)
 
 
 class _Parsed(NamedTuple):
@@ -140,14 +147,51 @@ def topic_id_of(folder: Path) -> str | None:
     """
     path = folder / PARTITION_METADATA
     try:
-        return parse_partition_metadata(path.read_text(encoding="utf-8"), str(path))
+        return parse_partition_metadata(read_text(path), str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _folders(log_dir: Path) -> list[str]:
+def open_file(name: str | Path, directory: int | None = None) -> int:
+    """A descriptor of a regular file, relative to the descriptor ``directory`` if there is one; the caller closes it.
+
+    Raises:
+        OSError: it cannot be opened; a link is not followed (ELOOP), and nothing waits for the other end of a pipe.
+    """
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(name))
+    return descriptor
+
+
+def read_text(path: Path) -> str:
+    """The content of a small text file of the broker's.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: it is not there.
+        FormatError: it is a link, or no regular file.
+    """
+    try:
+        with open(open_file(path), encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EINVAL}:
+            raise FormatError(str(path), f"{error.strerror}: no link is followed, and only files are read") from error
+        raise
+
+
+def _folders(log_dir: Path) -> tuple[list[str], list[Path]]:
+    """The names of the directories, and the links, whatever they lead to."""
+    names: list[str] = []
+    links: list[Path] = []
     with os.scandir(log_dir) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        for entry in entries:
+            if entry.is_symlink():
+                links.append(log_dir / entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                names.append(entry.name)
+    return sorted(names), sorted(links)
 
 
 def _list(folder: Path) -> Listing:
@@ -161,7 +205,7 @@ def _list(folder: Path) -> Listing:
             if entry.name.endswith(DELETED):
                 deleted.add(parsed[0])
             else:
-                logs[parsed[0]] = entry.stat()
+                logs[parsed[0]] = entry.stat(follow_symlinks=False)
     bases = sorted(logs)
     segments = [
         LocalSegment(base, following, logs[base].st_size, logs[base].st_mtime)

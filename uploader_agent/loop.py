@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -19,13 +18,14 @@ import structlog
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.layout import TopicPartition
-from tidemark.stored import utc_now
 from tidemark.watermark_index import IndexEntry
 from uploader_agent import lag
 from uploader_agent.agenda import Agenda
+from uploader_agent.authority import Authority, NoAuthority
 from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell
 from uploader_agent.fill import Filler
+from uploader_agent.foreign import ForeignEpochs
 from uploader_agent.health import Health
 from uploader_agent.hints import Hints, NoHints
 from uploader_agent.hold import Hold
@@ -40,14 +40,13 @@ from uploader_agent.places import OpenStore, Places, digest
 from uploader_agent.poller import Answer, LeadersAnswer, OffsetsAnswer, Poller
 from uploader_agent.queue import UploadQueue
 from uploader_agent.repeats import Repeats
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.throttle import StoreTraffic
+from uploader_agent.waiting import Wait, Waits
 from uploader_agent.workers import Task, Workers
 
 logger = structlog.get_logger(__name__)
-
-_HIGH_WATERMARK_POLL = 0.25
-"""Seconds until the high watermark is asked for again while a rotated segment waits for it: followers must fetch."""
 
 _BROKER_PATIENCE = 1.0
 """Seconds without an answer, or after a refusal, for which the broker's checkpoint is not yet used, or asked again."""
@@ -63,6 +62,12 @@ _SECOND_QUESTION = 2.0
 
 _INDEX_PATIENCE = 2.0
 """Seconds from the start for which the former index is waited for: without it everything rotated would be held."""
+
+_INDEX_LIMIT = 60.0
+"""Seconds from the start after which the agent goes on without the former index, which only costs more requests."""
+
+_BROKER_LIMIT = 10.0
+"""Seconds without an answer after which the broker counts as unreachable."""
 
 _MEASURE_INTERVAL = 10.0
 """Seconds between two reckonings of the lag over all partitions."""
@@ -83,27 +88,33 @@ class Agent:
         doorbell: Doorbell,
         *,
         hints: Hints | None = None,
+        authority: Authority | None = None,
         notifier: Notifier | None = None,
         traffic: StoreTraffic | None = None,
         read_only: bool = False,
+        runtime: Runtime = MACHINE,
     ) -> None:
-        """Nothing is started yet. ``read_only`` is for :meth:`survey` alone: the store is not written to."""
+        """Nothing is started yet. ``read_only`` is for :meth:`survey` alone: the store is not written to.
+
+        Without an ``authority`` no leader epoch that stands in the store is ever taken for a foreign one.
+        """
+        self._runtime = runtime
         self._traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
         self.metrics = self._traffic.metrics
-        self.health = Health(_turn_limit(settings), settings.stuck_after)
+        self.health = Health(_turn_limit(settings), settings.stuck_after, runtime.monotonic)
         self._settings = settings
         self._broker = broker
         self._doorbell = doorbell
         self._hints = hints or NoHints()
         self._hinted = threading.Event()
         self._notifier = notifier or Notifier({})
-        self._repeats = Repeats(logger, settings.log.repeat)
-        self._requests: deque[Callable[[], None]] = deque()
-        self._stopping = threading.Event()
-        self._drained = threading.Event()
+        self._repeats = Repeats(logger, settings.log.repeat, runtime.monotonic)
+        self._requests: deque[Callable[[], object]] = deque()
+        self._stopping = runtime.event()
+        self._drained = runtime.event()
         places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only)
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
-        self.hold = Hold(holding, broker.log_dirs, settings.state_dir, self.metrics)
+        self.hold = Hold(holding, broker.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
         context = Context(
             broker.node_id,
             places.settle,
@@ -112,15 +123,21 @@ class Agent:
             self._drained.wait,
             self.metrics.superseded.inc,
             self.hold,
+            ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
             search_interval=settings.scan_interval.total_seconds(),
+            runtime=runtime,
         )
         self.leadership = Leadership(broker.log_dirs, self._takes, context, self.metrics, self._repeats)
-        self._poller = Poller(metadata, doorbell.ring)
-        self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(settings.upload.concurrency)
-        self._workers = Workers(self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats)
-        indexes = Indexes(places, broker.node_id, digest(settings.raw), settings.index)
+        self._poller = Poller(metadata, doorbell.ring, runtime)
+        self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(
+            settings.upload.concurrency, runtime, target=lambda task: task.target
+        )
+        self._workers = Workers(
+            self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats, runtime
+        )
+        indexes = Indexes(places, broker.node_id, digest(settings.raw), settings.index, runtime)
         interval = settings.index.min_interval.total_seconds()
-        self._index = IndexThread(indexes, self.metrics, self._repeats, interval, doorbell.ring)
+        self._index = IndexThread(indexes, self.metrics, self._repeats, interval, doorbell.ring, runtime)
         self._filler = Filler(
             places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait, self.hold
         )
@@ -128,9 +145,12 @@ class Agent:
         self._by_folder: dict[Path, TopicPartition] = {}
         self._settled = self._frozen = False
         self._hinted_questions = 0
-        self._looked_at = utc_now()
+        self._looked_at = self._runtime.utc_now()
         self._next_scan = self._next_metadata = self._next_measure = 0.0
         self._asked_leaders = -_HINT_SPACING
+        self._settle_by = float("inf")
+        self._waits = Waits(self.leadership)
+        self.health.question_open_for = self._poller.open_for
 
     def stop(self) -> None:
         """End :meth:`run` soon: take no new work, finish what is under way. For signal handlers and other threads."""
@@ -142,7 +162,7 @@ class Agent:
         self._hinted.set()
         self._doorbell.ring()
 
-    def soon(self, action: Callable[[], None]) -> None:
+    def soon(self, action: Callable[[], object]) -> None:
         """Have the loop call ``action`` before its next turn. For signal handlers and other threads."""
         self._requests.append(action)
         self._doorbell.ring()
@@ -170,11 +190,14 @@ class Agent:
 
     def run(self) -> None:
         """Upload until :meth:`stop`."""
+        self._settle_by = self._runtime.monotonic() + _INDEX_LIMIT
+        filling = self._runtime.thread("fill", self._fill)
+        for name, thread in (("metadata", self._poller.thread), ("index", self._index.thread), ("fill", filling)):
+            self.health.watch(name, thread)
         self._workers.start()
         self._poller.start()
         self._index.start()
         self._hints.start(self.hint)
-        filling = threading.Thread(target=self._fill, name="fill", daemon=True)
         filling.start()
         while not self._stopping.is_set():
             while self._requests:
@@ -217,15 +240,15 @@ class Agent:
 
     def _turn(self) -> None:
         """Wait for whatever comes first, and see to it."""
-        heard = self._doorbell.wait(self._next_time() - time.monotonic())
+        heard = self._doorbell.wait(self._next_time() - self._runtime.monotonic())
         self.health.turned()
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         if heard.leaders or self._hinted.is_set():
             self._hinted.clear()
             soon = max(now + _HINT_PAUSE, self._asked_leaders + _HINT_SPACING)
             self._next_metadata = min(self._next_metadata, soon)
             self._hinted_questions = 2
-        if not self._settled and (former := self._index.take()) is not None:
+        if not self._settled and (former := self._former(now)) is not None:
             self._settle(former)
         for answer in self._poller.take():
             if isinstance(answer, LeadersAnswer):
@@ -243,12 +266,19 @@ class Agent:
         self._tell_health()
         self._notifier.turned(ready=self.health.ready, status=self._status())
 
+    def _former(self, now: float) -> Mapping[TopicPartition, IndexEntry] | None:
+        """The former index, or an empty one if it has not been read for long; None while it is waited for."""
+        former = self._index.take()
+        if former is None and now >= self._settle_by:
+            logger.warning("former_index_given_up", limit=_INDEX_LIMIT)
+            return {}
+        return former
+
     def _settle(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
         """The former index has been read: what it says is known of the store."""
         self._settled = True
         self.leadership.settle(former)
         self._look_at(self.leadership.partitions.keys())
-        self._ask_outdated()
         self._show()
 
     def _look_through_disks(self) -> None:
@@ -264,21 +294,21 @@ class Agent:
             self._hinted_questions -= 1
             pause = min(pause, _SECOND_QUESTION) if self._hinted_questions else pause
         self._poller.ask_leaders(self.leadership.replicas.keys())
-        self._asked_leaders = time.monotonic()
+        self._asked_leaders = self._runtime.monotonic()
         self._next_metadata = self._asked_leaders + pause
 
     def _scan(self) -> None:
         """Look at every directory; of what inotify has told, little is left to find."""
-        self._looked_at = utc_now()
+        self._looked_at = self._runtime.utc_now()
         self.hold.enforce()
         with self.metrics.scan_seconds.time():
             self._look_through_disks()
             due = {at for at, one in self.leadership.partitions.items() if one.look() or one.restless}
         self.metrics.scans.inc()
         self.metrics.missed_events.inc(sum(self.leadership.partitions[at].disk.overdue for at in due))
-        self._next_scan = time.monotonic() + self._settings.scan_interval.total_seconds()
+        self._next_scan = self._runtime.monotonic() + self._settings.scan_interval.total_seconds()
+        self._ask_outdated(self.leadership.partitions)
         self._offer_all(due)
-        self._ask_outdated()
         self._show()
 
     def _learn(self, answer: LeadersAnswer) -> None:
@@ -293,39 +323,38 @@ class Agent:
             self._look_later(changed, _INDEX_PATIENCE)
             return
         self._look_at(changed)
-        self._ask_outdated()
         self._show()
 
     def _observe(self, answer: OffsetsAnswer) -> None:
-        """The broker has said offsets, or failed to; what still waits for its high watermark is looked at again."""
+        """The broker has said offsets, or failed to; where that was not the last word, it is asked again."""
         self._offer_all(self.leadership.observe(answer))
-        pause = _HIGH_WATERMARK_POLL if answer.error is None else _BROKER_PATIENCE
-        self._look_later(self.leadership.waiting(answer.asked), pause)
+        for at in answer.asked.keys() & self.leadership.partitions.keys():
+            partition = self.leadership.partitions[at]
+            if partition.outdated:
+                patience = _BROKER_PATIENCE if answer.error else 0.0
+                self._look_later([at], max(partition.pace.seconds, patience))
 
-    def _ask_outdated(self) -> None:
-        """Ask for the offsets of all partitions whose log is another than when they were asked for."""
-        self._ask_offsets(at for at, one in self.leadership.partitions.items() if one.outdated)
-
-    def _ask_offsets(self, wanted: Iterable[TopicPartition]) -> None:
-        question = self.leadership.ask(wanted)
-        if question:
-            self._poller.ask_offsets(question)
+    def _ask_outdated(self, among: Iterable[TopicPartition]) -> None:
+        """Ask for offsets where the log is another than when they were asked for; by the checkpoint, if that hangs."""
+        outdated = [at for at in among if self.leadership.partitions[at].outdated]
+        if outdated and self._poller.hangs(_BROKER_PATIENCE):
+            self.leadership.fall_back(outdated)
+        if outdated:
+            self._poller.ask_offsets(self.leadership.ask(outdated))
 
     def _look_at(self, due: AbstractSet[TopicPartition]) -> None:
-        """Look at some directories; ask for the offsets of those that have something rotated beyond what is known."""
+        """Look at some directories; ask for the offsets of those whose log is another than when they were asked for."""
         here = due & self.leadership.partitions.keys()
         for at in here:
             self.leadership.partitions[at].look()
-        waiting = self.leadership.waiting(here)
-        if waiting and self._poller.hangs(_BROKER_PATIENCE):
-            self.leadership.fall_back(waiting)
-        self._ask_offsets(waiting)
-        self._look_later(waiting, _BROKER_PATIENCE)
+        self._ask_outdated(here)
+        for at in self.leadership.waiting(here):
+            self._look_later([at], max(_BROKER_PATIENCE, self.leadership.partitions[at].pace.seconds))
         self._offer_all(here)
 
     def _look_later(self, wanted: Iterable[TopicPartition], after: float) -> None:
         for at in wanted:
-            self._agenda.add(at, time.monotonic() + after)
+            self._agenda.add(at, self._runtime.monotonic() + after)
 
     def _offer_all(self, due: Iterable[TopicPartition]) -> None:
         """Plan anew by what is known now, if the store's part of it is."""
@@ -334,16 +363,16 @@ class Agent:
                 self._offer(self.leadership.partitions[at])
 
     def _offer(self, partition: LedPartition) -> list[Task]:
-        tail_after, now = self._settings.tail_after.total_seconds(), time.time()
+        tail_after, now = self._settings.tail_after.total_seconds(), self._runtime.time()
         tasks = [Task(partition, job) for job in partition.plan(now - tail_after)]
         self._queue.offer(partition.at, tasks)
         quiet_at = partition.tail_due(tail_after)
-        if quiet_at is not None and not tasks:
+        if quiet_at is not None and quiet_at > now:
             self._look_later([partition.at], max(1.0, quiet_at - now))
         return tasks
 
     def _revisit(self, at: TopicPartition, after: float) -> None:
-        self._agenda.add(at, time.monotonic() + after)
+        self._agenda.add(at, self._runtime.monotonic() + after)
         self._doorbell.ring()
 
     def _next_time(self) -> float:
@@ -359,11 +388,19 @@ class Agent:
 
     def _measure(self) -> None:
         self.metrics.waiting.set(self._queue.waiting())
-        lag.measure(self.leadership.partitions.values(), self.metrics)
-        self._next_measure = time.monotonic() + _MEASURE_INTERVAL
+        lag.measure(self.leadership.partitions.values(), self.waits(), self.metrics, self._runtime.time())
+        self._next_measure = self._runtime.monotonic() + _MEASURE_INTERVAL
         if self.health.ready and not self._frozen:
             self._frozen = True
             gc.freeze()  # what thousands of partitions hold lives long: to look for garbage in it costs more than polls
+
+    def waiting(self) -> dict[str, object]:
+        """What the agent waits for as a whole, and for each partition: what ``/waiting`` says. For other threads."""
+        return {"agent": self._waits_for(), "partitions": [one.to_json() for one in self.waits()]}
+
+    def waits(self) -> list[Wait]:
+        """What the partitions wait for, the longest first. For other threads."""
+        return self._waits.look(self._settings.tail_after.total_seconds(), self._runtime.time())
 
     def _takes(self, topic: str) -> bool:
         return self._settings.takes(topic)
@@ -376,6 +413,8 @@ class Agent:
 
     def _tell_health(self) -> None:
         self.health.unfinished(self._queue.unfinished())
+        if self._poller.hangs(_BROKER_LIMIT):
+            self.leadership.silent(self._poller.open_for())
         if not self.health.ready:
             self.health.waits_for = self._waits_for()
         trouble = self.health.trouble()
@@ -392,7 +431,8 @@ class Agent:
 
     def refresh(self) -> None:
         """Look at all disks and ask the broker about all of it, here and now."""
-        self._looked_at = utc_now()
+        self._index.measure_clock()
+        self._looked_at = self._runtime.utc_now()
         self._look_through_disks()
         self._poller.ask_leaders(self.leadership.replicas.keys())
         self._judge(self._poller.answer_all())
@@ -411,6 +451,7 @@ class Agent:
 
     def _drain(self) -> None:
         """Hand out nothing more, wait for what is under way, and say where things stand."""
+        self.health.stopping()
         self._queue.close()
         self._poller.stop()
         if not self._queue.wait_idle(self._settings.drain.total_seconds(), running_only=True):

@@ -12,8 +12,8 @@ from tidemark.manifest import Damage, ObjectSum, OpenTransaction, SegmentManifes
 from tidemark.records import Lineage, SegmentSummary
 from tidemark.records import OpenTransaction as LogTransaction
 from tidemark.store import ObjectInfo, Store
-from tidemark.stored import utc_now
 from uploader_agent import __version__
+from uploader_agent.clock import utc_now
 from uploader_agent.files import Bytes, checksum, file_name
 from uploader_agent.metadata import Offsets
 from uploader_agent.objects import Summed, create, find, replace
@@ -91,10 +91,9 @@ def read(store: Store, keys: PartitionKeys, base_offset: int) -> StoredManifest 
     """The manifest of ``base_offset``; None if there is none. Raises FormatError for one that does not parse."""
     key = keys.segment(base_offset, EXTENSION)
     try:
-        body, etag = store.get(key)
+        return StoredManifest(*SegmentManifest.load_version(store, key))
     except NotFound:
         return None
-    return StoredManifest(SegmentManifest.from_bytes(body, key), etag)
 
 
 def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
@@ -112,7 +111,7 @@ def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> Store
     there = create(store, key, ours)
     if isinstance(there, ObjectSum):
         return StoredManifest(manifest, there.etag)
-    stored = SegmentManifest.from_bytes(store.get(key, if_match=there.etag).body, key)
+    stored = SegmentManifest.load(store, key, if_match=there.etag)
     if _stands(stored, manifest):
         return StoredManifest(stored, there.etag)
     name = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")

@@ -4,7 +4,7 @@ One admin client serves KRaft and ZooKeeper clusters. Leadership is a hint for w
 counts only if it was given under the leader epoch that the leadership was learnt with. While the broker cannot be
 asked, its ``replication-offset-checkpoint`` says how far the high watermark is at least.
 
-Source: KIP-207 (leader epochs in ListOffsets), KIP-516 (topic ids), KIP-113 (``DescribeLogDirs``' offset lag).
+Source: KIP-207 (leader epochs in ListOffsets), KIP-516 (topic ids).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.layout import TopicPartition
 from tidemark.records import parse_offset_checkpoint
+from uploader_agent.log_dirs import PARTITION_METADATA, read_text
 
 Item = TypeVar("Item")
 
@@ -56,7 +57,6 @@ class Offsets:
     high_watermark: int
     last_stable_offset: int | None = None
     log_start_offset: int | None = None
-    log_end_offset: int | None = None
     source: Literal["broker", "checkpoint"] = "broker"
 
 
@@ -79,8 +79,7 @@ class Metadata(Protocol):
 class AdminMetadata:
     """:class:`Metadata` by kafka-python's admin client, connected on first use and again after a failure."""
 
-    def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
-        self._node_id = node_id
+    def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self._client: Any = None
 
@@ -90,7 +89,7 @@ class AdminMetadata:
         topics = self._ask(lambda client: client.describe_topics(named)) if named else []
         found: dict[TopicPartition, Leader] = {}
         for topic in topics:
-            name, topic_id = topic["name"], _topic_id(topic)
+            name, topic_id = topic["name"], kafka_topic_id(topic)
             for part in topic["partitions"]:
                 at = TopicPartition(name, part["partition_index"])
                 if at in wanted:
@@ -104,10 +103,8 @@ class AdminMetadata:
             stable = self._list_offsets(chunk, led, "LATEST", committed=True)
             high = self._list_offsets(list(stable), led, "LATEST", committed=False)
             start = self._list_offsets(list(high), led, "EARLIEST", committed=False)
-            lag = self._offset_lag(list(high))
             for at, high_watermark in high.items():
-                end = high_watermark + max(0, lag.get(at, 0))
-                found[at] = Offsets(high_watermark, stable[at], start.get(at), end)
+                found[at] = Offsets(high_watermark, stable[at], start.get(at))
         return found
 
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
@@ -157,20 +154,6 @@ class AdminMetadata:
         fresh = spec == "EARLIEST"  # its epoch is the record's, not the leader's
         return {at: found.offset for at, found in ours.items() if fresh or found.leader_epoch in {None, epochs[at]}}
 
-    def _offset_lag(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Log end offset less high watermark, by DescribeLogDirs of this broker."""
-        by_topic: dict[str, list[int]] = {}
-        for at in wanted:
-            by_topic.setdefault(at.topic, []).append(at.partition)
-        [answer] = self._ask(lambda client: client.describe_log_dirs(by_topic, brokers=[self._node_id]))
-        return {
-            TopicPartition(topic["name"], part["partition_index"]): part["offset_lag"]
-            for log_dir in answer["log_dirs"]
-            for topic in log_dir["topics"]
-            for part in topic["partitions"]
-            if not part["is_future_key"]
-        }
-
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         from kafka.errors import BrokerResponseError, KafkaError
 
@@ -205,8 +188,13 @@ def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | 
     return client
 
 
-def checkpointed_offsets(log_dirs: Iterable[Path], wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:
-    """High watermarks as the broker last wrote them to its disks: never ahead of the real ones.
+def checkpointed_offsets(
+    log_dirs: Iterable[Path], wanted: Mapping[TopicPartition, Path]
+) -> dict[TopicPartition, Offsets]:
+    """High watermarks as the broker last wrote them to its disks, never ahead of the real ones.
+
+    ``wanted`` are partitions and their directories. A checkpoint has no topic ids: one that is older than a partition's
+    directory may speak of a deleted topic of that name, so it does not count for that partition.
 
     Raises:
         FormatError: a checkpoint is damaged.
@@ -215,16 +203,28 @@ def checkpointed_offsets(log_dirs: Iterable[Path], wanted: Collection[TopicParti
     for log_dir in log_dirs:
         path = log_dir / CHECKPOINT
         try:
-            text = path.read_text(encoding="utf-8")
+            written = path.stat().st_mtime
+            text = read_text(path)
         except FileNotFoundError:
             continue  # a log directory that has never held a partition
         except OSError as error:
             raise FormatError(str(path), f"cannot be read: {error}") from error
         for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items():
             at = TopicPartition(topic, partition)
-            if at in wanted:
+            if at in wanted and _made(wanted[at]) <= written:
                 found[at] = Offsets(offset, source="checkpoint")
     return found
+
+
+def _made(folder: Path) -> float:
+    """When a partition's directory was made, in seconds since 1970; 0 where the cluster has no topic ids.
+
+    Kafka writes ``partition.metadata`` once, when it makes the directory.
+    """
+    try:
+        return (folder / PARTITION_METADATA).stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return 0.0
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -237,7 +237,7 @@ def _describe_configs(wanted: list[Any], client: Any) -> Any:
     return client.describe_configs(wanted, config_filter="all")
 
 
-def _topic_id(topic: Mapping[str, Any]) -> str | None:
+def kafka_topic_id(topic: Mapping[str, Any]) -> str | None:
     """Kafka's own notation of a topic id: base64, 22 characters."""
     value = topic.get("topic_id")
     if not value:

@@ -29,7 +29,7 @@ class Metrics:
         # what is led, and how far it is behind
         self.led = self._gauge("led_partitions", "Partitions that this broker leads and the agent uploads.")
         self.lag_offsets = self._gauge(
-            "lag_offsets", "Offsets below the high watermark of led partitions that offset.wm does not cover yet."
+            "lag_offsets", "Offsets below the log end of led partitions that offset.wm does not cover yet."
         )
         self.lag_segments = self._gauge("lag_segments", "Rotated segments of led partitions that are not uploaded.")
         self.lag_bytes = self._gauge("lag_bytes", "Bytes of the rotated segments that are not uploaded.")
@@ -39,6 +39,18 @@ class Metrics:
         self.watermark_age = self._gauge(
             "watermark_age_seconds",
             "Longest time since offset.wm moved, of led partitions with segments that are not uploaded, in seconds.",
+        )
+        self.unstored_age = self._gauge(
+            "unstored_age_seconds",
+            "Seconds for which the oldest byte on the disk that is not stored has waited there, in rotated segments "
+            "(rotated) and in active ones (tail), as far as the agent has seen; 0 if all is stored.",
+            ["kind"],
+        )
+        self.overdue = self._gauge(
+            "overdue_seconds",
+            "Seconds by which the oldest of it is later than the settings promise: a rotated segment is to go at once, "
+            "a tail once it was not appended to for tail_after; 0 if nothing is late.",
+            ["kind"],
         )
 
         # uploads
@@ -66,6 +78,13 @@ class Metrics:
         )
         self.store_refused = self._gauge(
             "store_refused", "1 while the store refuses requests (credentials, policy, missing bucket), else 0."
+        )
+        self.fenced = self._gauge(
+            "fenced_partitions",
+            "Led partitions whose offset.wm states a higher leader epoch than the broker does.",
+        )
+        self.foreign = self._counter(
+            "foreign_epochs", "Versions of offset.wm that were replaced: no metadata ever gave their leader epoch."
         )
         self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
         self.superseded = self._counter(
@@ -98,9 +117,15 @@ class Metrics:
         self.log_dirs_unreadable = self._gauge(
             "log_dirs_unreadable", "Log directories that could not be read when last tried."
         )
-        self.broker_reachable = self._gauge("broker_reachable", "1 if the broker answered when last asked, else 0.")
+        self.broker_reachable = self._gauge(
+            "broker_reachable", "1 if the broker answered when last asked, and within 10 s; else 0."
+        )
         self.metadata_seconds = self._histogram(
             "metadata_seconds", "Seconds that the broker took to say what it leads."
+        )
+        self.clock_skew = self._gauge(
+            "clock_skew_seconds",
+            "Seconds that this host's clock is ahead of the store's, negative if it is behind; 0 below 2 s.",
         )
         self.index_written = self._gauge(
             "index_written_timestamp_seconds", "When the watermark index was last written, in seconds since 1970."
@@ -111,8 +136,9 @@ class Metrics:
         self.labels[f"{PREFIX}_{name}"] = tuple(labels)
         return Counter(f"{PREFIX}_{name}", help_, labels, registry=self.registry)
 
-    def _gauge(self, name: str, help_: str) -> Gauge:
-        return Gauge(f"{PREFIX}_{name}", help_, registry=self.registry)
+    def _gauge(self, name: str, help_: str, labels: Sequence[str] = ()) -> Gauge:
+        self.labels[f"{PREFIX}_{name}"] = tuple(labels)
+        return Gauge(f"{PREFIX}_{name}", help_, labels, registry=self.registry)
 
     def _histogram(self, name: str, help_: str) -> Histogram:
         return Histogram(f"{PREFIX}_{name}", help_, buckets=_LATENCY, registry=self.registry)

@@ -30,6 +30,7 @@ _UNITS = {
     "offsets": "offsets",
     "segments": "segments",
     "partitions": "partitions",
+    "epochs": "epochs",
     "jobs": "jobs",
     "limit": "jobs",
     "failures": "failures",

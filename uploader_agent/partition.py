@@ -9,36 +9,38 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import structlog
 
-from tidemark.errors import PreconditionFailed
+from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.records import Lineage
 from tidemark.store import Store
-from tidemark.stored import utc_now
 from tidemark.watermark import Watermark
 from tidemark.watermark_index import IndexEntry
+from tidemark.words import acknowledged
 from uploader_agent import eligibility, gaps, state, watermark
+from uploader_agent.active import Active, ActiveReader
 from uploader_agent.eligibility import Work
 from uploader_agent.files import PartitionFiles
-from uploader_agent.folder import Folder, Tail
+from uploader_agent.folder import Folder
 from uploader_agent.gaps import Evidence
 from uploader_agent.hold import Hold
 from uploader_agent.incarnations import Life
 from uploader_agent.log_dirs import LocalSegment
 from uploader_agent.manifests import Observed, StoredManifest
 from uploader_agent.metadata import UNKNOWN_POLICY, Led, Offsets
+from uploader_agent.observation import Observation, Pace
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.search import Search, Wanted
 from uploader_agent.state import RemoteState
 from uploader_agent.upload import Guards, Place, upload
-from uploader_agent.watermark import View
+from uploader_agent.watermark import StoredWatermark, View
 
 logger = structlog.get_logger(__name__)
 
@@ -55,6 +57,7 @@ class Context:
     """What all partitions of an agent share. ``settle`` says where a topic's incarnation lies.
 
     ``pause`` waits some seconds, shorter when the agent stops; ``superseded`` counts what is copied aside.
+    ``is_foreign`` tells whether the cluster never gave the epoch of an ``offset.wm`` that fences a leadership.
     While a partition has holes, the store is searched every ``search_interval`` seconds.
     """
 
@@ -65,7 +68,9 @@ class Context:
     pause: Callable[[float], object]
     superseded: Callable[[], object]
     hold: Hold
+    is_foreign: Callable[[TopicPartition, Led, StoredWatermark], bool]
     search_interval: float = 0.0
+    runtime: Runtime = MACHINE
 
 
 class _Settled(NamedTuple):
@@ -80,7 +85,7 @@ class LedPartition:
         self.at = at
         self.led = led
         self.folder = folder
-        self.disk = Folder(folder)
+        self.disk = Folder(folder, context.runtime)
         self.restless = True
         """Whether there was something to do, or to wait for, when it was last planned."""
         self.changes = 0
@@ -88,23 +93,25 @@ class LedPartition:
         self.cleanup_policy = UNKNOWN_POLICY
         self.life: Life | None = None
         self.error: str | None = None
+        self.observation: Observation | None = None
+        """What the broker said last; replaced as a whole, since other threads read it."""
+        self.pace = Pace()
         self._context = context
         self._place: Place | None = None
         self._remote = RemoteState(context.broker)
         self._start: int | None = None
-        self._offsets: Offsets | None = None
+        self._active = ActiveReader()
+        self._answered = -1  # the number of the newest question that has an answer
         self._gone: list[LocalSegment] = []  # held, and below the first one on the disk
         self._holding = False  # whether something was to be held when last looked
         self._disk_start: int | None = None  # as it was before the broker said what its log start is
         self._gaps: tuple[Gap, ...] = ()
         self._replacing: set[int] = set()  # stored segments below line 1 that are being replaced
-        self._search = Search(context.control_store, context.control, context.search_interval)
+        self._search = Search(context.control_store, context.control, context.search_interval, context.runtime)
         self._lock = threading.Lock()  # over what is known of the store
-        self._writing = threading.Lock()  # held by the one worker that writes offset.wm
+        self._writing = context.runtime.lock()  # held by the one worker that writes offset.wm
         self._unwritten = True
         self._settled: _Settled | None = None
-        self._observed_at: datetime | None = None
-        self._observed: Tail | None = None
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -147,35 +154,55 @@ class LedPartition:
             self._holding = bool(found.gone) or any(final.missing(start, end) for start, end in rotated)
         return self.disk.tail != before or self._gone != gone
 
-    def observe(self, offsets: Offsets, asked_at: datetime, tail: Tail | None) -> None:
-        """The broker says ``offsets``, asked at ``asked_at``, when the disk had last shown ``tail``.
+    def read_active(self) -> Active | None:
+        """The active segment by now; None if it cannot be read. For the poller's thread.
 
-        Its checkpoint is no observation: it tells what was committed, not that this was all.
+        Raises:
+            SegmentChanged: the directory is gone, or belongs to another incarnation of the topic by now.
         """
-        self.offsets = offsets
-        self.changes += 1
-        if offsets.source == "broker":
-            self._observed_at, self._observed = asked_at, tail
+        try:
+            return self._active.read(self.folder, self.led.topic_id)
+        except (FormatError, OSError) as error:
+            logger.debug("active_segment_not_read", partition=str(self.at), error=str(error))
+            return None
+
+    def observe(self, answer: Observation, question: int) -> bool:
+        """The broker has answered ``question``, as they are numbered; False if a later one was answered before.
+
+        An answer that comes late is dropped: what it says was true before what is known already.
+        """
+        if question <= self._answered:
+            return False
+        before, self._answered = self.observation, question
+        if answer.log_end is None:  # no observation of the whole log: what was observed before stays so
+            answer = before.with_offsets(answer.offsets) if before else replace(answer, asked_at=None)
+        moved = before is None or answer.offsets.high_watermark > before.offsets.high_watermark
+        self._take(answer)
+        if not self.outdated or (moved and self.waits_for_high_watermark()):
+            self.pace.reset()
+        else:
+            self.pace.slow_down()
+        return True
+
+    def unanswered(self, question: int) -> None:
+        """The broker has not said anything in answer to ``question``."""
+        if question > self._answered:
+            self.pace.slow_down()
+
+    def fall_back(self, offsets: Offsets) -> None:
+        """The broker says nothing; its checkpoint says ``offsets``."""
+        before = self.observation
+        self._take(before.with_offsets(offsets) if before else Observation(offsets))
 
     @property
     def outdated(self) -> bool:
-        """Whether the broker would say other offsets now than when it was last asked."""
-        offsets = self.offsets
-        if offsets is None or offsets.source == "checkpoint" or self._observed != self.disk.tail:
-            return True
-        return offsets.log_end_offset is None or offsets.high_watermark < offsets.log_end_offset
-
-    def observed_at(self, confirmed_at: datetime | None) -> datetime | None:
-        """When the offsets held: at ``confirmed_at``, if the disk showed then that nothing was appended since."""
-        asked_at = self._observed_at
-        if asked_at is None or confirmed_at is None or confirmed_at < asked_at or self.outdated:
-            return asked_at
-        return confirmed_at
+        """Whether the broker may say other offsets now than when it was last asked."""
+        return self.observation is None or self.observation.is_outdated(self.disk.tail)
 
     def plan(self, quiet_before: float) -> list[Job]:
         """What is to be done, in order, by what was last seen of disk and broker."""
         jobs = self._plan(quiet_before)
-        self.restless = bool(jobs or self.gaps)
+        self.restless = bool(jobs or self.gaps or self.has_news or self.pending())
         return jobs
 
     def _plan(self, quiet_before: float) -> list[Job]:
@@ -196,11 +223,20 @@ class LedPartition:
 
     def tail_due(self, tail_after: float) -> float | None:
         """When the active segment will have been quiet for ``tail_after`` seconds; None if it has no news."""
-        tail, offsets = self.disk.tail, self.offsets
-        if tail is None or not tail.size or offsets is None:
-            return None
-        news = max(tail.base_offset, self.uploaded_end) < offsets.high_watermark
-        return tail.modified + tail_after if news else None
+        tail = self.disk.tail
+        return tail.modified + tail_after if tail is not None and self.has_news else None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the active segment goes beyond what is stored, as far as is known: in doubt it does."""
+        tail, known = self.disk.tail, self.observation
+        if tail is None or not tail.size:
+            return False
+        active = known.active if known else None
+        if known is None or active is None or known.log_end is None:
+            return True
+        grown = (tail.base_offset, tail.size) != (active.base_offset, active.size)
+        return grown or max(tail.base_offset, self.uploaded_end) < known.log_end
 
     def waits_for_high_watermark(self) -> bool:
         """Whether a rotated segment may be ready to go as soon as the high watermark is asked for again."""
@@ -256,11 +292,11 @@ class LedPartition:
     @property
     def offsets(self) -> Offsets | None:
         """What the broker last said, or its checkpoint; None before that."""
-        return self._offsets
+        return self.observation.offsets if self.observation else None
 
-    @offsets.setter
-    def offsets(self, offsets: Offsets | None) -> None:
-        self._offsets = offsets
+    def _take(self, observation: Observation) -> None:
+        self.observation = observation
+        self.changes += 1
         disk_start = self._live_start()
         if disk_start != self._disk_start and any(gap.reason == "unknown" for gap in self._gaps):
             self._unwritten = True  # there is new evidence
@@ -298,6 +334,11 @@ class LedPartition:
         """The store and the keys of a surveyed partition."""
         assert self._place is not None
         return self._place.store, self._place.keys
+
+    def acknowledged(self) -> Intervals:
+        """The offsets of a surveyed partition that people have acknowledged as lost, read from the store."""
+        context, keys = self._context, self.where[1]
+        return acknowledged(context.control_store, context.control, keys)
 
     def lineage(self) -> Lineage:
         """The log's, as its directory has it. Raises SegmentChanged if that is gone."""
@@ -352,7 +393,10 @@ class LedPartition:
 
     def _load(self, store: Store, keys: PartitionKeys) -> RemoteState:
         epoch, topic_id = self.led.leader_epoch, self.led.topic_id
-        return state.load(store, keys, self.lineage(), epoch, topic_id, self._context.broker)
+        return state.load(store, keys, self.lineage(), epoch, topic_id, self._context.broker, self._is_foreign)
+
+    def _is_foreign(self, stored: StoredWatermark) -> bool:
+        return self._context.is_foreign(self.at, self.led, stored)
 
     def _upload(self, work: Work) -> StoredManifest | None:
         place, offsets = self._place, self.offsets
@@ -361,7 +405,10 @@ class LedPartition:
         with self._lock:
             opened, known = self._remote.open_before(work.base_offset), work.base_offset in self._remote.logs
         seen = Observed(offsets, self.cleanup_policy, self.led.leader_epoch)
-        guards = Guards(self._fence, self._context.pause, self._context.superseded, announce=self._announce)
+        context = self._context
+        guards = Guards(
+            self._fence, context.pause, context.superseded, announce=self._announce, now=context.runtime.utc_now
+        )
         stored = upload(place, work, seen, guards, open_before=opened, known=known)
         if stored is not None:
             lineage = self.lineage()
@@ -382,10 +429,12 @@ class LedPartition:
             self._replacing.add(base_offset)
         with self._writing:
             self._write_watermark()
+        self.publish()  # what ended meanwhile has found the lock taken
 
     def _fence(self) -> None:
         assert self._place is not None
-        watermark.fence(self._place.store, self._place.keys, self.led.topic_id, self.led.leader_epoch)
+        store, keys = self._place.store, self._place.keys
+        watermark.fence(store, keys, self.led.topic_id, self.led.leader_epoch, self._is_foreign)
 
     def _holes(self) -> Intervals:
         """What neither the store nor the disk has, or only damaged, and nobody has acknowledged."""
@@ -429,7 +478,7 @@ class LedPartition:
         self._search_store(lineage)
         while True:
             with self._lock:
-                before = self._remote.stored
+                before, foreign = self._remote.stored, self._remote.foreign
             previous = watermark.truncate(before.watermark, lineage, self.led.leader_epoch) if before else None
             new = watermark.compute(self._view(lineage, previous), previous)
             if new is None or (before and not watermark.says_more(new, before.watermark)):
@@ -438,7 +487,7 @@ class LedPartition:
                 bases = [one.base_offset for one in self._remote.segments.values() if one.state != "corrupt"]
             base = watermark.last_base(bases, new.next_offset, before.base_offset if before else new.start_offset)
             try:
-                written = watermark.write(store, keys, base, new, before)
+                written = watermark.write(store, keys, base, new, foreign or before)
             except PreconditionFailed:
                 self._reload(store, keys)
                 attempts += 1
@@ -467,14 +516,17 @@ class LedPartition:
             lineage = self._remote.history(lineage)
         passed = previous.acknowledged_gaps if previous else ()
         known = (*(previous.gaps if previous else self._gaps), *passed)
-        missing = self._lost(present, start)
-        found = gaps.find_gaps(missing, damaged - present, self._evidence(previous), known, utc_now())
+        # An acknowledged gap stays one until the store has its offsets: what the disk has of them may never get there.
+        missing = self._lost(present, start) | (gaps.offsets(passed) - present)
+        now = self._context.runtime.utc_now()
+        found = gaps.find_gaps(missing, damaged - present, self._evidence(previous), known, now)
         holding, passed = gaps.split(found, gaps.offsets(passed) | self._search.acknowledged)
         self._gaps = holding
         topic_id, epoch, broker = self.led.topic_id, self.led.leader_epoch, self._context.broker
         with self._lock:
-            replacing = tuple(sorted(self._replacing))
-        return View(topic_id, epoch, broker, start, present, lineage, holding, passed, replacing)
+            replacing, foreign = tuple(sorted(self._replacing)), self._remote.foreign
+        epochs = (foreign.watermark.leader_epoch,) if foreign else ()
+        return View(topic_id, epoch, broker, start, present, lineage, holding, passed, replacing, epochs)
 
     def _evidence(self, previous: Watermark | None) -> Evidence:
         cuts = previous.truncations if previous else ()

@@ -6,15 +6,22 @@ merged with the next of its kind, so that many hints become one question.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
+
+import structlog
 
 from tidemark.layout import TopicPartition
-from tidemark.stored import utc_now
-from uploader_agent.metadata import BrokerUnavailable, Leader, Led, Metadata, Offsets
+from uploader_agent.active import Active
+from uploader_agent.files import SegmentChanged
+from uploader_agent.folder import Tail
+from uploader_agent.metadata import BrokerUnavailable, Leader, Metadata, Offsets
+from uploader_agent.partition import LedPartition
+from uploader_agent.runtime import MACHINE, Runtime
+
+logger = structlog.get_logger(__name__)
 
 _POLICY_AGE = 60.0
 """Seconds for which a topic's clean-up policy is believed."""
@@ -31,13 +38,28 @@ class LeadersAnswer:
     error: BrokerUnavailable | None = None
 
 
+class Question(NamedTuple):
+    """A question for a partition's offsets: its number, under which leadership, and when its disk showed ``tail``.
+
+    The answer carries it, so that it is never taken for that to a later question.
+    """
+
+    number: int
+    partition: LedPartition
+    tail: Tail | None
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
-    """Offsets of those of ``asked`` that this broker leads as stated there, as of ``asked_at``; or the ``error``."""
+    """Offsets of those of ``asked`` that this broker leads as stated there, as of ``asked_at``; or the ``error``.
+
+    ``active`` are their active segments, read after the broker had answered.
+    """
 
     asked_at: datetime
-    asked: Mapping[TopicPartition, Led]
+    asked: Mapping[TopicPartition, Question]
     offsets: Mapping[TopicPartition, Offsets] = field(default_factory=dict)
+    active: Mapping[TopicPartition, Active | None] = field(default_factory=dict)
     error: BrokerUnavailable | None = None
 
 
@@ -47,26 +69,26 @@ Answer = LeadersAnswer | OffsetsAnswer
 class Poller:
     """Thread-safe. ``answered`` is called, from the poller's thread, when :meth:`take` has something new."""
 
-    def __init__(
-        self, metadata: Metadata, answered: Callable[[], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, metadata: Metadata, answered: Callable[[], None], runtime: Runtime = MACHINE) -> None:
         """Nothing is asked before :meth:`start`, or :meth:`answer_all`."""
         self._metadata = metadata
         self._answered = answered
-        self._clock = clock
-        self._changed = threading.Condition()
+        self._runtime = runtime
+        self._clock = runtime.monotonic
+        self._changed = runtime.condition()
         self._leaders: Collection[TopicPartition] | None = None
-        self._offsets: dict[TopicPartition, Led] = {}
+        self._offsets: dict[TopicPartition, Question] = {}
+        self._leaders_next = False  # whether it is the turn of the question who leads, if both wait
         self._answers: list[Answer] = []
         self._asked_at: float | None = None
         self._stopped = False
         self._policies: Mapping[str, str] = {}
         self._policies_at = -float("inf")
-        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
+        self.thread = runtime.thread("metadata", self._run)
 
     def start(self) -> None:
         """Ask from now on, in a thread."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Ask nothing more. A question that hangs is left behind: it cannot be ended, and changes nothing."""
@@ -80,10 +102,10 @@ class Poller:
             self._leaders = wanted
             self._changed.notify_all()
 
-    def ask_offsets(self, led: Mapping[TopicPartition, Led]) -> None:
+    def ask_offsets(self, questions: Mapping[TopicPartition, Question]) -> None:
         """Ask for the offsets of partitions that this broker leads."""
         with self._changed:
-            self._offsets |= led
+            self._offsets |= questions
             self._changed.notify_all()
 
     def take(self) -> list[Answer]:
@@ -92,10 +114,14 @@ class Poller:
             answers, self._answers = self._answers, []
             return answers
 
+    def open_for(self) -> float:
+        """Seconds for which the question that is being asked has been without an answer; 0 if there is none."""
+        with self._changed:
+            return 0.0 if self._asked_at is None else self._clock() - self._asked_at
+
     def hangs(self, patience: float) -> bool:
         """Whether a question has been without an answer for ``patience`` seconds."""
-        with self._changed:
-            return self._asked_at is not None and self._clock() - self._asked_at >= patience
+        return self.open_for() >= patience
 
     def answer_all(self) -> list[Answer]:
         """Ask everything that waits, in this thread, and take the answers."""
@@ -115,14 +141,17 @@ class Poller:
                     self._answered()
 
     def _answer_one(self) -> bool:
-        """Offsets first: a segment may wait for them."""
+        """Offsets first, as a segment may wait for them; but no more than once while the other question waits."""
         with self._changed:
-            offsets, self._offsets = self._offsets, {}
+            offsets: dict[TopicPartition, Question] = {}
             leaders = None
-            if not offsets:
+            if self._leaders is not None and (self._leaders_next or not self._offsets):
                 leaders, self._leaders = self._leaders, None
-            if not offsets and leaders is None:
+            elif self._offsets:
+                offsets, self._offsets = self._offsets, offsets
+            else:
                 return False
+            self._leaders_next = leaders is None
             self._asked_at = self._clock()
         answer = self._offsets_of(offsets) if leaders is None else self._leaders_of(leaders)
         with self._changed:
@@ -131,7 +160,7 @@ class Poller:
         return True
 
     def _leaders_of(self, wanted: Collection[TopicPartition]) -> LeadersAnswer:
-        asked_at, started = utc_now(), self._clock()
+        asked_at, started = self._runtime.utc_now(), self._clock()
         try:
             leaders = self._metadata.leaders(wanted)
             self._refresh_policies({at.topic for at in leaders})
@@ -139,18 +168,35 @@ class Poller:
             return LeadersAnswer(asked_at, self._clock() - started, error=_unavailable(error))
         return LeadersAnswer(asked_at, self._clock() - started, leaders, self._policies)
 
-    def _offsets_of(self, led: Mapping[TopicPartition, Led]) -> OffsetsAnswer:
-        asked_at = utc_now()
+    def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
+        asked_at = self._runtime.utc_now()
         try:
-            return OffsetsAnswer(asked_at, led, self._metadata.offsets(led))
+            offsets = self._metadata.offsets({at: question.partition.led for at, question in asked.items()})
+            # Only now: a log end that was read before the high watermark would prove nothing.
+            active = _read_active({at: asked[at].partition for at in offsets})
         except Exception as error:  # noqa: BLE001 - as above
-            return OffsetsAnswer(asked_at, led, error=_unavailable(error))
+            return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
+        return OffsetsAnswer(asked_at, asked, {at: offsets[at] for at in active}, active)
 
     def _refresh_policies(self, topics: set[str]) -> None:
         if topics <= self._policies.keys() and self._clock() - self._policies_at < _POLICY_AGE:
             return
         self._policies = self._metadata.cleanup_policy(topics)
         self._policies_at = self._clock()
+
+
+def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[TopicPartition, Active | None]:
+    """The active segments of those whose directories are theirs still.
+
+    ListOffsets goes by name: the answer may be about a topic that was deleted and made again meanwhile.
+    """
+    found: dict[TopicPartition, Active | None] = {}
+    for at, partition in partitions.items():
+        try:
+            found[at] = partition.read_active()
+        except SegmentChanged as error:
+            logger.debug("foreign_answer_dropped", partition=str(at), error=str(error))
+    return found
 
 
 def _unavailable(error: Exception) -> BrokerUnavailable:

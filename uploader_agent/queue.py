@@ -1,17 +1,18 @@
 """What goes next: the head of each partition first, partitions in turn, and none takes all workers.
 
-The queue holds no segments' bytes, only what is to be done. A partition that failed waits for its own back-off and
-holds up nobody else. When the store says that it is asked for too much, fewer jobs run at a time for a while.
+The queue holds no segments' bytes, only what is to be done. Two jobs of a partition that write the same objects never
+run at the same time: of a tail that grew between them, the shorter could replace the longer. A partition that failed
+waits for its own back-off and holds up nobody else. When the store says that it is asked for too much, fewer jobs run
+at a time for a while.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.throttle import Limit
 
 Key = TypeVar("Key", bound=Hashable)
@@ -29,13 +30,16 @@ class _Lane(Generic[Job]):
 
 
 class UploadQueue(Generic[Key, Job]):
-    """Thread-safe. ``concurrency`` is how many jobs may run at a time."""
+    """Thread-safe. ``concurrency`` is how many jobs may run at a time; ``target`` says what a job writes."""
 
-    def __init__(self, concurrency: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, concurrency: int, runtime: Runtime = MACHINE, *, target: Callable[[Job], Hashable] = lambda job: job
+    ) -> None:
         self._limit = Limit(concurrency)
-        self._clock = clock
+        self._target = target
+        self._clock = runtime.monotonic
         self._lanes: dict[Key, _Lane[Job]] = {}
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         self._turn = 0
         self._running = 0
         self._closed = False
@@ -70,8 +74,8 @@ class UploadQueue(Generic[Key, Job]):
                 now = self._clock()
                 found = self._next(now)
                 if found is not None:
-                    key, lane = found
-                    job = lane.waiting.pop(0)
+                    key, lane, job = found
+                    lane.waiting.remove(job)
                     self._turn += 1
                     self._running += 1
                     lane.served = lane.running[job] = self._turn
@@ -131,17 +135,23 @@ class UploadQueue(Generic[Key, Job]):
     def _busy(self, running_only: bool) -> bool:
         return self._running > 0 or (not running_only and any(lane.waiting for lane in self._lanes.values()))
 
-    def _next(self, now: float) -> tuple[Key, _Lane[Job]] | None:
-        """The lane that has been served least recently among those that may go on."""
+    def _next(self, now: float) -> tuple[Key, _Lane[Job], Job] | None:
+        """The lane that has been served least recently among those that may go on, and its next job."""
         most = self._limit.now
         if self._running >= most:
             return None
         ready = [
-            (key, lane)
+            (key, lane, job)
             for key, lane in self._lanes.items()
             if lane.waiting and lane.not_before <= now and len(lane.running) < max(1, most - 1)
+            if (job := self._free(lane)) is not None
         ]
         return min(ready, key=lambda item: item[1].served) if ready else None
+
+    def _free(self, lane: _Lane[Job]) -> Job | None:
+        """The first job that writes nothing which a running one writes; when that ends, :meth:`done` looks again."""
+        taken = {self._target(job) for job in lane.running}
+        return next((job for job in lane.waiting if self._target(job) not in taken), None)
 
     def _pause(self, now: float) -> float | None:
         """Seconds until a lane's back-off ends; None if there is none.

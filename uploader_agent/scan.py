@@ -20,8 +20,8 @@ from tidemark.records import (
     parse_offset_checkpoint,
     parse_producer_snapshot,
 )
-from tidemark.stored import utc_now
 from uploader_agent.files import Bytes, OpenFile, SegmentFiles, checksum, file_name
+from uploader_agent.log_dirs import read_text
 from uploader_agent.metadata import UNKNOWN_POLICY
 
 logger = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ def policy_of(log_dir: Path, at: TopicPartition, base_offset: int, cleanup_polic
         return cleanup_policy
     path = log_dir / _CLEANED
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         if (
             f"\n{at.topic} {at.partition} " not in text
         ):  # parsing takes long where thousands of partitions are compacted
@@ -101,15 +101,15 @@ def producer_snapshot(files: SegmentFiles, offset: int) -> Bytes | None:
 
 
 def await_producer_snapshot(
-    files: SegmentFiles, end: int, rotated_at: datetime, pause: Callable[[float], object]
+    files: SegmentFiles, end: int, rotated_at: datetime, pause: Callable[[float], object], now: Callable[[], datetime]
 ) -> Bytes | None:
-    """:func:`producer_snapshot` at a segment's end, waiting until a second after the rotation; ``pause`` takes seconds.
+    """:func:`producer_snapshot` at a segment's end, waiting until a second after the rotation.
 
-    Where there is none, open transactions follow from the log itself.
+    ``pause`` takes seconds. Where there is none, open transactions follow from the log itself.
     """
     while True:
         snapshot = producer_snapshot(files, end)
-        if snapshot is not None or utc_now() - rotated_at > SNAPSHOT_PATIENCE:
+        if snapshot is not None or now() - rotated_at > SNAPSHOT_PATIENCE:
             return snapshot
         pause(_SNAPSHOT_POLL)
 

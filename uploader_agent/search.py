@@ -7,7 +7,6 @@ A hole is searched for before it becomes a gap, and again and again while it sta
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,10 +18,12 @@ from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys
 from tidemark.records import Lineage
 from tidemark.store import Store
-from uploader_agent import coverage, gaps, manifests, rebuild
+from tidemark.words import acknowledged
+from uploader_agent import coverage, manifests, rebuild
 from uploader_agent.coverage import Based
 from uploader_agent.epochs import OffLineage
 from uploader_agent.manifests import Observed
+from uploader_agent.runtime import Runtime
 from uploader_agent.state import RemoteState
 from uploader_agent.upload import Place
 
@@ -45,11 +46,12 @@ class Wanted:
 class Search:
     """One partition's; ``interval`` seconds pass before the same holes are searched for again."""
 
-    def __init__(self, control_store: Store, control: ControlKeys, interval: float) -> None:
+    def __init__(self, control_store: Store, control: ControlKeys, interval: float, runtime: Runtime) -> None:
         self.acknowledged = Intervals()
         self._control_store = control_store
         self._control = control
         self._interval = interval
+        self._clock = runtime.monotonic
         self._searched = Intervals()
         self._searched_at = 0.0
         self._refused: set[str] = set()  # ETags of stored bytes that no manifest can be made from
@@ -58,7 +60,7 @@ class Search:
         """At once for a new hole; again and again for one that stays."""
         if not holes:
             return False
-        return bool(holes - self._searched) or time.monotonic() - self._searched_at >= self._interval
+        return bool(holes - self._searched) or self._clock() - self._searched_at >= self._interval
 
     def run(self, wanted: Wanted, remote: RemoteState, lock: threading.Lock) -> None:
         """Add to ``remote`` what is found. Raises what the store raises, FormatError for objects that do not parse."""
@@ -78,10 +80,8 @@ class Search:
                 self._rebuild(log, wanted, remote, lock)
         left = wanted.holes()
         if left:
-            keys = wanted.place.keys
-            said = gaps.read_acknowledged(self._control_store, self._control, keys.place, keys.partition)
-            self.acknowledged = said
-        self._searched, self._searched_at = left, time.monotonic()
+            self.acknowledged = acknowledged(self._control_store, self._control, wanted.place.keys)
+        self._searched, self._searched_at = left, self._clock()
 
     def mend(self, log: Based, wanted: Wanted, remote: RemoteState, lock: threading.Lock) -> None:
         """Make the manifest of a ``.log`` that was replaced by an agent which died before it could say so."""

@@ -15,12 +15,12 @@ from tidemark.manifest import SegmentManifest
 from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import Store
 from tidemark.watermark_index import IndexEntry
-from uploader_agent import coverage, manifests, watermark
+from uploader_agent import coverage, gaps, manifests, watermark
 from uploader_agent.coverage import Based
 from uploader_agent.files import file_name
 from uploader_agent.manifests import StoredManifest
 from uploader_agent.objects import find
-from uploader_agent.watermark import StoredWatermark
+from uploader_agent.watermark import IsForeign, StoredWatermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,15 @@ class RemoteState:
 
     broker: int
     stored: StoredWatermark | None = None
+    foreign: StoredWatermark | None = None
+    """What lies under ``offset.wm`` instead, and is only to be replaced."""
     segments: dict[int, StoredSegment] = field(default_factory=dict)
     logs: set[int] = field(default_factory=set)
     read: dict[int, str] = field(default_factory=dict)
     mismatched: dict[int, Based] = field(default_factory=dict)
     """The ``.log`` objects that are not those of their manifests: an agent died while it replaced them."""
     below: Intervals = field(default_factory=Intervals)
-    """What the watermark vouches for, on this leader's lineage."""
+    """What the watermark vouches for, on this leader's lineage; acknowledged gaps are part of it."""
     bytes_per_offset: float | None = None
     """Of the newest segment that was seen in the store."""
 
@@ -86,7 +88,7 @@ class RemoteState:
     @property
     def present(self) -> Intervals:
         """Offsets that can be read from the store."""
-        return self.below | Intervals((one.base_offset, one.readable_end) for one in self.segments.values())
+        return self._readable_below | Intervals((one.base_offset, one.readable_end) for one in self.segments.values())
 
     @property
     def final(self) -> Intervals:
@@ -97,7 +99,14 @@ class RemoteState:
         done = (one for one in self.segments.values() if one.state == "whole")
         kept = (one for one in self.segments.values() if one.state == "corrupt" and one.broker == self.broker)
         whole = Intervals((one.base_offset, one.readable_end) for one in done)
-        return (self.below - provisional) | whole | Intervals((one.base_offset, one.next_offset) for one in kept)
+        return (
+            (self._readable_below - provisional) | whole | Intervals((one.base_offset, one.next_offset) for one in kept)
+        )
+
+    @property
+    def _readable_below(self) -> Intervals:
+        """``below`` without the gaps that the watermark passes because a person acknowledged them."""
+        return self.below - gaps.offsets(self.stored.watermark.acknowledged_gaps) if self.stored else self.below
 
     @property
     def damaged(self) -> Intervals:
@@ -145,7 +154,7 @@ class RemoteState:
 
     def vouched(self, stored: StoredWatermark) -> None:
         """The watermark is in the store: what lies wholly below its last segment need not be held any longer."""
-        self.stored = stored
+        self.stored, self.foreign = stored, None
         self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])
         for base in [base for base in self.segments if base < stored.base_offset]:
             if self.segments[base].next_offset <= stored.base_offset and self.segments[base].state == "whole":
@@ -162,9 +171,15 @@ def _bytes_per_offset(manifest: SegmentManifest) -> float | None:
 
 
 def load(
-    store: Store, keys: PartitionKeys, lineage: Lineage, leader_epoch: int, topic_id: str | None, broker: int
+    store: Store,
+    keys: PartitionKeys,
+    lineage: Lineage,
+    leader_epoch: int,
+    topic_id: str | None,
+    broker: int,
+    is_foreign: IsForeign,
 ) -> RemoteState:
-    """Learn what the store has, as the leader with this ``lineage``.
+    """Learn what the store has, as the leader with this ``lineage``; without a watermark, by all that is listed.
 
     Raises:
         Fenced: a later leader has taken over.
@@ -172,7 +187,9 @@ def load(
         FormatError: an object there does not parse; it is named.
         StoreError: the store failed.
     """
-    state = RemoteState(broker, watermark.fence(store, keys, topic_id, leader_epoch))
+    found_watermark = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
+    foreign = found_watermark is not None and found_watermark.foreign
+    state = RemoteState(broker, None if foreign else found_watermark, found_watermark if foreign else None)
     first = 0
     if state.stored is not None:
         first = state.stored.base_offset

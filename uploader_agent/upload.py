@@ -22,6 +22,7 @@ from tidemark.manifest import ObjectSum, SegmentManifest
 from tidemark.records import Lineage, OpenTransaction
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import manifests
+from uploader_agent.clock import utc_now
 from uploader_agent.doubts import doubt
 from uploader_agent.eligibility import Work
 from uploader_agent.files import (
@@ -91,7 +92,7 @@ class Guards:
     returns the lineage for the manifest. Without ``supersede`` stored bytes that diverge are left, and
     :class:`Diverged` is raised. ``publish`` writes the manifest. ``announce`` is told the base offset of a stored
     ``.log`` that is about to be replaced, and makes sure that it is found again should this agent die before the
-    manifest.
+    manifest. ``now`` is the time.
     """
 
     fence: Callable[[], None]
@@ -101,6 +102,7 @@ class Guards:
     supersede: bool = True
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
     announce: Callable[[int], None] = _silent
+    now: Callable[[], datetime] = utc_now
 
 
 class Diverged(TidemarkError):
@@ -152,7 +154,9 @@ class _Upload:
         rotated_at = self._rotated_at(log) if final else None
         snapshot = None
         if rotated_at is not None:
-            snapshot = await_producer_snapshot(self._files, self._work.end, rotated_at, self._guards.pause)
+            snapshot = await_producer_snapshot(
+                self._files, self._work.end, rotated_at, self._guards.pause, self._guards.now
+            )
         before = producer_snapshot(self._files, self._work.base_offset)
         indexes = self._open_indexes() if final else []  # now: retention may take them while the log is read
         scanned = self._scan(log, transactions_in(before) if before else open_before)

@@ -6,21 +6,24 @@ so and stops; what a lineage cut off is recorded as a truncation, by the leader 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import structlog
 from crc32c import crc32c
 
 from tidemark import watermark as format_
 from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError, UnknownOutcome
 from tidemark.gaps import Gap
 from tidemark.intervals import Interval, Intervals
-from tidemark.layout import PartitionKeys
+from tidemark.layout import WATERMARK_NAME, ControlKeys, PartitionKeys
 from tidemark.records import Lineage
 from tidemark.store import Store
-from tidemark.stored import utc_now
 from tidemark.watermark import Truncation, Watermark
+from uploader_agent.clock import utc_now
+
+logger = structlog.get_logger(__name__)
 
 
 class Fenced(TidemarkError):
@@ -33,6 +36,11 @@ class StoredWatermark(NamedTuple):
     base_offset: int
     watermark: Watermark
     etag: str
+    foreign: bool = False
+    """Whether its leader epoch was never the cluster's: it fences nobody, and nothing that it says is believed."""
+
+
+IsForeign = Callable[[StoredWatermark], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class View:
     gaps: tuple[Gap, ...]
     acknowledged_gaps: tuple[Gap, ...]
     replacing: tuple[int, ...] = ()
+    foreign_epochs: tuple[int, ...] = ()
 
 
 def compute(view: View, previous: Watermark | None) -> Watermark | None:
@@ -68,6 +77,7 @@ def compute(view: View, previous: Watermark | None) -> Watermark | None:
         replacing=view.replacing,
         gaps=view.gaps,
         acknowledged_gaps=view.acknowledged_gaps,
+        foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
         broker=view.broker,
         written_at=utc_now(),
     )
@@ -94,8 +104,14 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
             "lineage": Lineage(previous.lineage).truncated(at).entries,
             "truncations": (*previous.truncations, cut),
             "gaps": (),
+            "acknowledged_gaps": tuple(_below(previous.acknowledged_gaps, at)),
         }
     )
+
+
+def _below(gaps: Iterable[Gap], offset: int) -> Iterable[Gap]:
+    """The parts of ``gaps`` below ``offset``: what a person gave up of a branch says nothing about the next one."""
+    return (gap.model_copy(update={"end": min(gap.end, offset)}) for gap in gaps if gap.start < offset)
 
 
 def above(present: Intervals, offset: int) -> Iterable[Interval]:
@@ -120,7 +136,7 @@ def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
         FormatError: it does not parse, or another uploader wrote it.
     """
     try:
-        body, etag = store.get(keys.watermark)
+        body, etag = store.get(keys.watermark, limit=Watermark.most_bytes)
     except NotFound:
         return None
     base_offset, watermark = format_.parse(body, keys.watermark)
@@ -129,10 +145,14 @@ def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
     return StoredWatermark(base_offset, watermark, etag)
 
 
-def fence(store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch: int) -> StoredWatermark | None:
-    """As :func:`read`. Raises :class:`Fenced` if a later leader wrote it."""
+def fence(
+    store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch: int, is_foreign: IsForeign
+) -> StoredWatermark | None:
+    """As :func:`read`. Raises :class:`Fenced` if a later leader wrote it, as far as ``is_foreign`` can tell."""
     stored = read(store, keys)
     if stored and stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:
+        if is_foreign(stored):
+            return stored._replace(foreign=True)
         theirs = f"broker {stored.watermark.broker} leads it under epoch {stored.watermark.leader_epoch}"
         raise Fenced(f"{keys.watermark}: {theirs}, and this broker's epoch is {leader_epoch}")
     return stored
@@ -141,13 +161,15 @@ def fence(store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch:
 def write(
     store: Store, keys: PartitionKeys, base_offset: int, watermark: Watermark, before: StoredWatermark | None
 ) -> StoredWatermark:
-    """Write ``watermark`` if the store still has ``before``.
+    """Write ``watermark`` if the store still has ``before``; a foreign one is copied aside first.
 
     Raises:
         PreconditionFailed: it has not; read again and decide.
         ContinuityError: ``watermark`` would move back.
     """
-    if before is not None and not watermark.supersedes(before.watermark):
+    if before is not None and before.foreign:
+        _copy_aside(store, keys, before, watermark.leader_epoch)
+    elif before is not None and not watermark.supersedes(before.watermark):
         raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
     body = format_.render(base_offset, watermark)
     condition = before.etag if before else None
@@ -162,3 +184,11 @@ def write(
             raise
         etag = there.etag
     return StoredWatermark(base_offset, watermark, etag)
+
+
+def _copy_aside(store: Store, keys: PartitionKeys, foreign: StoredWatermark, epoch: int) -> None:
+    """Keep ``foreign`` as evidence, beside the segments that were superseded under ``epoch``."""
+    folder = ControlKeys(keys.endpoint.prefix, keys.cluster).superseded(keys.place, keys.partition, epoch)
+    target = f"{folder}{foreign.etag.strip(chr(34))}/{WATERMARK_NAME}"
+    store.copy(keys.watermark, target, source_etag=foreign.etag)
+    logger.warning("foreign_offset_wm_replaced", key=keys.watermark, copy=target)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +16,7 @@ from uploader_agent.metrics import Metrics
 from uploader_agent.partition import Job, LedPartition
 from uploader_agent.queue import UploadQueue
 from uploader_agent.repeats import Repeats
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import UploadSettings
 
 logger = structlog.get_logger(__name__)
@@ -28,6 +27,11 @@ class Task(NamedTuple):
 
     partition: LedPartition
     job: Job
+
+    @property
+    def target(self) -> int | str:
+        """What it writes: the objects of a base offset, whatever their end; or it is a survey."""
+        return self.job.base_offset if isinstance(self.job, Work) else self.job
 
 
 class Workers:
@@ -41,7 +45,9 @@ class Workers:
         health: Health,
         revisit: Callable[[TopicPartition, float], None],
         repeats: Repeats,
+        runtime: Runtime = MACHINE,
     ) -> None:
+        self._runtime = runtime
         self._queue = queue
         self._metrics = metrics
         self._health = health
@@ -53,7 +59,10 @@ class Workers:
     def start(self) -> None:
         """Start all threads; they end when the queue is closed."""
         while self._threads < self._concurrency:
-            threading.Thread(target=self._work, name=f"upload-{self._threads}", daemon=True).start()
+            name = f"upload-{self._threads}"
+            thread = self._runtime.thread(name, self._work)
+            self._health.watch(name, thread)
+            thread.start()
             self._threads += 1
 
     def reconfigure(self, settings: UploadSettings) -> None:
@@ -71,41 +80,43 @@ class Workers:
         while (taken := self._queue.take()) is not None:
             at, task = taken
             retry_after, slow_down, segment = 0.0, False, isinstance(task.job, Work)
+            again: float | None = None if segment else 0.0
             self._measure()
             try:
                 self._carry_out(task)
                 task.partition.error = None
                 self._failures.succeeded(at, wrote=segment)
                 self._health.finished(segment=segment)
-                if not segment:
-                    self._revisit(at, 0.0)
             except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
                 slow_down = isinstance(error, SlowDown)
                 retry_after, told = self._failures.failed(at, error)
                 task.partition.error = told or task.partition.error
                 self._health.failed(f"{at}: {type(error).__name__}: {error}", segment=segment)
-                self._revisit(at, retry_after)
+                again = retry_after
             finally:
                 self._queue.done(at, task, retry_after, slow_down=slow_down)
                 self._measure()
+            if again is not None:
+                # Not before it counts as ended: the same job, if it is planned again, would be taken for a running one.
+                self._revisit(at, again)
 
     def _measure(self) -> None:
         self._metrics.running.set(self._queue.running())
         self._metrics.upload_limit.set(self._queue.limit)
 
     def _carry_out(self, task: Task) -> None:
-        started = time.monotonic()
+        started = self._runtime.monotonic()
         stored = task.partition.run(task.job)
         if stored is None:
             return
-        manifest, seconds = stored.manifest, time.monotonic() - started
+        manifest, seconds = stored.manifest, self._runtime.monotonic() - started
         size = sum(total.size for name, total in manifest.objects.items() if name.endswith((".log", ".corrupt")))
         self._metrics.segments.labels(manifest.state).inc()
         self._metrics.corrupt.inc(manifest.state == "corrupt")
         self._metrics.bytes.inc(size)
         self._metrics.upload_seconds.observe(seconds)
         if manifest.rotated_at is not None:
-            self._metrics.rotation_seconds.observe(max(0.0, time.time() - manifest.rotated_at.timestamp()))
+            self._metrics.rotation_seconds.observe(max(0.0, self._runtime.time() - manifest.rotated_at.timestamp()))
         logger.info(
             "segment_uploaded",
             partition=str(task.partition.at),

@@ -22,10 +22,10 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 
 from tidemark.layout import TopicPartition
+from uploader_agent.hints import TOPICS, state_path
 
 logger = structlog.get_logger(__name__)
 
-_TOPICS = "/brokers/topics"
 _BROKERS = "/brokers/ids"
 _PATIENCE = 10.0
 """Seconds for ZooKeeper to answer one request."""
@@ -36,11 +36,6 @@ _RETRY = 30.0
 _LOGIN = "broker.zookeeper in the agent's file says how to log in, and which certificates to trust (PEM files)"
 
 
-def state_path(at: TopicPartition) -> str:
-    """Where the controller writes who leads a partition."""
-    return f"{_TOPICS}/{at.topic}/partitions/{at.partition}/state"
-
-
 class ZooKeeperHints:
     """:class:`uploader_agent.hints.Hints` by kazoo; the connection lives in a thread of its own."""
 
@@ -49,7 +44,7 @@ class ZooKeeperHints:
         self._options = deepcopy(dict(options))  # kazoo writes into what it is given
         self._retry = retry
         self._hint: Callable[[], None] = _nobody
-        self._wanted: frozenset[str] = frozenset({_TOPICS, _BROKERS})
+        self._wanted: frozenset[str] = frozenset({TOPICS, _BROKERS})
         self._unset: set[str] = set()
         self._connected = False
         self._works: bool | None = None
@@ -64,7 +59,7 @@ class ZooKeeperHints:
 
     def watch(self, replicas: Collection[TopicPartition]) -> None:
         """See :class:`Hints`."""
-        wanted = frozenset({_TOPICS, _BROKERS, *map(state_path, replicas)})
+        wanted = frozenset({TOPICS, _BROKERS, *map(state_path, replicas)})
         with self._changed:
             self._unset |= wanted - self._wanted
             self._wanted = wanted
@@ -154,7 +149,7 @@ class ZooKeeperHints:
 
 def _ask(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
     """Lists of children tell of new ones; a partition's state may not be there yet."""
-    if path in {_TOPICS, _BROKERS}:
+    if path in {TOPICS, _BROKERS}:
         return client.get_children_async(path, watch=watch)
     return client.exists_async(path, watch=watch)
 

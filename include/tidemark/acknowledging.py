@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
 from tidemark.gaps import Acknowledgement, Gap
+from tidemark.identity import identity
 from tidemark.incarnations import TopicIncarnations
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.stored import utc_now
 from tidemark.table import Lake
-from tidemark.watermark import parse
-from tidemark.watermark_index import WatermarkIndex, merge
+from tidemark.watermark import Watermark, parse
+from tidemark.watermark_index import listed, load_all, merge
+from tidemark.words import read, words
 
 
 class NotAGap(TidemarkError):
@@ -48,10 +50,10 @@ class GapsOf:
             StoreError: the store failed.
         """
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
-        ours = Acknowledgement.model_validate({"from": start, "to": end, "by": by, "at": utc_now(), "reason": reason})
         said = self.said(start, end)
         if said is None:
             self.check(start, end)
+            ours = self._word(start, end, by, reason)
             try:
                 self.control_store.put(key, ours.to_bytes(), if_none_match=True)
             except (PreconditionFailed, UnknownOutcome):
@@ -94,9 +96,15 @@ class GapsOf:
         """What was said about just these offsets; None if nothing was."""
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
         try:
-            return Acknowledgement.from_bytes(self.control_store.get(key).body, key)
+            return read(self.control_store, self.control, self.keys, key)
         except NotFound:
             return None
+
+    def _word(self, start: int, end: int, by: str, reason: str) -> Acknowledgement:
+        url, options = self.control_store.url, self.lake.deployment.store
+        said = {"from": start, "to": end, "by": by, "written_as": identity(options, url), "at": utc_now()}
+        place = {"cluster": self.control.cluster, "place": self.keys.place, "partition": self.keys.partition}
+        return Acknowledgement.model_validate({**place, **said, "reason": reason})
 
 
 def gaps_of(lake: Lake, partition: int, incarnation: int | None = None) -> GapsOf:
@@ -136,24 +144,22 @@ def words_of(
     default = endpoints.default()
     control, store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
     lives = _incarnations(store, control.incarnations(topic)).incarnations
-    found: list[list[Acknowledgement]] = []
-    for incarnation, partition in keys:
-        folder = control.acknowledgements(lives[incarnation].place, partition)
-        names = [one.key for one in store.list(folder)]
-        found.append([Acknowledgement.from_bytes(store.get(name).body, name) for name in names])
-    return found
+    return [
+        words(store, control, PartitionKeys(default, cluster, lives[incarnation].place, partition))
+        for incarnation, partition in keys
+    ]
 
 
 def _incarnations(store: Store, key: str) -> TopicIncarnations:
     try:
-        return TopicIncarnations.from_bytes(store.get(key).body, key)
+        return TopicIncarnations.load(store, key)
     except NotFound as error:
         raise FormatError(key, "is not there: no agent has uploaded this topic; check its name and cluster") from error
 
 
 def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
     try:
-        found = parse(store.get(keys.watermark).body, keys.watermark)[1]
+        found = parse(store.get(keys.watermark, limit=Watermark.most_bytes).body, keys.watermark)[1]
     except NotFound:
         return None
     return found.gaps if found else ()
@@ -161,6 +167,8 @@ def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
 
 def _in_indexes(store: Store, control: ControlKeys, at: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
     """Where the very first offsets are missing there is no ``offset.wm`` yet, but the leader's index names the gap."""
-    indexes = (WatermarkIndex.from_bytes(store.get(info.key).body, info.key) for info in store.list(control.indexes))
-    entry = merge(indexes).get(at)
+    loaded = load_all(store, listed(store, control.indexes))
+    entry = merge(loaded.indexes.values()).get(at)
+    if entry is None and loaded.failures:
+        raise next(iter(loaded.failures.values()))  # the broker that leads it may be one of these
     return entry.gaps if entry and entry.topic_id == topic_id else ()

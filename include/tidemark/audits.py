@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime, Field
 
+from tidemark import object_sizes
 from tidemark.stored import Part, StoredObject
 
 Kind = Literal[
@@ -84,6 +85,8 @@ class AuditReport(StoredObject):
     ``dates`` is empty if all were looked at. At most ``MAX_FINDINGS`` findings are listed; ``more`` counts the others.
     """
 
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
     cluster: str
     topic: str
     table: str
@@ -150,6 +153,8 @@ class Verdict(StoredObject):
 
     A date is cleared by an audit of it that passes, and by one of all dates.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
 
     cluster: str
     topic: str

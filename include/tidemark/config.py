@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, ValidationInfo
@@ -150,7 +151,7 @@ def parse(
     try:
         return model.model_validate(value, context={_DIRECTORY: Path(source).parent})
     except ValidationError as error:
-        raise ConfigError(source, [_problem(item) for item in error.errors()]) from None
+        raise ConfigError(source, [_problem(item, model) for item in error.errors()]) from None
 
 
 def _where(error: yaml.YAMLError) -> str:
@@ -166,13 +167,26 @@ def directory_of(info: ValidationInfo) -> Path:
     return found if isinstance(found, Path) else Path()
 
 
-def _problem(item: ErrorDetails) -> tuple[str, str]:
+def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
     field = ".".join(str(part) for part in item["loc"])
     if item["type"] == "missing":
         return field, "is required"
     if item["type"] == "extra_forbidden":
-        return field, "is no known key; see the documentation for those that are"
+        near = get_close_matches(str(item["loc"][-1]), sorted(_fields(model, set())), n=1)
+        return field, f"is not a known key; {f'did you mean {near[0]}?' if near else 'see the documentation for those'}"
     return field, f"{item['msg']}{_quoted(field, item['input'])}"
+
+
+def _fields(kind: Any, seen: set[Any]) -> set[str]:
+    """The names of all fields of a model, and of the models within."""
+    found: set[str] = set()
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
+        seen.add(kind)
+        for name, one in kind.model_fields.items():
+            found |= {one.alias or name} | _fields(one.annotation, seen)
+    for part in get_args(kind):
+        found |= _fields(part, seen)
+    return found
 
 
 def _quoted(field: str, value: object) -> str:

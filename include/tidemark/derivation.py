@@ -133,7 +133,7 @@ def _waiting(lake: Lake, key: tuple[int, int], start: int, end: int) -> tuple[li
 def _segment(store: Store, key: str) -> SegmentInfo:
     name = f"{key.rpartition('.')[0]}.manifest.json"
     try:
-        found = SegmentManifest.from_bytes(store.get(name).body, name)
+        found = SegmentManifest.load(store, name)
     except NotFound:
         return SegmentInfo(store=store.url, key=key, present=False)
     log = found.objects.get(key.rpartition("/")[2])

@@ -19,6 +19,7 @@
   x ContinuityError       an offset is missing, or is claimed twice
     + GapError            ... and it is known to be: the offsets that are missing, and why
     + OutOfRange          ... because what was there before is removed, or nothing is there yet
+  x NeverSeen             no agent was ever seen for a topic: its name or place is wrong, or no agent runs
   x WakeupError           a consumer's `wakeup` was called: nothing is wrong
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
@@ -168,6 +169,10 @@ class OutOfRange(ContinuityError):
         )
 
 
+class NeverSeen(TidemarkError):
+    """No agent has ever told of a topic, so that nothing of it is there means nothing."""
+
+
 class WakeupError(TidemarkError):
     """A consumer's ``wakeup`` was called: the call that waited, or would have, delivered nothing."""
 
@@ -181,7 +186,7 @@ class StaleRun(PublishError):
 
 
 class TableTampered(PublishError):
-    """The table was changed by something other than Tidemark (RESTORE, DELETE); a person must decide."""
+    """The table was changed by something other than Tidemark; a person undoes it, or repairs the table from raw."""
 
 
 class RestoreError(TidemarkError):

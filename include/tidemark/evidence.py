@@ -35,6 +35,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from tidemark import object_sizes
 from tidemark.table import Lake
 
 if TYPE_CHECKING:
@@ -189,4 +190,4 @@ def parse_evidence(body: bytes) -> pa.Table:
 
 
 def _read(lake: Lake, key: str) -> pa.Table:
-    return parse_evidence(lake.store.get(key).body)
+    return parse_evidence(lake.store.get(key, limit=object_sizes.EVIDENCE).body)

@@ -28,10 +28,18 @@ class Gap(Part):
 
 
 class Acknowledgement(StoredObject):
-    """A person's word that ``[start, end)`` is lost and that the partition may go on. Written once."""
+    """A person's word that ``[start, end)`` is lost and that the partition may go on. Written once.
 
+    ``place`` is the topic's incarnation as keys have it. ``by`` is whom the writer names, ``written_as`` the identity
+    under which it was written: see :func:`tidemark.identity.identity`.
+    """
+
+    cluster: str
+    place: str
+    partition: int = Field(ge=0)
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
     by: str = Field(min_length=1)
+    written_as: str = Field(min_length=1)
     at: AwareDatetime
     reason: str = Field(min_length=1)

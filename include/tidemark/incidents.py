@@ -10,14 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
-from typing import Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
+from tidemark import object_sizes
 from tidemark.stored import Part, StoredObject
 
 IncidentKind = Literal[
-    "gap", "stuck", "late", "quarantine", "audit", "agent_gone", "import_error", "scan", "unreadable"
+    "gap",
+    "stuck",
+    "late",
+    "quarantine",
+    "audit",
+    "agent_gone",
+    "clock",
+    "import_error",
+    "scan",
+    "unreadable",
+    "unseen",
 ]
 """What is wrong; docs/alerts.md has a line for each.
 
@@ -27,8 +38,10 @@ IncidentKind = Literal[
 * ``quarantine``: more records are refused than the topic's ``quarantine.rate``
 * ``audit``: the last audit of a date found the table to differ, or could not be carried out
 * ``agent_gone``: a broker's agent has not written its watermark index, and nobody else leads its partitions
+* ``clock``: the clock of a broker's host, or of Airflow's, is more than a minute off the store's
 * ``import_error``: Airflow cannot import a DAG file, or the topics file is wrong
 * ``scan``: the triggerer cannot read the watermark indexes
+* ``unseen``: no agent was ever seen for a topic of the topics file
 * ``unreadable``: the ledger or another object of the topic cannot be read, so nothing is known of it
 """
 
@@ -104,20 +117,33 @@ class Incidents(StoredObject):
     ``at`` is when the cluster was last looked at: one that is old says that nobody looks.
     """
 
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
+
     cluster: str
     at: AwareDatetime
     incidents: tuple[Incident, ...] = ()
 
 
 class Unknown(NamedTuple):
-    """What a look could not tell of: these kinds, of one topic or (None) of all."""
+    """What a look could not tell of: these kinds, of one topic or (None) of all; with a ``key``, that incident alone.
+
+    Of the ``known`` partitions it could tell.
+    """
 
     kinds: frozenset[IncidentKind]
     topic: str | None = None
+    known: frozenset[int] = frozenset()
+    key: str | None = None
 
     def covers(self, incident: Incident) -> bool:
         """Whether the incident may still be there unseen, so that it stays as it is."""
-        return incident.kind in self.kinds and self.topic in {None, incident.topic}
+        if self.key not in {None, incident.key}:
+            return False
+        return (
+            incident.kind in self.kinds
+            and self.topic in {None, incident.topic}
+            and (incident.partition is None or incident.partition not in self.known)
+        )
 
 
 def merge(

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime, Field
 
+from tidemark import object_sizes
 from tidemark.gaps import Gap
 from tidemark.manifest import LineagePairs, OpenTransaction
 from tidemark.stored import Part, StoredObject, utc_now
@@ -89,9 +90,12 @@ class Ledger(StoredObject):
     """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
 
     ``landed`` are the attempts whose evidence counts: all that ever landed, or a sweep that stands for those it folded.
-    ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or filtered
-    rows: of two runs that set out to do so, one is stale.
+    ``files`` is the digest of the live files after this commit, see :mod:`tidemark.tampering`; null in ledgers of older
+    versions. ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or
+    filtered rows: of two runs that set out to do so, one is stale.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.LEDGER
 
     n: int = Field(ge=0)
     attempt: int = Field(ge=0)
@@ -99,12 +103,13 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "sweep"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "sweep", "repair"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)
     dates_changed: tuple[str, ...] = ()
     rows: int = Field(default=0, ge=0)
+    files: str | None = None
     landed: tuple[int, ...] = ()
     superseded: dict[str, int] = Field(default_factory=dict)
     configuration: str = ""
@@ -114,7 +119,10 @@ class Ledger(StoredObject):
     @classmethod
     def genesis(cls, cluster: str, topic: str, table: str) -> Ledger:
         """The state of a table that no run has landed in."""
-        return cls(n=0, attempt=0, cluster=cluster, topic=topic, table=table, kind="genesis", committed_at=utc_now())
+        now = utc_now()
+        return cls(
+            n=0, attempt=0, cluster=cluster, topic=topic, table=table, kind="genesis", files="0" * 32, committed_at=now
+        )
 
     @property
     def by_partition(self) -> dict[tuple[int, int], PartitionState]:

@@ -7,10 +7,11 @@ reads the very bytes that the agent sent.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from tidemark import object_sizes
 from tidemark.stored import Part, StoredObject
 
 LineagePairs = tuple[tuple[int, int], ...]
@@ -48,6 +49,8 @@ class SegmentManifest(StoredObject):
     next segment starts. They differ when compaction emptied the tail. Times in ``*_timestamp`` are the records'
     (milliseconds since 1970, None without records). ``objects`` is keyed by file name.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.MANIFEST
 
     cluster: str
     topic: str

@@ -8,25 +8,30 @@ of each topic is added to the object of the hour, ``_tidemark/_samples/<cluster>
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, get_args
+from typing import ClassVar, Final, Literal, get_args
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.errors import NotFound, PreconditionFailed
+from tidemark import object_sizes
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.health import TopicHealth
 from tidemark.layout import DeploymentKeys
-from tidemark.store import Store
+from tidemark.store import Store, put_over
 from tidemark.stored import Part, StoredObject
 from tidemark.topics import TopicSettings
 
 SAMPLE_EVERY: Final = timedelta(minutes=5)
 KEPT: Final = timedelta(days=14)
 
+log = logging.getLogger(__name__)
+
 TopicState = Literal["gap", "late", "held", "behind", "complete", "unknown"]
 """From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than
-``freshness``; open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet."""
+``freshness``; open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet, or no agent
+tells of the topic."""
 
 STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
 
@@ -83,6 +88,8 @@ class TopicSummary(Part):
 
 
 def _state(health: TopicHealth, settings: TopicSettings, now: datetime, *, gaps: int, held: int) -> TopicState:
+    if not health.partitions and not health.ledger_n:
+        return "unknown"
     if gaps:
         return "gap"
     if health.is_late(settings, now):
@@ -94,6 +101,8 @@ def _state(health: TopicHealth, settings: TopicSettings, now: datetime, *, gaps:
 
 class Overview(StoredObject):
     """The topics of a cluster as they were ``at`` that time."""
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
 
     cluster: str
     at: AwareDatetime
@@ -111,6 +120,8 @@ class Sample(Part):
 
 class Samples(StoredObject):
     """The samples of an hour: of each topic a triple (lag, waits, rows) for each ``at``, null where there is none."""
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
 
     cluster: str
     at: tuple[AwareDatetime, ...] = ()
@@ -149,16 +160,17 @@ def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: d
     Returns:
         When the last sample was taken.
     """
-    store.put(keys.overview, overview.to_bytes())
+    put_over(store, keys.overview, overview.to_bytes())
     if sampled_at is not None and overview.at - sampled_at < SAMPLE_EVERY:
         return sampled_at
     key = keys.samples(overview.at)
     try:
-        body, etag = store.get(key)
+        samples, found = Samples.load_version(store, key)
     except NotFound:
         samples, found = Samples(cluster=overview.cluster), None
-    else:
-        samples, found = Samples.from_bytes(body, key), etag
+    except FormatError:
+        log.exception("no sample is taken; the next hour's go to another object")
+        return overview.at
     try:
         store.put(key, samples.with_sample(overview).to_bytes(), if_match=found, if_none_match=found is None)
     except PreconditionFailed:
@@ -178,7 +190,7 @@ def _forget(store: Store, keys: DeploymentKeys, before: datetime) -> None:
 def read_overview(store: Store, keys: DeploymentKeys) -> Overview | None:
     """The newest overview; None while nobody has observed the cluster."""
     try:
-        return Overview.from_bytes(store.get(keys.overview).body, keys.overview)
+        return Overview.load(store, keys.overview)
     except NotFound:
         return None
 
@@ -193,6 +205,6 @@ def read_samples(store: Store, keys: DeploymentKeys, hour: datetime) -> Samples 
     """The samples of an hour; None if there are none."""
     key = keys.samples(hour)
     try:
-        return Samples.from_bytes(store.get(key).body, key)
+        return Samples.load(store, key)
     except NotFound:
         return None

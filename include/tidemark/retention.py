@@ -7,10 +7,11 @@ report that is a day old names it, so that a person can see what will go, and st
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import AwareDatetime, Field
 
+from tidemark import object_sizes
 from tidemark.config import Duration
 from tidemark.errors import FormatError
 from tidemark.store import put_once
@@ -53,6 +54,8 @@ class PartitionGoes(Part):
 
 class RetentionReport(StoredObject):
     """``retention/<subject>/<time>-<n>.json``. ``reviewed`` is the key of the report that allowed what was removed."""
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
 
     cluster: str
     topic: str
@@ -108,7 +111,7 @@ def reviewed(lake: Lake, subject: Subject, now: datetime) -> tuple[str, Retentio
     keys = [one.key for one in lake.store.list(folder) if one.key.removeprefix(folder).partition("-")[0] <= limit]
     if not keys:
         return None
-    found = RetentionReport.from_bytes(lake.store.get(keys[-1]).body, keys[-1])
+    found = RetentionReport.load(lake.store, keys[-1])
     if (found.subject, found.cluster, found.topic) != (subject, lake.topic.cluster, lake.topic.topic):
         raise FormatError(keys[-1], f"is a report on {found.subject} of {found.cluster}/{found.topic}")
     return keys[-1], found

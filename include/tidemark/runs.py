@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import AwareDatetime, Field
 
+from tidemark import object_sizes
 from tidemark.gaps import Gap
 from tidemark.ledger import Closing
 from tidemark.manifest import LineagePairs, OpenTransaction
 from tidemark.stored import Part, StoredObject
 
-RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "sweep"]
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "sweep", "repair"]
 
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
@@ -111,7 +112,8 @@ class PartitionPlan(Part):
     """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
 
     ``branch`` is the ledger's. With a ``cut`` the run starts below the ledger's next offset. ``expired`` offsets were
-    removed from raw before the table's first run.
+    removed from raw before the table's first run. ``foreign_epochs`` are the watermark's: under these the ledger may be
+    ahead, and is no later than the plan.
     """
 
     incarnation: int
@@ -129,6 +131,7 @@ class PartitionPlan(Part):
     expired: tuple[tuple[int, int], ...] = ()
     branch: int = 0
     cut: Cut | None = None
+    foreign_epochs: tuple[int, ...] = ()
 
     @property
     def landed_next(self) -> int:
@@ -158,8 +161,15 @@ class RunPlan(StoredObject):
 
     A sweep puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
 
+    A repair makes again from raw what somebody else took from the table or changed: it removes the files of which no
+    evidence tells, and all rows of ``tasks``' offsets are its own, whatever their dates, but for those that it
+    ``leaves``. ``found`` is the digest of the live files that it is for. A partition with a :class:`Cut` goes back to
+    its ``end``, at or below the cut.
+
     A compaction puts one file with the table's ``columns`` in place of the files of each task; ``dates`` are theirs.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.PLAN
 
     attempt: int
     kind: RunKind
@@ -182,6 +192,7 @@ class RunPlan(StoredObject):
     closes: dict[str, Closing] = Field(default_factory=dict)
     folds: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
+    found: str = ""
 
     @property
     def moves_rows(self) -> bool:
@@ -195,8 +206,8 @@ class RunPlan(StoredObject):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to commit: no range, no change of a partition's or a date's state."""
-        return not (self.partitions or self.replaced or self.closes or self.folds)
+        """Whether there is nothing to commit: no range, no change of a partition's, a date's or the table's state."""
+        return not (self.partitions or self.replaced or self.closes or self.folds or self.found)
 
 
 def merged(by_date: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
@@ -214,6 +225,8 @@ class RunResult(StoredObject):
     ``landed``: this attempt's commit counts (be it made now or before). ``stale``: the table has moved on since
     the plan, nothing was committed and nothing is lost. ``empty``: there was nothing to do.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
 
     attempt: int
     status: Literal["landed", "stale", "empty"]

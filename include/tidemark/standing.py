@@ -2,13 +2,14 @@
 
 Three rules. A row of class ``landed`` holds as long as its file is live; one of class ``quarantined`` or ``filtered``
 until a row of class ``superseded`` names its file; and of a partition that has left a branch of its log, no row holds
-that landed before and lies at or above the ``first`` of the row of class ``superseded`` without a file. Memory grows
+that landed before and lies at or above the ``first`` of the row of class ``superseded`` without a file: not even if
+somebody makes its file live again. Memory grows
 with the files that were superseded and with one attempt's evidence, and with what is asked for; never with all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemark.errors import ContinuityError, NotFound
@@ -129,8 +130,13 @@ class Standing:
     def of(cls, lake: Lake, read: ReadEvidence = read_evidence) -> Standing:
         """The evidence that holds now, by the ledger and the live files of one version of the table."""
         table = open_table(lake)
-        live = {one.path: one for one in live_files(table)} if table is not None else {}
-        return cls(lake, ledger_of(lake, table), live, read)
+        live = live_files(table) if table is not None else []
+        return cls.at(lake, ledger_of(lake, table), live, read)
+
+    @classmethod
+    def at(cls, lake: Lake, ledger: Ledger, live: Iterable[LiveFile], read: ReadEvidence = read_evidence) -> Standing:
+        """The evidence that holds by ``ledger`` and the ``live`` files of its version of the table."""
+        return cls(lake, ledger, {one.path: one for one in live}, read)
 
     def by_attempt(self) -> Iterator[list[Row]]:
         """The rows that hold, attempt by attempt, in the order in which they landed."""
@@ -233,8 +239,10 @@ class Standing:
     def _holds(self, row: dict[str, Any], number: int) -> bool:
         if row["class"] in {"superseded", "truncated"}:
             return False
-        if row["class"] in PARSED:
-            return row["file"] in self.live if row["class"] == "landed" else row["file"] not in self._superseded
+        if row["class"] in {"quarantined", "filtered"}:
+            return row["file"] not in self._superseded
+        if row["class"] == "landed" and row["file"] not in self.live:
+            return False
         left = self._left.get((row["incarnation"], row["partition"]), ())
         return not any(later > number and row["first"] >= first for later, first in left)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
@@ -66,6 +66,31 @@ class QuarantineAlert(Settings):
     over: Duration = Field(default=timedelta(hours=1), ge=timedelta(minutes=1))
 
 
+class WorkLimits(Settings):
+    """What converting may take; a batch or record that takes more goes to quarantine.
+
+    ``batch`` bounds the records of a batch when decompressed; ``memory`` what decoding, parsing and writing may take
+    beyond what the process has when it begins; ``time``, and what the bytes at hand take at ``rate`` a second, the
+    processor time for decoding or parsing them, which may take six times as long where a process waits.
+    """
+
+    batch: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
+    memory: Size = Field(default=2 << 30, ge=1 << 30)
+    time: Duration = Field(default=timedelta(seconds=10), ge=timedelta(seconds=1))
+    rate: Size = Field(default=256 << 10, ge=1 << 10)
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> Self:
+        if self.memory < _MEMORY_OF_BATCH * self.batch:
+            rule = f"must be at least {_MEMORY_OF_BATCH} times limits.batch, which is {self.batch} bytes"
+            raise ValueError(f"memory {rule}: to parse and write a batch takes several times its size")
+        return self
+
+
+_MEMORY_OF_BATCH: Final = 16
+"""Measured: 7 times without a parser, 12 times with one that makes text of the whole record."""
+
+
 class TopicSettings(Settings):
     """How one topic is ingested."""
 
@@ -83,6 +108,7 @@ class TopicSettings(Settings):
     keep: tuple[Column, ...] = ALL_COLUMNS
     retention: RetentionSettings = RetentionSettings()
     quarantine: QuarantineAlert = QuarantineAlert()
+    limits: WorkLimits = WorkLimits()
     parser: ParserSettings = BytesParser()
 
     @field_validator("time_zone")
@@ -109,7 +135,8 @@ class TopicSettings(Settings):
     @property
     def digest(self) -> str:
         """What identifies the settings that rows depend on: 16 hexadecimal digits."""
-        parts = self.model_dump_json(include={"topic", "cluster", "time_zone", "sane_timestamps", "keep", "parser"})
+        names = {"topic", "cluster", "time_zone", "sane_timestamps", "keep", "limits", "parser"}
+        parts = self.model_dump_json(include=names)
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 

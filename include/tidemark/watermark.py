@@ -7,8 +7,11 @@ what Tidemark goes by. Written by the leader's agent, by conditional PUT, ordere
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import AwareDatetime, Field
 
+from tidemark import object_sizes
 from tidemark.errors import FormatError
 from tidemark.gaps import Gap
 from tidemark.layout import OFFSET_DIGITS
@@ -32,7 +35,10 @@ class Watermark(StoredObject):
     what is contiguous from ``start_offset``: it stops at the first gap that nobody has acknowledged.
     ``ranges_above`` is what is uploaded beyond. ``replacing`` are the bases of stored segments below line 1 that are
     being replaced by longer or other ones: whoever writes next looks whether their manifests match.
+    ``foreign_epochs`` stood in this object although the cluster never gave them; what was read under them is void.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.WATERMARK
 
     topic_id: str | None
     start_offset: int = Field(ge=0)
@@ -44,6 +50,7 @@ class Watermark(StoredObject):
     replacing: tuple[int, ...] = ()
     gaps: tuple[Gap, ...] = ()
     acknowledged_gaps: tuple[Gap, ...] = ()
+    foreign_epochs: tuple[int, ...] = ()
     broker: int
     written_at: AwareDatetime
 
@@ -74,4 +81,6 @@ def parse(body: bytes, key: str) -> tuple[int, Watermark | None]:
         raise FormatError(
             key, f"line 1 must be {OFFSET_DIGITS} digits, the base offset of a segment, not {digits[:40]!r}"
         )
+    if int(digits) >= 1 << 63:
+        raise FormatError(key, f"line 1 is {digits.decode()}, and offsets have 64 bits")
     return int(digits), Watermark.from_bytes(rest, key) if rest.strip() else None

@@ -39,6 +39,7 @@ _MODES = {
     "compare": "Compare: tell which rows a rebuild would change",
     "missing": "Missing only: rebuild the dates of which files are lost",
     "replay": "Replay quarantine: parse refused rows again",
+    "repair": "Repair: make the whole table right from raw after somebody else changed it",
 }
 
 

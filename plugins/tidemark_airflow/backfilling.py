@@ -94,7 +94,9 @@ class PreviewOperator(JobOperator):
 
 def arguments_of(request: Request) -> list[str]:
     """What the convert job is told of ``request``: fixed words and checked dates."""
-    if request.mode == "replay":
+    if request.mode == "repair":
+        found = ["--repair"]
+    elif request.mode == "replay":
         dates = [*request.dates, *(["none"] if request.extend else [])]
         found = ["--replay", *(word for dt in dates for word in ("--dt", dt))]
     else:

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.topics import Deployment
 from tidemark_airflow import settings, tasks
+from tidemark_airflow.environment import retention_environment
 from tidemark_airflow.spark import JobOperator
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class UpkeepOperator(JobOperator):
 
     def __init__(self, *, upkeep_name: str, **kwargs: Any) -> None:
         [self._upkeep] = (one for one in UPKEEP if one.name == upkeep_name)
-        more = settings.retention_environment() if self._upkeep.deletes_raw else {}
-        super().__init__(job=self._upkeep.job, environment=more, **kwargs)
+        environment = retention_environment if self._upkeep.deletes_raw else dict
+        super().__init__(job=self._upkeep.job, environment=environment, **kwargs)
 
     def execute(self, context: Context) -> None:
         """Submit and wait.

@@ -20,12 +20,15 @@ _START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def dag_id(topic: TopicSettings) -> str:
-    """``tidemark_ingest__<cluster>__<topic>``; a digest is added where that is too long or could be another topic's."""
+    """``tidemark_ingest__<cluster>__<topic>``, or ``tidemark_ingest-<digest>`` where that is too long or ambiguous.
+
+    The first form is unique, since its first ``__`` after the prefix ends the cluster's name; the second has 128 bits
+    of a digest, and no name of the first form begins like it. Rights by topic are rights to its DAG.
+    """
     name = f"tidemark_ingest__{topic.cluster}__{topic.topic}"
-    if len(name) <= _LONGEST_DAG_ID and "__" not in topic.cluster:
+    if len(name) <= _LONGEST_DAG_ID and "__" not in topic.cluster and not topic.cluster.endswith("_"):
         return name
-    digest = hashlib.sha256(f"{topic.cluster}/{topic.topic}".encode()).hexdigest()[:8]
-    return f"{name[: _LONGEST_DAG_ID - 10]}__{digest}"
+    return f"tidemark_ingest-{hashlib.sha256(f'{topic.cluster}/{topic.topic}'.encode()).hexdigest()[:32]}"
 
 
 def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:

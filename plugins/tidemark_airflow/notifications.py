@@ -146,7 +146,8 @@ class Listener:
         if store not in self._bell.stores or rung is None:
             return _Read()
         try:
-            _, said = watermark.parse(self._stores[store].get(at.key).body, at.key)
+            body = self._stores[store].get(at.key, limit=watermark.Watermark.most_bytes).body
+            _, said = watermark.parse(body, at.key)
             incarnation = self._incarnation(rung)
         except NotFound:
             return _Read()
@@ -166,7 +167,7 @@ class Listener:
             return 0
         if rung not in self._incarnations:
             key = ControlKeys(self._bell.prefix, self._bell.cluster).incarnations(rung.at.topic)
-            lives = TopicIncarnations.from_bytes(self._stores[self._bell.control].get(key).body, key)
+            lives = TopicIncarnations.load(self._stores[self._bell.control], key)
             if (found := lives.find(rung.topic_id)) is None:
                 return None
             self._incarnations[rung] = found[0]

@@ -60,10 +60,9 @@ def read_published(lake: Lake) -> Pointer:
     """The outbox pointer; nothing is published while there is none."""
     key = lake.keys.published
     try:
-        body, etag = lake.store.get(key)
+        return Pointer(*Published.load_version(lake.store, key))
     except NotFound:
         return Pointer(Published(at=utc_now()), None)
-    return Pointer(Published.from_bytes(body, key), etag)
 
 
 def update_published(lake: Lake, change: Callable[[Published], Published]) -> Published:
@@ -150,7 +149,7 @@ def _parent(lake: Lake, ledger: Ledger) -> Ledger | None:
     if ledger.parent is None:
         return None
     key = lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-    body = lake.store.get(key).body
+    body = lake.store.get(key, limit=Ledger.most_bytes).body
     if hashlib.sha256(body).hexdigest() != ledger.parent.sha256:
         raise FormatError(key, f"is not the parent that ledger {ledger.n} names: its SHA-256 differs")
     return Ledger.from_bytes(body, key)

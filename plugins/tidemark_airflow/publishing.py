@@ -116,5 +116,5 @@ def _log_result(lake: Lake, planned: Planned) -> None:
     if planned["empty"]:
         return
     key = lake.keys.result(int(planned["attempt"]))
-    result = RunResult.from_bytes(lake.store.get(key).body, key)
+    result = RunResult.load(lake.store, key)
     log.info("attempt %d: %s", result.attempt, result.model_dump_json(exclude={"format", "cluster", "topic", "table"}))

@@ -2,7 +2,8 @@
 
 Runs in a thread of the triggerer, once for all topics. A store that does not answer is remembered and tried again;
 what was read before stays valid meanwhile, since a watermark only ever says what is there already. How it fares is
-written where people see it, as :class:`tidemark.scan_status.ScanStatus`.
+written where people see it, as :class:`tidemark.scan_status.ScanStatus`. An index that cannot be read costs its own
+broker alone, whose last good one still counts; if none can be read, it is the store that fails.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, NotFound, TidemarkError
+from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
 from tidemark.layout import ControlKeys
 from tidemark.scan_status import ScanStatus
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.stored import Part, utc_now
 from tidemark.topics import Deployment
-from tidemark.watermark_index import WatermarkIndex
+from tidemark.watermark_index import WatermarkIndex, check_some, listed
 from tidemark_airflow.pending import Row, row_of
 
 _READERS = 8
@@ -94,6 +95,8 @@ class IndexScanner:
         self._lake = open_one(source.lake, source.options)
         self._known: dict[str, _Index] = {}
         self._last = Scan({})
+        self._changed: set[str] = set()  # topics of indexes that were read, or are gone, since the last merge
+        self._unread: dict[str, StoreError | FormatError] = {}
         self._failures = 0
         self._read = 0
         self._reported: ScanStatus | None = None
@@ -109,52 +112,67 @@ class IndexScanner:
         began = time.monotonic()
         self._read = 0
         try:
-            changed = self._read_changes()
+            self._read_changes()
         except (TidemarkError, OSError) as error:
             self._failures += 1
             log.warning("%s: not read, %d times in a row", self._source.folder, self._failures, exc_info=True)
             self._last = Scan(self._last.topics, self._last.failing_since or utc_now(), str(error))
         else:
             self._failures = 0
-            if changed or self._last.failing_since:
-                self._last = Scan({**self._last.topics, **self._merged(changed)})
+            if self._changed or self._last.failing_since:
+                self._last = Scan({**self._last.topics, **self._merged(self._changed)})
+                self._changed = set()
         self._report(time.monotonic() - began)
         return self._last
 
-    def _read_changes(self) -> set[str]:
-        """The topics of the indexes that were read, or are gone."""
-        source = self._source
-        listed = {info.key: info.etag for info in self._store.list(source.folder) if info.key.endswith(".json")}
-        stale = [key for key, etag in listed.items() if key not in self._known or self._known[key].etag != etag]
-        changed: set[str] = set()
-        for key in self._known.keys() - listed.keys():
-            changed.update(self._known.pop(key).topics)
+    def _read_changes(self) -> None:
+        """Read the indexes that have changed. Raises StoreError if none can be listed or read."""
+        etags = {info.key: info.etag for info in listed(self._store, self._source.folder)}
+        stale = [key for key, etag in etags.items() if key not in self._known or self._known[key].etag != etag]
+        for key in self._known.keys() - etags.keys():
+            self._changed |= self._known.pop(key).topics
+            self._unread.pop(key, None)
         # Fetching takes time, parsing takes the interpreter: one thread parses, so that the event loop gets its turn.
         with ThreadPoolExecutor(_READERS) as readers:
             for start in range(0, len(stale), _AT_ONCE):
                 keys = stale[start : start + _AT_ONCE]
                 for key, body in zip(keys, readers.map(self._fetch, keys), strict=True):
                     before = self._known.get(key, _Index(""))
-                    after = _Index(listed[key], before.rows if body is None else self._parse(key, body, before))
+                    after = self._kept(key, etags[key], body, before)
                     self._known[key] = after
-                    changed |= before.topics | after.topics
+                    if after.rows is not before.rows:
+                        self._changed |= before.topics | after.topics
         self._read = len(stale)
-        return changed
+        check_some(self._unread, etags)
 
-    def _fetch(self, key: str) -> bytes | None:
-        """The object; None if it has gone since it was listed, as the next listing will say."""
+    def _fetch(self, key: str) -> bytes | StoreError | FormatError | None:
+        """The object, or why it cannot be read; None if it has gone since it was listed, as the next listing says."""
         try:
-            return self._store.get(key).body
+            return self._store.get(key, limit=WatermarkIndex.most_bytes).body
         except NotFound:
             return None
+        except (StoreError, FormatError) as error:
+            return error
 
-    def _parse(self, key: str, body: bytes, before: _Index) -> Sequence[Row]:
-        """The index's rows. One that does not parse is logged once, and the broker's last good one still counts."""
-        try:
-            return tuple(row_of(entry) for entry in WatermarkIndex.from_bytes(body, key).entries)
-        except FormatError:
-            log.exception("a watermark index does not parse; what its broker said before still counts")
-            return before.rows
+    def _kept(self, key: str, etag: str, got: bytes | StoreError | FormatError | None, before: _Index) -> _Index:
+        """What is kept of an index. Where it cannot be read, its broker's last good one still counts.
+
+        One that does not parse is not asked for again before it changes; what the store did not give is, each time.
+        """
+        if isinstance(got, bytes):
+            try:
+                rows = tuple(row_of(entry) for entry in WatermarkIndex.from_bytes(got, key).entries)
+            except FormatError as error:
+                got = error
+            else:
+                self._unread.pop(key, None)
+                return _Index(etag, rows)
+        if got is None:
+            return before._replace(etag=etag)
+        if str(self._unread.get(key)) != str(got):
+            log.error("%s is not read; what its broker said before still counts: %s", key, got)
+        self._unread[key] = got
+        return before._replace(etag=etag) if isinstance(got, FormatError) else before
 
     def _merged(self, topics: set[str]) -> Mapping[str, Sequence[Row]]:
         """Of each partition of ``topics`` the newest incarnation's row, and of these that of the newest leader."""

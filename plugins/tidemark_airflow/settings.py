@@ -7,6 +7,7 @@
 ``TIDEMARK_SPARK_PYTHON``       Python of Spark's own environment, for Spark Connect; default: beside spark-submit
 ``PYSPARK_PYTHON``              Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
 ``TIDEMARK_RETENTION_PROFILE``  the AWS profile of the role that may delete raw segments; default: that of all jobs
+``TIDEMARK_JOB_ENVIRONMENT``    names of further variables that jobs are given, see :mod:`.environment`; default: none
 ``TIDEMARK_SPARK_PAGE``         address of Spark's own pages, for a link on tasks; default: none
 ``TIDEMARK_OBJECT_PAGE``        address of a page about an object, with ``{bucket}`` and ``{key}``, for links on
                                 tasks; default: AWS's console, and none for another S3 server
@@ -81,18 +82,12 @@ def spark_python() -> str:
 
 
 def spark_environment() -> dict[str, str]:
-    """What spark-submit needs beside its inherited environment; without it, workers take the ``PATH``'s python3."""
+    """What names the workers' Python, where nothing else does: without it they take the ``PATH``'s python3."""
     submit = spark_submit()
     if os.environ.get("PYSPARK_PYTHON") or submit is None:
         return {}
     python = Path(submit).with_name("python")
     return {"PYSPARK_PYTHON": str(python)} if python.is_absolute() and python.exists() else {}
-
-
-def retention_environment() -> dict[str, str]:
-    """What retention of raw needs in its environment, to act in a role of its own."""
-    profile = os.environ.get("TIDEMARK_RETENTION_PROFILE")
-    return {"AWS_PROFILE": profile} if profile else {}
 
 
 def spark_page() -> str:

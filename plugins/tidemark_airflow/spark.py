@@ -10,18 +10,25 @@ connection's type   what runs the job
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 
+from tidemark.errors import ConfigError
 from tidemark_airflow import children, settings
+from tidemark_airflow.environment import job_environment
 from tidemark_airflow.extra_links import ContinuityLink, PlanLink, SparkLink, TableLink
 from tidemark_airflow.publishing import publish
 
@@ -29,6 +36,16 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 CONNECTION = "spark_default"
+
+
+class JobSubmitHook(SparkSubmitHook):
+    """Starts spark-submit with no more than the environment of a job: the provider would hand over Airflow's own."""
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run spark-submit and wait, as the provider does. Raises AirflowException if the job fails."""
+        self._env = None  # else the provider adds it to a copy of this process's environment, and takes that
+        found: str | None = super().submit(application, **{**kwargs, "env": job_environment(self._env_vars)})
+        return found
 
 
 class JobOperator(SparkSubmitOperator):
@@ -41,32 +58,37 @@ class JobOperator(SparkSubmitOperator):
     :param job: the file's name in ``spark/jobs``
     :param cluster: the Kafka cluster's name in the topics file (templated)
     :param topic: the topic's name (templated)
-    :param environment: variables for the job's process beside those that all jobs get
+    :param environment: gives variables for the job's process beside those that all jobs get, when it is to start
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster", "topic")
 
     def __init__(
-        self, *, job: str, cluster: str, topic: str, environment: Mapping[str, str] | None = None, **kwargs: Any
+        self, *, job: str, cluster: str, topic: str, environment: Callable[[], Mapping[str, str]] = dict, **kwargs: Any
     ) -> None:
         super().__init__(
             conn_id=CONNECTION,
             application=str(settings.spark_job(job)),
             spark_binary=settings.spark_submit(),
-            env_vars={**settings.spark_environment(), **(environment or {})},
             name=f"tidemark-{topic}",
             **kwargs,
         )
         self.cluster = cluster
         self.topic = topic
+        self._more = environment
 
     def submit(self, context: Context, *arguments: str) -> None:
         """Run the job with ``arguments`` beside those that say which topic, and wait.
 
         Raises:
             AirflowException: there is no connection, or it names no host, or the job failed.
+            AirflowFailException: the environment names a role whose credentials others would override.
         """
         connection = _connection()
+        try:
+            self.env_vars = {**settings.spark_environment(), **self._more()}
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from error
         self.application_args = [
             *("--topics", str(settings.topics_file())),
             *("--cluster", self.cluster, "--topic", self.topic),
@@ -76,6 +98,17 @@ class JobOperator(SparkSubmitOperator):
             self._run_on_connect(self.application_args)
         else:
             super().execute(context)
+
+    def _get_hook(self) -> JobSubmitHook:
+        """With what this operator sets; all else about Spark is from the connection."""
+        return JobSubmitHook(
+            conf=self.conf,
+            conn_id=self._conn_id,
+            name=self.name,
+            application_args=self.application_args,
+            env_vars=self.env_vars,
+            spark_binary=self._spark_binary,
+        )
 
     def on_kill(self) -> None:
         """End the job: all of its processes, since spark-submit alone would leave its driver behind."""
@@ -87,12 +120,10 @@ class JobOperator(SparkSubmitOperator):
             children.end(started)
 
     def _run_on_connect(self, arguments: Sequence[str]) -> None:
-        """The environment is this process's without Airflow's own variables, which are none of the job's business."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
         server = {"SPARK_REMOTE": SparkConnectHook(CONNECTION).get_connection_url()}
         command = [settings.spark_python(), self.application, *arguments]
         self.log.info("Spark Connect: %s", shlex.join(command))
-        children.run(Path(self.application).name, command, {**inherited, **(self.env_vars or {}), **server})
+        children.run(Path(self.application).name, command, job_environment({**(self.env_vars or {}), **server}))
 
 
 def _connection() -> Connection:

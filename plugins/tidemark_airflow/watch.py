@@ -100,16 +100,22 @@ def observe() -> list[Note]:
         FormatError: the incidents' object does not parse.
         ConfigError: the topics file is wrong and never was right before, or the notifiers are.
     """
+    from tidemark.clocks import MOST
     from tidemark.stored import utc_now
+    from tidemark.watching.deployment_conditions import own_clock_off
     from tidemark.watching.looking import look
     from tidemark.watching.messages import due
-    from tidemark.watching.recording import read_sightings, record
+    from tidemark.watching.recording import compared, read_sightings, record
 
-    now, names, place = utc_now(), sorted(alerts.configured()), find_place()
+    names, place = sorted(alerts.configured()), find_place()
+    reading = None if place.problem else compared(place.deployment)
+    now = reading.now if reading else utc_now()
     notes: list[Note] = []
     for cluster in place.clusters:
         before = read_sightings(place.deployment, cluster)
         found = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
+        if reading is not None and abs(reading.skew) > MOST:
+            found = found._replace(conditions=(*found.conditions, own_clock_off(cluster, reading.skew, now)))
         if cluster == place.clusters[0]:
             found = _with_imports(found, place, cluster, now)
         incidents = record(place.deployment, cluster, found).incidents

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tidemark.audits import AuditReport
 from tidemark.errors import ConfigError, TidemarkError
+from tidemark.seen import check_begun
 from tidemark.stored import utc_now
 from tidemark.table import Lake
 from tidemark_spark.auditing import audit, write_report
@@ -56,7 +57,7 @@ def _dates(options: argparse.Namespace) -> list[str]:
             first, last = date.fromisoformat(options.first or ""), date.fromisoformat(options.last or "")
             days += [first + timedelta(days=day) for day in range((last - first).days + 1)]
     except ValueError as error:
-        raise ConfigError("--dt, --from, --to", [("", f"must be dates such as 2026-11-20: {error}")]) from error
+        raise ConfigError("--dt, --from, --to", [("", "must be dates such as 2026-11-20")]) from error
     if not days and (options.first or options.last):
         raise ConfigError("--from, --to", [("", "--to lies before --from")])
     return sorted({one.isoformat() for one in days})
@@ -65,6 +66,7 @@ def _dates(options: argparse.Namespace) -> list[str]:
 def _audited(lake: Lake, examine: Examine, dates: Sequence[str], as_json: bool) -> bool:
     started = utc_now()
     try:
+        check_begun(lake)
         report: AuditReport = audit(lake, examine, dates)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"

@@ -2,7 +2,7 @@
 
 Without its manifest a segment is none any more, for any reader. Each object is deleted only as the very version that
 was judged. Whoever dies in between leaves a tombstone and objects without a manifest; the next run knows them by it.
-Buckets must not be versioned: a delete would only hide the bytes there.
+In a bucket that keeps versions the bytes are only hidden, and its lifecycle frees them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def _removed(store: Store, keys: PartitionKeys, segment: RemovedSegment) -> bool
 
 
 class Tombstones:
-    """The tombstones of a partition, listed once; of those that were read the last is kept."""
+    """The tombstones of a partition, listed once, and read where their names lead; the last that was read is kept."""
 
     def __init__(self, store: Store, keys: PartitionKeys) -> None:
         self._store, self._keys = store, keys
-        self._named: Sequence[tombstones.Named] = list(tombstones.listed(store, keys))
+        self._named: Sequence[tombstones.Removed] = list(tombstones.named(store, keys))
         self._read: tuple[str, Tombstone] | None = None
 
     def name(self, offset: int, info: ObjectInfo) -> bool:
@@ -64,5 +64,5 @@ class Tombstones:
 
     def _tombstone(self, key: str) -> Tombstone:
         if self._read is None or self._read[0] != key:
-            self._read = key, tombstones.read(self._store, key)
+            self._read = key, tombstones.read(self._store, self._keys, key)
         return self._read[1]

@@ -12,8 +12,9 @@ from tidemark.backfill.previews import Preview
 from tidemark.backfill.report import write_part
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.layout import check_report
-from tidemark.planning import find_plan, lost_files, plan_ingest, plan_replay, read_plan, write_plan
+from tidemark.planning import find_plan, lost_files, plan_ingest, plan_repair, plan_replay, read_plan, write_plan
 from tidemark.runs import RunPlan, Task
+from tidemark.seen import check_begun
 from tidemark.table import Lake
 from tidemark_spark.comparing import comparison
 from tidemark_spark.differing import Compared, CompareTask
@@ -23,7 +24,7 @@ from tidemark_spark.preview import preview
 from tidemark_spark.progress import watched
 from tidemark_spark.rebuilding import planned
 from tidemark_spark.sweep import sweep
-from tidemark_spark.tables import lake_of
+from tidemark_spark.tables import day, lake_of
 from tidemark_spark.tally import AuditTask, Tally
 from tidemark_spark.where import Where, add_options
 
@@ -46,18 +47,22 @@ def _done(options: argparse.Namespace) -> int:
         raise ConfigError("--missing, --extend, --all", [("", "are options of --rebuild")])
     if options.compare and not (options.rebuild or (options.plan and options.report)):
         raise ConfigError("--compare", [("", "is an option of --rebuild, and of --plan with --report")])
+    dates = _dates(options) if options.rebuild else _replayed(options.dt)
     lake = lake_of(options.topics, options.topic, options.cluster)
+    check_begun(lake)
     if options.sweep:
         _print(sweep(lake, dry_run=options.dry_run).to_bytes())
         return 0
+    if options.repair:
+        return _repair(lake, options)
     if options.rebuild:
-        return _rebuild(lake, options)
+        return _rebuild(lake, options, dates)
     if options.replay and options.report:
-        plan = plan_replay(lake, _replayed(options.dt))
+        plan = plan_replay(lake, dates)
         return _prepare(lake, options, plan, preview(lake, plan))
     if options.compare:
         return _compared(lake, options, read_plan(lake, options.plan))
-    return _carry_out(lake, options, _plan(lake, options))
+    return _carry_out(lake, options, _plan(lake, options, dates))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
     )
     which.add_argument("--rebuild", action="store_true", help="make the dates --from to --to again, or --all")
+    which.add_argument(
+        "--repair", action="store_true", help="make the table right again, from raw, after somebody else changed it"
+    )
     which.add_argument("--sweep", action="store_true", help="remove what dead runs left and others replaced")
     which.add_argument("--replay", action="store_true", help="parse quarantined rows again, those of --dt or all")
     parser.add_argument(
@@ -85,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DATE",
         help="date of the rows to replay, or none for those without; repeatable",
     )
-    parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DATE", help="first date to rebuild")
-    parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DATE", help="last date to rebuild")
+    parser.add_argument("--from", dest="first", type=day, metavar="DATE", help="first date to rebuild")
+    parser.add_argument("--to", dest="last", type=day, metavar="DATE", help="last date to rebuild")
     parser.add_argument("--all", action="store_true", help="rebuild all dates; then columns may become wider")
     parser.add_argument(
         "--extend", action="store_true", help="rebuild also the dates that exchange rows with those, by the settings"
@@ -112,13 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(lake: Lake, options: argparse.Namespace) -> RunPlan:
+def _plan(lake: Lake, options: argparse.Namespace, dates: list[str] | None) -> RunPlan:
     """The plan that the options name, or a fresh one, which is written unless this is a dry run."""
     if options.plan:
         return read_plan(lake, options.plan)
     if options.attempt is not None and (found := find_plan(lake, options.attempt)):
         return found
-    plan = plan_replay(lake, _replayed(options.dt)) if options.replay else plan_ingest(lake, attempt=options.attempt)
+    plan = plan_replay(lake, dates) if options.replay else plan_ingest(lake, attempt=options.attempt)
     if not (plan.empty or options.dry_run):
         write_plan(lake, plan)
     return plan
@@ -132,8 +140,7 @@ def _carry_out(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
     return 0
 
 
-def _rebuild(lake: Lake, options: argparse.Namespace) -> int:
-    dates = _dates(options)
+def _rebuild(lake: Lake, options: argparse.Namespace, dates: list[str] | None) -> int:
     lost = lost_files(lake, dates) if options.missing and dates else {}
     if options.missing:
         dates = list(lost)
@@ -145,6 +152,15 @@ def _rebuild(lake: Lake, options: argparse.Namespace) -> int:
     if not rebuild.plan.empty:
         write_plan(lake, rebuild.plan)
     return _carry_out(lake, options, rebuild.plan)
+
+
+def _repair(lake: Lake, options: argparse.Namespace) -> int:
+    plan = plan_repair(lake)
+    if options.dry_run or options.report:
+        return _prepare(lake, options, plan, preview(lake, plan))
+    if not plan.empty:
+        write_plan(lake, plan)
+    return _carry_out(lake, options, plan)
 
 
 def _prepare(lake: Lake, options: argparse.Namespace, plan: RunPlan, shown: Preview) -> int:
@@ -181,7 +197,7 @@ def _replayed(dates: list[str] | None) -> list[str] | None:
             None if dates is None else ["" if one == "none" else date.fromisoformat(one).isoformat() for one in dates]
         )
     except ValueError as error:
-        raise ConfigError("--replay", [("--dt", f"must be dates such as 2026-11-20, or none: {error}")]) from error
+        raise ConfigError("--replay", [("--dt", "must be dates such as 2026-11-20, or none")]) from error
 
 
 def _on_spark(where: Where, job: Job, tasks: Sequence[Task]) -> list[Outcome]:

@@ -26,6 +26,7 @@ from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
 from tidemark_spark.accounts import IDENTITY, as_bytes
 from tidemark_spark.dates import DateSplitter, Numbers, numbers, take
+from tidemark_spark.guard import parsed
 from tidemark_spark.job import Job
 from tidemark_spark.sink import beside, offsets_of, table_schema
 from tidemark_spark.tally import Cells, FileTask, landed_rows, refused_rows
@@ -128,11 +129,11 @@ class _Comparing:
         for one in task.files:
             self._rows.setdefault(Place(*self._at, one.kind, one.dt), []).append(_Rows(self._read(one, cells)))
 
-    def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
+    def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
         """Compare decoded rows with those of the files."""
-        parsed = self._parser.parse(rows)
-        split = self._splitter.split(rows, parsed, part.uploaded_at)
-        whole = beside(rows, parsed.columns)
+        found = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, found, part.uploaded_at)
+        whole = beside(rows, found.columns)
         then: dict[Place, pa.RecordBatch] = {}
         for dt, indices in split.landed:
             then[self._place("landed", dt)] = take(whole, indices).select(self._names)
@@ -140,8 +141,8 @@ class _Comparing:
             then[self._place("quarantined", own)] = take(rows, indices)
         for own, indices in split.filtered:
             if self._job.wants(own):
-                found = Difference(then=len(indices), hash128=row_hash_sum(take(rows, indices)))
-                self._found(self._place("filtered", own)).add(found)
+                filtered = Difference(then=len(indices), hash128=row_hash_sum(take(rows, indices)))
+                self._found(self._place("filtered", own)).add(filtered)
         after = int(numbers(rows.column("kafka_offset"))[-1]) + 1
         empty = rows.slice(0, 0)
         for place in {*then, *self._rows}:

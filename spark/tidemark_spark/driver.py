@@ -6,29 +6,26 @@ Any process may run an attempt again after any failure: what it wrote is found i
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
-from typing import Final
 
-from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
+from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
 from tidemark.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
 from tidemark.hashsum import combine
 from tidemark.ledger import Ledger
 from tidemark.runs import RunPlan, RunResult
 from tidemark.standing import SetAside, Standing, Told
-from tidemark.store import put_once
-from tidemark.stored import StoredObject
+from tidemark.store import put_once, put_over
 from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_table
 from tidemark_spark.compacting import evidence_of_merged
 from tidemark_spark.delta import check_columns
 from tidemark_spark.expired import expired
 from tidemark_spark.job import Execute, Job, Outcome
 from tidemark_spark.marks import mend
-from tidemark_spark.publish import check_fresh, check_untampered, publish
+from tidemark_spark.publish import check_fresh, check_hands, publish
 from tidemark_spark.settle import Change, settle
-
-_REPORT_TRIES: Final = 3
 
 
 def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
@@ -49,26 +46,14 @@ def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         ledger = committed_ledger(lake)
         mend(lake, ledger, {*result.dates, *plan.dates} - {""})
         # For those who watch many tables: a hint where there is news, which a later run puts right if this one dies.
-        _put(lake, lake.keys.deployment.committed_ledger(plan.topic), ledger)
+        put_over(lake.store, lake.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
     _report(lake, result)
     return result
 
 
 def _report(lake: Lake, result: RunResult) -> None:
     """Write the result, which replaces an earlier one of the attempt."""
-    _put(lake, lake.keys.result(result.attempt), result)
-
-
-def _put(lake: Lake, key: str, what: StoredObject) -> None:
-    """Write what may replace an earlier one; to write it again does no harm."""
-    for left in reversed(range(_REPORT_TRIES)):
-        try:
-            lake.store.put(key, what.to_bytes())
-        except UnknownOutcome:
-            if not left:
-                raise
-        else:
-            return
+    put_over(lake.store, lake.keys.result(result.attempt), result.to_bytes())
 
 
 def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
@@ -79,6 +64,8 @@ def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         change = settle(plan, outcomes)
         if plan.kind == "retain":
             change = change._replace(evidence=tuple(expired(lake, plan)))
+        elif plan.kind == "repair":
+            change = change._replace(evidence=(*change.evidence, *_no_more(_checked(lake, plan, change.evidence))))
         elif plan.kind in {"rebuild", "replay"}:
             change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
@@ -105,8 +92,8 @@ def _earlier(lake: Lake, plan: RunPlan) -> RunResult | None:
     if found := _landed_before(lake, plan, ledger):
         return found
     live = live_files(table) if table is not None else []
-    check_untampered(lake, ledger, live)
-    check_fresh(plan, ledger, live)
+    check_hands(lake, plan, ledger, live)
+    check_fresh(plan, ledger, live, lake.store.now())
     if table is not None:
         check_columns(lake, table, whole=plan.whole)
     return None
@@ -118,7 +105,7 @@ def _landed_before(lake: Lake, plan: RunPlan, ledger: Ledger) -> RunResult | Non
         return None
     key = lake.keys.result(plan.attempt)
     try:
-        found = RunResult.from_bytes(lake.store.get(key).body, key)
+        found = RunResult.load(lake.store, key)
         if found.status == "landed":
             return found
     except NotFound:
@@ -157,10 +144,9 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
     """
     before = _told(lake, plan, plan.replaced)
     sums = _sums(evidence)
-    # A batch that could not be decoded counts by its offsets alone, until it can be.
-    batches = {
-        (one.incarnation, one.partition) for one in before.aside if one.offset_class == "quarantined" and not one.dt
-    }
+    # A batch that cannot be decoded counts by its offsets alone, before or now.
+    both: list[SetAside | EvidenceRow] = [*before.aside, *evidence]
+    batches = {(one.incarnation, one.partition) for one in both if one.offset_class == "quarantined" and not one.dt}
     if any(_known(sums, key, batches) != _known(before.sums, key, batches) for key in {*sums, *before.sums}):
         rows = sum(count for count, _ in sums.values())
         there = sum(count for count, _ in before.sums.values())
@@ -173,13 +159,40 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
     return _no_more(before.aside)
 
 
+def _checked(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tuple[SetAside, ...]:
+    """The quarantined and filtered rows that a repair replaces.
+
+    Raises:
+        ContinuityError: with what the repair made, not every offset of its partitions has one class.
+    """
+    standing, replaced = Standing.of(lake), frozenset(plan.replaced)
+    counted = Counter[_Key]()
+    ends = {key: state.next_offset for key, state in standing.ledger.by_partition.items()}
+    ends |= {part.key: part.end for part in plan.partitions if part.cut}
+    for row in evidence:
+        if row.offset_class in PARSED:
+            counted[row.incarnation, row.partition] += row.rows
+    for rows in standing.by_attempt():
+        for one in rows:
+            key = one.incarnation, one.partition
+            if one.file not in replaced and one.first < ends[key]:
+                counted[key] += one.rows
+    for key, end in ends.items():
+        if counted[key] != end:
+            raise ContinuityError(
+                f"{lake.url}: {counted[key]} of the {end} offsets of partition {key[1]} of incarnation {key[0]} would "
+                "have a class after the repair; nothing was changed: audit the table, and report it"
+            )
+    return standing.told(lambda _, file: file in replaced).aside
+
+
 def _told(lake: Lake, plan: RunPlan, files: Iterable[str]) -> Told:
     """What evidence tells of ``files``, all of which must still hold."""
     wanted = frozenset(files)
     if not wanted:
         return Told({}, {}, frozenset(), ())
     standing = Standing.of(lake)
-    check_fresh(plan, standing.ledger, standing.live.values())
+    check_fresh(plan, standing.ledger, standing.live.values(), lake.store.now())
     return standing.told(lambda _, file: file in wanted)
 
 
@@ -241,7 +254,7 @@ def _landed_as(lake: Lake, newest: Ledger, attempt: int) -> Ledger:
     found = newest
     while found.attempt != attempt and found.parent:
         key = lake.keys.ledger(found.parent.n, found.parent.attempt)
-        found = Ledger.from_bytes(lake.store.get(key).body, key)
+        found = Ledger.load(lake.store, key)
     return found
 
 

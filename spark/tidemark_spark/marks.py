@@ -15,6 +15,7 @@ from typing import Final
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.ledger import DateState, Ledger
 from tidemark.planning.objects import in_parallel
+from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, committed_ledger
 
@@ -53,7 +54,7 @@ def _put(lake: Lake, dt: str) -> bool:
         lake.store.head(key)
     except NotFound:
         try:
-            lake.store.put(key, b"", if_none_match=True)
+            put_once(lake.store, key, b"")
         except PreconditionFailed:
             return False
         return True

@@ -34,14 +34,14 @@ def preview(
     if table is not None:
         check_columns(lake, table, whole=plan.whole)
         columns = tuple(schema_change(lake, table))
-    partitions = tuple(_partition(plan, one) for one in plan.partitions)
+    partitions = tuple(_partition(plan, one) for one in plan.partitions if one.end > one.start)
     standing = Standing.of(lake)
     dates = tuple(_dates(standing, plan, moves, lost or {}))
     return Preview(
         cluster=plan.cluster,
         topic=plan.topic,
         table=plan.table,
-        kind="replay" if plan.kind == "replay" else "rebuild",
+        kind="rebuild" if plan.kind not in {"replay", "repair"} else plan.kind,
         ledger_n=plan.ledger_n,
         configuration=plan.configuration,
         whole=plan.whole,
@@ -53,7 +53,7 @@ def preview(
         bytes=sum(one.size for one in plan.tasks),
         removes=plan.removes,
         columns=columns,
-        waiting=waiting_offsets(lake, standing.ledger) if plan.kind == "rebuild" else 0,  # a replay needs no raw
+        waiting=waiting_offsets(lake, standing.ledger) if plan.kind != "replay" else 0,  # a replay needs no raw
         reads=sum(_reads(one) for one in plan.tasks),
         writes=max(len(plan.tasks), sum(one.files for one in dates)) + len(dates) + _COMMIT_WRITES,
         rate=rate_of(lake, standing.ledger),
@@ -87,8 +87,8 @@ def _dates(
         by_class = {"landed": counted.landed, "quarantined": counted.quarantined, "filtered": counted.filtered}
         by_class[row.offset_class][dt] += row.rows
         counted.others[dt] += row.rows if configuration != plan.configuration else 0
-    dates = plan.dates or tuple(plan.supersedes)
     live = [one for one in standing.live.values() if one.path in replaced]
+    dates = plan.dates or tuple(sorted({*plan.supersedes, *(one.dt for one in live)}))
     states = standing.ledger.dates
     then = moves.then if moves else {}
     counts = (counted.landed, counted.quarantined, counted.filtered, then)

@@ -24,7 +24,7 @@ def watched(job: Job, total: int, finished: Callable[[], int], *, seconds: float
 
     The run does not depend on it: a store that refuses the object is told of in the log, and tried again.
     """
-    if job.kind not in {"rebuild", "replay"}:
+    if job.kind not in {"rebuild", "replay", "repair"}:
         yield
         return
     over = Event()

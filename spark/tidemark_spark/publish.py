@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
 from typing import Final
 
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError, TableTampered
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
 from tidemark.ledger import DateState, Ledger, PartitionState
 from tidemark.planning.objects import in_parallel
 from tidemark.runs import RUN_LIMIT, RunPlan
 from tidemark.store import put_once
 from tidemark.stored import utc_now
 from tidemark.table import Lake, LiveFile, ledger_of, live_files
+from tidemark.tampering import check_untampered, files_digest
 from tidemark_spark.delta import add_columns, commit, open_or_create, widened
 from tidemark_spark.job import DataFile
 from tidemark_spark.marks import take_away
@@ -50,21 +54,24 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
                 return current
             seen, failures = current.n, failures if current.n == seen else 0
             live = live_files(table)
-            check_untampered(lake, current, live)
-            check_fresh(plan, current, live)
+            check_hands(lake, plan, current, live)
+            check_fresh(plan, current, live, lake.store.now())
             _check_files(lake, change.files)
             if add_columns(lake, table, whole=plan.whole):
                 continue  # that was a commit of its own: nothing that was read before it counts
             removes = set(change.removes)
             removed = [one for one in live if one.path in removes]
+            check_removable(lake, table, removed)
             schema = widened(lake, table)
             if schema is not None and len(removed) < len(live):
                 raise StaleRun("rows of the narrower type have landed since the plan")
-            touched = _touched(plan, [*(file.dt.isoformat() for file in change.files), *(one.dt for one in removed)])
+            ledger = rebased(current, plan, change, live)
+            closed = {dt for dt in closed_by(current, plan) if ledger.dates[dt] == plan.closes[dt].after}
+            touched = set(ledger.dates_changed) - closed
             take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
-            ledger = _written(lake, rebased(current, plan, change, removed))
+            ledger = _written(lake, ledger)
             commit(table, ledger, change.files, removed, schema)
-        except (DeltaError, OSError, StoreError) as error:
+        except (DeltaError, OSError, StoreError, FormatError) as error:
             failures += 1
             if failures >= TRIES:
                 raise PublishError(f"{lake.url}: not committed in {TRIES} tries; run it again: {error}") from error
@@ -72,19 +79,27 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
             time.sleep(random.uniform(0, pause))  # noqa: S311 - only spreads writers in time
 
 
-def check_untampered(lake: Lake, ledger: Ledger, live: Iterable[LiveFile]) -> None:
-    """Raise :class:`TableTampered` unless the live files have as many rows as the ledger says."""
-    rows = sum(one.rows for one in live)
-    if rows != ledger.rows:
-        raise TableTampered(
-            f"{lake.url}: has {rows} rows, and ledger {ledger.n} says {ledger.rows}: something other than Tidemark "
-            "changed the table (RESTORE, DELETE); undo it, or rebuild the dates concerned"
+def check_hands(lake: Lake, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:
+    """Raise :class:`TableTampered` unless the table is as ``ledger`` left it; of a repair, as the plan found it."""
+    if plan.kind != "repair":
+        check_untampered(lake, ledger, live)
+    elif (ledger.n, files_digest(live)) != (plan.ledger_n, plan.found):
+        raise StaleRun("the table was changed since the repair was planned")
+
+
+def check_removable(lake: Lake, table: DeltaTable, removed: Collection[LiveFile]) -> None:
+    """Raise :class:`PublishError` if files are to go of a table that somebody made append-only."""
+    append_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
+    if removed and append_only:
+        raise PublishError(
+            f"{lake.url}: has the property delta.appendOnly = true, and {len(removed)} files must be replaced; unset "
+            "it (ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')) and run it again"
         )
 
 
-def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile]) -> None:
+def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: datetime) -> None:
     """Raise :class:`StaleRun` unless the table still is as ``plan`` found it, as far as the plan goes."""
-    if utc_now() - plan.created_at > RUN_LIMIT:
+    if now - plan.created_at > RUN_LIMIT:
         raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
     if plan.kind == "ingest":
         _check_partitions(plan, ledger)
@@ -108,20 +123,35 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
             found = f"at {state.next_offset} by now, not at {part.landed_next}"
             raise StaleRun(f"partition {part.partition} goes on {found}")
-        if state.branch != part.branch or state.leader_epoch > part.leader_epoch:
+        later = state.leader_epoch > part.leader_epoch and state.leader_epoch not in part.foreign_epochs
+        if state.branch != part.branch or later:
             raise StaleRun(f"partition {part.partition} follows leader epoch {state.leader_epoch} by now")
 
 
-def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[LiveFile]) -> Ledger:
-    """The ledger after ``current``, if this change is what comes next. Only its time differs from call to call."""
-    added: dict[str, int] = {}
-    for file in change.files:
-        added[file.dt.isoformat()] = added.get(file.dt.isoformat(), 0) + file.rows
-    taken: dict[str, int] = {}
-    for one in removed:
-        taken[one.dt] = taken.get(one.dt, 0) + one.rows
+def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveFile]) -> Ledger:
+    """The ledger after ``current``, if this change is what comes next. Only its time differs from call to call.
+
+    ``live`` are the table's files before the change.
+    """
+    removes = set(change.removes)
+    there = [LiveFile(one.path, one.size, one.rows, one.dt.isoformat()) for one in change.files]
+    taken = Counter[str]()
+    rows = Counter[str]()
+    added = Counter({one.dt: 0 for one in there})
+    for one in there:
+        added[one.dt] += one.rows
+    for one in live:
+        if one.path in removes:
+            taken[one.dt] += one.rows
+        else:
+            there.append(one)
+    for one in there:
+        rows[one.dt] += one.rows
     touched = _touched(plan, [*added, *taken])
+    if plan.kind == "repair":  # whose ledger says again what is there
+        touched |= {dt for dt, state in current.dates.items() if state.rows != rows[dt]}
     closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
+    dates = {dt: _date(current.dates.get(dt), rows[dt], added[dt], taken[dt], plan) for dt in touched}
     return Ledger(
         n=current.n + 1,
         attempt=plan.attempt,
@@ -132,9 +162,10 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, removed: Iterable[Li
         kind=plan.kind,
         generation=max(current.generation, plan.generation),
         partitions=_partitions(current, change.partitions),
-        dates={**current.dates, **{dt: _date(current.dates, dt, added, taken, plan) for dt in touched}, **closed},
+        dates={**current.dates, **{dt: one for dt, one in dates.items() if one is not None}, **closed},
         dates_changed=tuple(sorted({*touched, *closed})),
-        rows=current.rows + sum(added.values()) - sum(taken.values()),
+        rows=sum(rows.values()),
+        files=files_digest(there),
         landed=tuple(_landed(current, plan)),
         superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
         configuration=plan.configuration,
@@ -174,21 +205,21 @@ def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:
     return {dt: one.after for dt, one in plan.closes.items() if current.dates.get(dt) == one.before}
 
 
-def _date(
-    dates: Mapping[str, DateState], dt: str, added: Mapping[str, int], taken: Mapping[str, int], plan: RunPlan
-) -> DateState:
-    """A date's state with its new rows; rows that come or are cut off after it was closed reopen it.
+def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPlan) -> DateState | None:
+    """A date's state with its new ``rows``; rows that come or are cut off after it was closed reopen it.
 
-    Late rows are those by which it grows.
+    Late rows are those by which it grows. None if it was only somebody else's.
     """
-    known = dates.get(dt, DateState(rows=0))
-    fresh, cut = added.get(dt, 0), taken.get(dt, 0)
-    update: dict[str, object] = {"rows": known.rows + fresh - cut}
+    if known is None and plan.kind == "repair" and not rows:
+        return None
+    known = known or DateState(rows=0)
+    update: dict[str, object] = {"rows": rows}
     if plan.kind == "retain":
-        if known.rows == cut:  # what has landed since the plan is the next run's
+        if not rows:  # what has landed since the plan is the next run's
             update |= {"state": "expired", "closed_at": plan.created_at}
         return known.model_copy(update=update)
-    if (plan.kind != "rebuild" or known.state == "expired") and (fresh or cut):
+    again = plan.kind in {"rebuild", "repair"} and known.state != "expired"
+    if not again and (fresh or (cut and plan.kind != "repair")):
         update |= {"changed_at": plan.created_at}
         if known.state != "open":
             late = known.late_rows + max(0, fresh - cut)
@@ -216,7 +247,7 @@ def _written(lake: Lake, ledger: Ledger) -> Ledger:
     try:
         put_once(lake.store, key, ledger.to_bytes())
     except PreconditionFailed:
-        there = Ledger.from_bytes(lake.store.get(key).body, key)
+        there = Ledger.load(lake.store, key)
         if there.model_copy(update={"committed_at": ledger.committed_at}) != ledger:
             raise
         return there

@@ -12,7 +12,8 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from tidemark.errors import NotFound, PreconditionFailed
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.identity import identity
 from tidemark.incarnations import Incarnation
 from tidemark.layout import PartitionKeys
 from tidemark.ledger import PartitionState
@@ -29,6 +30,7 @@ from tidemark.store import Store, open_store
 from tidemark.store.base import ObjectInfo
 from tidemark.stored import utc_now
 from tidemark.table import Lake
+from tidemark.tampering import check_untampered
 from tidemark.tombstones import RemovedSegment, Tombstone
 from tidemark_spark.burying import MANIFEST, Tombstones, bury, delete_version
 
@@ -41,16 +43,16 @@ def retain_raw(lake: Lake, now: datetime, by: str, *, dry_run: bool) -> Retentio
 
     Raises:
         ConfigError: the topic's segments have no manifests (writer 'pinterest').
-        FormatError: an object of the store does not parse.
+        FormatError: the ledger or an object of the whole topic does not parse; one of a partition keeps that as it is.
         StoreError: a store did not answer; what is left is the next run's.
     """
     standing = Standing.of(lake)
+    check_untampered(lake, standing.ledger, standing.live.values())
     before = None if dry_run else reviewed(lake, "raw", now)
     raw = RawTopic(lake)
     lives = raw.incarnations().incarnations
-    run = _Run(
-        lake, standing, raw, lives, _classed(standing), _busy(lake, standing), now, by, before[0] if before else ""
-    )
+    review, written_as = before[0] if before else "", identity(lake.deployment.store, lake.deployment.raw.url)
+    run = _Run(lake, standing, raw, lives, _classed(standing), _busy(lake, standing), now, by, written_as, review)
     limits = {(one.incarnation, one.partition): one.end for one in before[1].partitions} if before else {}
     done = in_parallel(lambda one: run.partition(one, limits.get(one.key)), standing.ledger.partitions)
     return RetentionReport(
@@ -77,7 +79,7 @@ def _classed(standing: Standing) -> dict[tuple[int, int], Classed]:
 
 def _busy(lake: Lake, standing: Standing) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
-    since = utc_now() - RUN_LIMIT - MARGIN
+    since = lake.store.now() - RUN_LIMIT - MARGIN
     found: set[str] = set()
     done = {lake.keys.attempt(one) for one in standing.ledger.landed}
     for key in [one.key for one in lake.store.list(lake.keys.attempts) if one.modified >= since]:
@@ -105,6 +107,7 @@ class _Run:
     busy: frozenset[str]
     now: datetime
     by: str
+    written_as: str
     review: str
 
     def partition(self, state: PartitionState, limit: int | None) -> PartitionGoes:
@@ -114,7 +117,11 @@ class _Run:
         keeping = self._keeping(part, state)
         if isinstance(keeping, str):
             return PartitionGoes(incarnation=state.incarnation, partition=state.partition, stays=keeping)
-        return _Partition(self, part, keeping, limit).go()
+        partition = _Partition(self, part, keeping, limit)
+        try:
+            return partition.told(partition.go())
+        except FormatError as error:  # of one of its own objects: the others go on
+            return partition.told(str(error))
 
     def _keeping(self, part: RawPartition, state: PartitionState) -> Keeping | str:
         """What decides over the partition's segments, or why all of them stay."""
@@ -141,8 +148,13 @@ class _Partition:
     chunk: list[RemovedSegment] = field(default_factory=list)
     found: dict[str, int] = field(default_factory=dict)
 
-    def go(self) -> PartitionGoes:
-        """Remove what may go; tells of all that may."""
+    def told(self, stays: str) -> PartitionGoes:
+        """What was found and removed, and why the rest stays."""
+        where = {"incarnation": self.part.incarnation, "partition": self.part.keys.partition}
+        return PartitionGoes.model_validate({**where, "stays": stays, **self.found})
+
+    def go(self) -> str:
+        """Remove what may go; why the rest stays."""
         keys = self.part.keys
         store = open_store(keys.endpoint.store, self.run.lake.deployment.store)
         buried = Tombstones(store, keys)
@@ -161,9 +173,7 @@ class _Partition:
                 self._close(store)
                 break
             self.chunk.append(_removed_segment(manifest, group))
-        return PartitionGoes.model_validate(
-            {"incarnation": self.part.incarnation, "partition": keys.partition, "stays": stays, **self.found}
-        )
+        return stays
 
     def _why(self, group: _Group, manifest: SegmentManifest | None) -> str | None:
         if manifest is None:
@@ -214,6 +224,7 @@ class _Partition:
             "from": start,
             "to": end,
             "by": self.run.by,
+            "written_as": self.run.written_as,
             "at": utc_now(),
             "window": topic.retention.raw,
             "report": self.run.review,
@@ -250,7 +261,7 @@ def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentMan
         return None
     key = keys.segment(group.base, MANIFEST)
     try:
-        return SegmentManifest.from_bytes(store.get(key, if_match=group.objects[MANIFEST].etag).body, key)
+        return SegmentManifest.load(store, key, if_match=group.objects[MANIFEST].etag)
     except (NotFound, PreconditionFailed):
         return None
 

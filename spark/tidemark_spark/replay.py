@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemark.decode import decode_batches, scan_headers
+from tidemark.decode import scan_headers
 from tidemark.errors import SegmentError
 from tidemark.records.batch import read_header
 from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
 from tidemark_spark.dates import Numbers, numbers, take
+from tidemark_spark.guard import decoded, pass_on
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.quarantine import SCHEMA, records_of
 from tidemark_spark.sink import Added, Sink, offsets_of
@@ -67,7 +68,7 @@ def _range(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.Recor
         if is_batch:
             _batches(job, sink, number, origin, run)
         else:
-            sink.rows(number, origin, records_of(run))
+            pass_on(sink.rows, job, number, origin, records_of(run))
 
 
 def _batches(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
@@ -78,27 +79,36 @@ def _batches(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.Rec
         first, end = rows.column("kafka_offset")[row].as_py(), rows.column("next_offset")[row].as_py()
         body = rows.column("batch")[row].as_py()
         count = offsets_of(read_header(body, 0, 0), (first, end))
-        decoded = _decoded(rows.slice(row, 1), body, part.key)
-        if sum(len(one) for one in decoded) == count:
-            for records in decoded:
-                sink.rows(number, part, records)
+        found = _decoded(job, rows.slice(row, 1), body, part.key)
+        if sum(len(one) for one in found) == count:
+            for records in found:
+                pass_on(sink.rows, job, number, part, records)
         else:
             sink.quarantine(None, number, rows.slice(row, 1), Added(count, first, end - 1, 0))
 
 
-def _decoded(row: pa.RecordBatch, body: bytes, name: str) -> list[pa.RecordBatch]:
+def _decoded(job: Job, row: pa.RecordBatch, body: bytes, name: str) -> list[pa.RecordBatch]:
     """The records of a batch in quarantine; none if it still cannot be decoded."""
     incarnation, partition, first, end = (
         row.column(one)[0].as_py() for one in ("kafka_incarnation", "kafka_partition", "kafka_offset", "next_offset")
     )
     try:
         headers = scan_headers(body, name, 0)
-        found = decode_batches(
-            body, headers, name=name, partition=partition, incarnation=incarnation, from_offset=first, to_offset=end
-        )
-        return list(found)
     except SegmentError:
         return []
+    found = decoded(
+        job,
+        body,
+        headers,
+        name=name,
+        position=0,
+        partition=partition,
+        incarnation=incarnation,
+        from_offset=first,
+        to_offset=end,
+        on_refused=lambda *_: None,  # then there are fewer rows
+    )
+    return list(found)
 
 
 def _runs(mask: Any) -> Iterator[tuple[int, int, bool]]:

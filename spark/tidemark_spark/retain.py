@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.retention import RetentionReport, Subject, write_report
-from tidemark.stored import utc_now
 from tidemark.table import Lake
 from tidemark_spark.removing import retain_raw
 from tidemark_spark.retaining import retain_table
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for lake in lakes_of(options.topics, options.topic, options.cluster):
             for subject in subjects:
-                report = retain(lake, subject, utc_now(), options.by, dry_run=options.dry_run)
+                report = retain(lake, subject, lake.store.now(), options.by, dry_run=options.dry_run)
                 sys.stdout.write(f"{report.to_bytes().decode() if options.json else report.text()}\n")
                 sys.stdout.flush()
     except ConfigError as error:

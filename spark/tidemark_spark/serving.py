@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 
-from tidemark_spark.session import SETTINGS
+from tidemark_spark.session import SETTINGS, submitted, trying
 
 _SERVER: Final = {
     **SETTINGS,
@@ -24,9 +24,10 @@ _SERVER: Final = {
 
 def main() -> int:
     """Serve until spark-submit ends, which holds the other end of standard input."""
-    conf = SparkConf()
+    conf = submitted()
     for key, value in _SERVER.items():
         conf.setIfMissing(key, value)
+    conf.setMaster(trying(conf.get("spark.master") or "local[*]"))
     SparkContext.getOrCreate(conf).setLogLevel("WARN")
     sys.stdin.buffer.read()
     return 0

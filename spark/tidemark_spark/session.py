@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Final, Protocol, TypeVar
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, TaskContext
 
 from tidemark.runs import Task
 from tidemark_spark.differing import Compared, CompareTask, compare
+from tidemark_spark.guard import guarded
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.tally import AuditTask, Tally, examine
 from tidemark_spark.task import convert
@@ -25,8 +28,27 @@ Made = TypeVar("Made")
 SETTINGS: Final = {
     # Over TCP each task waits some 20 ms for acknowledgements that the kernel delays.
     "spark.python.unix.domain.socket.enabled": "true",
+    # What Arrow's allocator sets aside and does not use is not to count as memory that a worker takes.
+    "spark.executorEnv.MIMALLOC_ARENA_EAGER_COMMIT": "0",
 }
 """What the job wants of Spark, unless the deployment says otherwise."""
+
+_LOCAL: Final = re.compile(r"local(?:\[([^,\]]+)\])?")
+_TRIES: Final = 4
+"""How often a task is tried, as on a cluster by default; the last two of them with less memory."""
+
+
+def submitted() -> SparkConf:
+    """What spark-submit was told, which only its JVM knows; empty if it did not start this process."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()  # a context would do so as well, but then its master is settled
+    return SparkConf()
+
+
+def trying(master: str) -> str:
+    """``master``, so that a task is tried again there: on one machine Spark would try it once unless told."""
+    local = _LOCAL.fullmatch(master)
+    return f"local[{local[1] or 1},{_TRIES}]" if local else master
 
 
 class Spark(Protocol):
@@ -51,12 +73,13 @@ class Classic:
 
         ``master`` is for processes that spark-submit did not start; it defaults to all cores of this machine.
         """
-        conf = SparkConf().setAppName(name)
+        conf = submitted().setAppName(name)
         for key, value in SETTINGS.items():
             conf.setIfMissing(key, value)
-        if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        if master or not conf.contains("spark.master"):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf.setMaster(master or "local[*]")
+        conf.setMaster(trying(conf.get("spark.master") or "local[*]"))
         found = SparkContext.getOrCreate(conf)
         found.setLogLevel("WARN")
         return cls(found)
@@ -103,9 +126,16 @@ def compare_on(spark: Spark, job: Job, tasks: Sequence[CompareTask]) -> list[Com
 
 def in_worker(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
     """``work`` of one task, in a process that Spark uses for many."""
-    made = work(common, task)
+    with guarded(common, _attempt()) if isinstance(common, Job) else nullcontext():
+        made = work(common, task)
     _spare_collector()
     return made
+
+
+def _attempt() -> int:
+    """How often Spark has tried this task before."""
+    context = TaskContext.get()
+    return context.attemptNumber() if context else 0
 
 
 @cache

@@ -15,6 +15,7 @@ from tidemark.evidence import PARSED, EvidenceClass, EvidenceRow
 from tidemark.gaps import Gap, GapReason
 from tidemark.intervals import Intervals
 from tidemark.ledger import PartitionState
+from tidemark.records import Lineage
 from tidemark.runs import Cut, PartitionPlan, RunPlan, merged
 from tidemark_spark.job import DataFile, Outcome, Stop
 
@@ -22,8 +23,9 @@ from tidemark_spark.job import DataFile, Outcome, Stop
 class Change(NamedTuple):
     """What a run wants to commit: files to add, their evidence, and the state of each partition thereafter.
 
-    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets. ``removes`` and
-    ``supersedes`` are those of the plan, but for partitions that stay where they are after all.
+    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets; of a repair it has those
+    that go back to before a branch was left. ``removes`` and ``supersedes`` are those of the plan, but for partitions
+    that stay where they are after all.
     """
 
     files: tuple[DataFile, ...]
@@ -88,10 +90,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     state = _state(plan, part, at, stop)
     if part.cut is None:
         return Change(files, tuple(evidence), (state,))
-    evidence += [
-        _without_segment(part, "superseded", part.start, part.cut.old_next),
-        _without_segment(part, "truncated", part.cut.at, part.cut.old_next),
-    ]
+    evidence += _left_behind(part, part.cut, part.start)
     return Change(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes)
 
 
@@ -115,17 +114,44 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: Cut, stop: Stop) -> Change:
 
 
 def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
-    """A rebuild or a replay: the records' classes alone; the driver checks that no record is new or gone."""
+    """A rebuild, a replay or a repair: the records' classes alone; the driver checks that no record is new or gone."""
     for part in plan.partitions:
         for one in by_partition[part.key]:
             if one.stop:
-                raise ContinuityError(f"{_name(plan, part)}: cannot be rebuilt: {one.stop.detail}")
+                raise ContinuityError(f"{_name(plan, part)}: cannot be made again: {one.stop.detail}")
             counted = sum(row.rows for row in one.evidence) + one.other_rows
-            if plan.kind == "rebuild" and counted != one.next_offset - one.from_offset:
+            if plan.kind != "replay" and counted != one.next_offset - one.from_offset:
                 raise ContinuityError(f"{_name(plan, part)}: {counted} offsets have a class from {one.from_offset} on")
     outcomes = [one for part in plan.partitions for one in by_partition[part.key]]
-    parsed = tuple(row for one in outcomes for row in one.evidence if row.offset_class in PARSED)
-    return Change(tuple(file for one in outcomes for file in one.files), parsed, (), plan.removes, plan.supersedes)
+    evidence = [row for one in outcomes for row in one.evidence if row.offset_class in PARSED]
+    back = [(part, part.cut) for part in plan.partitions if part.cut]
+    for part, cut in back:
+        evidence += _left_behind(part, cut, part.end)
+    files = tuple(file for one in outcomes for file in one.files)
+    states = tuple(_back(part, cut) for part, cut in back)
+    return Change(files, tuple(evidence), states, plan.removes, plan.supersedes)
+
+
+def _left_behind(part: PartitionPlan, cut: Cut, start: int) -> list[EvidenceRow]:
+    """That what landed at or above ``start`` holds no more, as it was of a branch that was cut off."""
+    return [
+        _without_segment(part, "superseded", start, cut.old_next),
+        _without_segment(part, "truncated", cut.at, cut.old_next),
+    ]
+
+
+def _back(part: PartitionPlan, cut: Cut) -> PartitionState:
+    """A partition that a repair takes back to its end, from where the next ingest follows the new branch."""
+    return PartitionState(
+        incarnation=part.incarnation,
+        topic_id=part.topic_id,
+        partition=part.partition,
+        start_offset=part.start,
+        next_offset=part.end,
+        leader_epoch=cut.leader_epoch,
+        branch=part.branch + 1,
+        lineage=Lineage(cut.lineage).truncated(part.end).entries,
+    )
 
 
 def _laid_together(plan: RunPlan, outcomes: Sequence[Outcome]) -> Change:

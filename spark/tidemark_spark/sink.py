@@ -22,6 +22,7 @@ from tidemark.runs import SegmentRange, Task
 from tidemark.store import Store, open_store
 from tidemark.topics import TopicSettings
 from tidemark_spark.dates import DateSplitter, take, timestamps
+from tidemark_spark.guard import parsed
 from tidemark_spark.job import DataFile, Job
 from tidemark_spark.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from tidemark_spark.quarantine import UNDATED, Origin, refused_batch, refused_rows
@@ -59,11 +60,11 @@ class Added(NamedTuple):
     max_timestamp: int = 0
 
     def then(self, later: Added) -> Added:
-        """Both, of which ``later`` has the higher offsets."""
+        """Both."""
         return Added(
             self.rows + later.rows,
-            self.first,
-            later.last,
+            min(self.first, later.first),  # batches that are refused come after the rows of their window
+            max(self.last, later.last),
             combine(self.hash128, later.hash128),
             min(self.min_timestamp, later.min_timestamp),
             max(self.max_timestamp, later.max_timestamp),
@@ -146,12 +147,13 @@ class Sink:
     A row belongs to a date as :class:`tidemark_spark.dates.Split` says; batches that cannot be decoded to none.
     """
 
-    def __init__(self, job: Job, task: Task) -> None:
+    def __init__(self, job: Job, task: Task, store: Store | None = None) -> None:
+        """Files go to the lake's store, or to ``store``."""
         self._job, self._task = job, task
         self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
         self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
         name_of = namer(job, task)
-        store = open_store(job.lake_store, job.options)
+        store = store or open_store(job.lake_store, job.options)
         self._schema = table_schema(job.topic, self._parser)
         self._landed = _Output(task, job.keys.root, name_of, "landed")
         self._refused = _Output(task, job.keys.quarantine, name_of, "quarantined")
@@ -167,11 +169,11 @@ class Sink:
         self._landed_files.__exit__(*error)
         self._refused_files.__exit__(*error)
 
-    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
-        """Take decoded rows of range ``number``, which is ``part``."""
-        parsed = self._parser.parse(rows)
-        split = self._splitter.split(rows, parsed, part.uploaded_at)
-        whole = beside(rows, parsed.columns)
+    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None = None) -> None:
+        """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
+        found = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, found, part.uploaded_at)
+        whole = beside(rows, found.columns)
         for dt, indices in split.landed:
             if self._wanted(dt, len(indices)):
                 chosen = take(whole, indices)

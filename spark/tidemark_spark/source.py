@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemark.decode import SCHEMA, decode_batches
+from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
 from tidemark.errors import ConfigError, ContinuityError, FormatError
 from tidemark.intervals import Intervals
 from tidemark.ledger import Ledger
@@ -44,6 +44,7 @@ from tidemark.planning.segments import Segment
 from tidemark.records import Lineage
 from tidemark.records.names import MAX_OFFSET
 from tidemark.runs import PartitionPlan, SegmentRange, Task
+from tidemark.seen import check_seen
 from tidemark.store import StoreOptions, open_store
 from tidemark.table import Lake, open_lake
 from tidemark.topics import load_topics
@@ -210,11 +211,14 @@ class SegmentReader(DataSourceReader):
 
         Raises:
             ContinuityError: raw has a hole between what it holds.
+            NeverSeen: nothing is there, and no agent was ever seen that could upload anything.
         """
         lake = open_lake(self._deployment, self._topic)
         raw = RawTopic(lake)
         empty = Ledger.genesis(self._topic.cluster, self._topic.topic, self._topic.table)
         parts = [part for part in raw.partitions(empty) if self.bounds.wants(part)]
+        if not parts:
+            check_seen(self._deployment, self._topic)
         return [one for part in parts for one in self._planned(raw, part)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -228,7 +232,14 @@ class SegmentReader(DataSourceReader):
             raise TypeError(f"{partition!r} was not planned by this reader")
         rules = Rules.of(partition.plan)
         for part in partition.task.ranges:
-            for rows in segment_rows(partition.task, part, rules, partition.options, from_time=self.bounds.from_time):
+            for rows in segment_rows(
+                partition.task,
+                part,
+                rules,
+                partition.options,
+                from_time=self.bounds.from_time,
+                batch_bytes=self._topic.limits.batch,
+            ):
                 chosen = self._in_time(rows)
                 columns = [chosen.column(one.name).cast(one.type) for one in self._schema]
                 if len(chosen):
@@ -271,9 +282,17 @@ class PushingReader(SegmentReader):
 
 
 def segment_rows(
-    task: Task, part: SegmentRange, rules: Rules, options: StoreOptions, *, from_time: int = -_FOREVER
+    task: Task,
+    part: SegmentRange,
+    rules: Rules,
+    options: StoreOptions,
+    *,
+    batch_bytes: int,
+    from_time: int = -_FOREVER,
 ) -> Iterator[pa.RecordBatch]:
     """The decoded records of a range; batches that end before ``from_time`` (microseconds) are not decoded.
+
+    ``batch_bytes`` bounds a batch when decompressed.
 
     Raises:
         SegmentError: a batch is damaged, or cannot be decoded.
@@ -292,6 +311,7 @@ def segment_rows(
             from_offset=max(part.from_offset, expected),
             to_offset=part.to_offset,
             position=window.position,
+            limits=DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
         )
         expected = verdict.next_offset
         if verdict.stop:

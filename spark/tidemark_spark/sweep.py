@@ -7,8 +7,9 @@ what tells whose the rest is. So a clean-up may be killed anywhere and is done b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final
+from typing import ClassVar, Final
 
+from tidemark import object_sizes
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.evidence import evidence_key, evidence_that_counts
 from tidemark.ledger import Ledger
@@ -18,11 +19,11 @@ from tidemark.planning.objects import in_parallel
 from tidemark.planning.sweep import GOES, Knowledge, Why, all_landed, judge, to_fold
 from tidemark.runs import RunPlan
 from tidemark.store.base import ObjectInfo
-from tidemark.stored import Part, StoredObject, utc_now
+from tidemark.stored import Part, StoredObject
 from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark.tampering import check_untampered
 from tidemark_spark.driver import run
 from tidemark_spark.marks import mend
-from tidemark_spark.publish import check_untampered
 
 _NAMED: Final = ("landed", "quarantined")
 
@@ -37,6 +38,8 @@ class Found(Part):
 
 class Sweep(StoredObject):
     """What a clean-up did or, for a dry run, would do. ``unknown`` objects stay: nobody knows whose they are."""
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
 
     ledger_n: int
     dry_run: bool
@@ -55,7 +58,7 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
         TableTampered: somebody changed the table behind Tidemark's back; nothing was removed.
         StoreError: the store did not answer; what is left is the next clean-up's.
     """
-    now = utc_now()
+    now = lake.store.now()
     plans = {plan.attempt: plan for plan in in_parallel(lambda key: read_plan(lake, key), _keys(lake))}
     table = open_table(lake)
     ledger = ledger_of(lake, table)

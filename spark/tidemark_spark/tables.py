@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from tidemark.errors import ConfigError, FormatError
@@ -24,3 +26,11 @@ def lakes_of(topics: Path, names: Sequence[str] | None, cluster: str | None) -> 
         return [open_lake(deployment, one) for one in chosen]
     except FormatError as error:
         raise ConfigError(str(topics), [("topics", str(error))]) from error
+
+
+def day(text: str) -> date:
+    """A date of the command line, such as 2026-11-20."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date such as 2026-11-20") from error

@@ -27,6 +27,7 @@ from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
 from tidemark_spark.accounts import HASHED, Account, account_of_file, account_of_records
 from tidemark_spark.dates import DateSplitter, Numbers, numbers, take
+from tidemark_spark.guard import parsed
 from tidemark_spark.job import Job
 from tidemark_spark.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.quarantine import records_of
@@ -180,11 +181,11 @@ class _Counting:
         self._names = table_schema(job.topic, self._parser).names if counted.columns else list(HASHED)
         self.accounts: dict[Key, Account] = {}
 
-    def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
+    def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
         """Count decoded rows."""
-        parsed = self._parser.parse(rows)
-        split = self._splitter.split(rows, parsed, part.uploaded_at)
-        whole = beside(rows, parsed.columns)
+        found = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, found, part.uploaded_at)
+        whole = beside(rows, found.columns)
         for dt, indices in split.landed:
             self._add("landed", dt, take(whole, indices), self._names)
         for own, indices in split.refused:

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemark.decode import decode_batches
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError
 from tidemark.evidence import MAX_RUNS, EvidenceRow
 from tidemark.records import BatchHeader
@@ -19,6 +18,7 @@ from tidemark.runs import SegmentRange, Task
 from tidemark.store import open_store
 from tidemark_spark.compacting import compacted
 from tidemark_spark.continuity import Rules, Run, Verdict, judge, missing
+from tidemark_spark.guard import decoded, pass_on
 from tidemark_spark.job import Job, Outcome, Stop
 from tidemark_spark.merging import ascending
 from tidemark_spark.reading import Window, windows
@@ -57,8 +57,8 @@ def convert(job: Job, task: Task) -> Outcome:
 class Records(Protocol):
     """Where the records of a conversion go."""
 
-    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
-        """Take decoded rows of range ``number``, which is ``part``."""
+    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
+        """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
         ...
 
     def batch(
@@ -120,8 +120,9 @@ class Conversion:
     def _decode(self, number: int, part: SegmentRange, window: Window, verdict: Verdict) -> int:
         """Send the records of the data batches to the sink; returns how many of their offsets have no record."""
         refused: list[tuple[BatchHeader, SegmentError]] = []
-        last, decoded = self.next_offset - 1, 0
-        for rows in decode_batches(
+        last, count = self.next_offset - 1, 0
+        for rows in decoded(
+            self._job,
             window.data,
             verdict.data,
             name=part.key,
@@ -133,16 +134,16 @@ class Conversion:
             on_refused=lambda header, error: refused.append((header, error)),
         ):
             last = ascending(rows, last, part.key)
-            decoded += len(rows)
-            self._sink.rows(number, part, rows)
-        for header, error in refused:
+            count += len(rows)
+            pass_on(self._sink.rows, self._job, number, part, rows)
+        for header, error in sorted(refused, key=lambda one: one[0].base_offset):
             start = header.position - window.position
             data = window.data[start : start + header.size]
             span = max(header.base_offset, part.from_offset), min(header.next_offset, part.to_offset)
-            decoded += self._sink.batch(number, part, header, data, error.detail, span)
-        if verdict.records is not None and decoded != verdict.records:
-            raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {decoded} were found")
-        return verdict.span - decoded
+            count += self._sink.batch(number, part, header, data, error.detail, span)
+        if verdict.records is not None and count != verdict.records:
+            raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {count} were found")
+        return verdict.span - count
 
 
 def _folded(runs: list[Run]) -> list[Run]:

@@ -7,10 +7,10 @@ from typing import BinaryIO, Final
 from crc32c import crc32c
 
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.retry import Retry, Tries
 from tidemark.store import Store
 
 _CHUNK: Final = 1 << 20
-_TRIES: Final = 3
 
 
 def upload_once(store: Store, key: str, file: BinaryIO) -> int:
@@ -21,21 +21,22 @@ def upload_once(store: Store, key: str, file: BinaryIO) -> int:
         UnknownOutcome: the store gave no proof, several times.
     """
     size, checksum = _sum(file)
-    for left in reversed(range(_TRIES)):
+    tries = Tries(Retry())
+    while True:
+        tries.begin()
         file.seek(0)
         try:
             store.put(key, file, size=size, crc32c=checksum, if_none_match=True)
         except (PreconditionFailed, UnknownOutcome) as error:
-            there = _there(store, key)
-            if there == (size, checksum):
-                return size
-            if there is not None:
-                raise PreconditionFailed(key, f"holds {there[0]} other bytes, not the {size} of this task") from error
-            if not left:
-                raise
+            failure = error
         else:
             return size
-    raise AssertionError("unreachable: the last try returns or raises")
+        there = _there(store, key)
+        if there == (size, checksum):
+            return size
+        if there is not None:
+            raise PreconditionFailed(key, f"holds {there[0]} other bytes, not the {size} of this task") from failure
+        tries.failed(failure)
 
 
 def _sum(file: BinaryIO) -> tuple[int, int]:

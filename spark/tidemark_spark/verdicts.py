@@ -22,8 +22,7 @@ def change_verdict(lake: Lake, change: Callable[[Verdict], Verdict]) -> Verdict:
     key = lake.keys.deployment.verdict(lake.topic.topic)
     for _ in range(_TRIES):
         try:
-            body, etag = lake.store.get(key)
-            known = Verdict.from_bytes(body, key)
+            known, etag = Verdict.load_version(lake.store, key)
         except NotFound:
             known, etag = Verdict(cluster=lake.topic.cluster, topic=lake.topic.topic, audited_at=utc_now()), ""
         after = change(known)

@@ -95,14 +95,13 @@ class DateFiles:
         self._statistics: Any = [name for name in schema.names if name in _STATISTICS or name in inner]
 
     def add(self, dt: date | None, rows: pa.RecordBatch, first: int, last: int) -> None:
-        """Append ``rows``, which account for offsets from ``first`` to ``last``, above those added before."""
+        """Append ``rows``, which account for offsets from ``first`` to ``last``."""
         target = self._open.get(dt) or self._start(dt)
         target.waiting.append(_of_its_own(rows))
         target.waiting_bytes += rows.nbytes
         target.taken_bytes += rows.nbytes
-        if target.first < 0:
-            target.first = first
-        target.last = last
+        target.first = first if target.first < 0 else min(target.first, first)
+        target.last = max(target.last, last)
         if target.waiting_bytes >= ROW_GROUP_BYTES:
             target.flush()
         elif sum(one.waiting_bytes for one in self._open.values()) >= BUFFER_BYTES:

@@ -47,6 +47,7 @@ class Turned:
 
     def __init__(self, inner: Body) -> None:
         self._inner = inner
+        self.etag, self.size = inner.etag, inner.size
 
     def readinto(self, target: memoryview) -> int:
         """See :class:`tidemark.store.Body`."""

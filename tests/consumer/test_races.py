@@ -17,8 +17,8 @@ from tidemark.consumer.scouting import THREADS
 from tidemark.errors import GapError, UnknownOutcome, WakeupError
 from tidemark.layout import Endpoint
 from tidemark.remote import RemoteTopics
-from tidemark.remote.fetching import ATTEMPTS
 from tidemark.remote.observing import Observations
+from tidemark.retry import ATTEMPTS
 
 
 @pytest.fixture

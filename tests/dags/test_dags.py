@@ -208,7 +208,7 @@ def test_dags_survive_serialization_and_do_not_change_by_themselves(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        pytest.param({"topic": "orders", "ownr": "me"}, "topics.0.ownr: is no known key", id="typo"),
+        pytest.param({"topic": "orders", "ownr": "me"}, "topics.0.ownr: is not a known key", id="typo"),
         pytest.param({"topic": "no spaces"}, "topics.0.topic: ", id="topic name"),
         pytest.param({"topic": "orders", "lateness": "soon"}, "topics.0.lateness: ", id="duration"),
     ],
@@ -234,11 +234,17 @@ def test_a_missing_topics_file_is_an_import_error(world: World, monkeypatch: pyt
 
 def test_dag_ids_are_unique_and_short_enough(world: World) -> None:
     topic = world.deployment.topics[0]
-    names = [("a", "b__c"), ("a__b", "c"), ("c" * 100, "t" * 249), ("c" * 100, "t" * 248 + "u")]
+    words = ["a", "_", "__", "b", "a_", "_b", "a__b", "c" * 100, "t" * 249]
+    names = [(cluster, name) for cluster in ["a", "a_", "a__b", "_", "c" * 100] for name in words]
+    names += [(f"a{one}", f"{other}b") for one in ["", "_", "__", "___"] for other in ["", "_", "__", "___"]]
+    names = sorted({*names, ("c" * 100, "t" * 248 + "u")})
     ids = [dag_id(topic.model_copy(update={"cluster": cluster, "topic": name})) for cluster, name in names]
 
     assert len(set(ids)) == len(ids)
-    assert all(len(one) <= 250 for one in ids)
+    assert all(re.fullmatch(r"[\w.-]{1,250}", one) for one in ids)
+    for one in ids:  # not even a topic that is named after another's id has the same
+        named = topic.model_copy(update={"cluster": "a", "topic": one[-249:]})
+        assert dag_id(named) not in ids
 
 
 def test_dag_files_import_only_what_they_may() -> None:

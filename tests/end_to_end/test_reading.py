@@ -94,7 +94,7 @@ def rows_of(table: pa.Table) -> Rows:
 @pytest.mark.parametrize("name", [name for name in SECTIONS if name not in SPARK])
 def test_each_engine_reads_the_same_rows(name: str, landed: tuple[SmallDeployment, str, Rows]) -> None:
     small, topic, expected = landed
-    prepare_duckdb(duckdb.default_connection(), small.s3)
+    prepare_duckdb(duckdb.default_connection(), small.s3.env())
     scope: dict[str, Any] = {
         "subprocess": subprocess,
         "command": files_command(small, topic),

@@ -21,20 +21,20 @@ def main() -> None:
     """Write all pictures."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        browser = Browser(home / "browser", size=(1180, 820))
-        with PageServer(PageWorld(home / "world", owner="shop"), home) as server, browser:
+        world = PageWorld(home / "world", owner="shop")
+        with PageServer(world, home) as server, Browser(home / "browser", size=(1180, 820)) as browser:
             browser.set_cookie(server.url, "_token", server.token(ANN))
             for scheme in ("light", "dark"):
                 browser.prefer(prefers_color_scheme=scheme)
-                browser.open(server.url)
-                browser.find("th a")
-                browser.screenshot(IMAGES / f"page-topics-{scheme}.png")
-                browser.open(f"{server.url}?topic={CLUSTER}/orders&dt=2026-03-24")
-                browser.find(".calendar button")
-                browser.find("h3", text="2026-03-24")
+                browser.get(server.url)
+                browser.first("th a")
+                browser.picture(IMAGES / f"page-topics-{scheme}.png")
+                browser.get(f"{server.url}?topic={CLUSTER}/orders&dt=2026-03-24")
+                browser.first(".calendar button")
+                browser.first("h3", text="2026-03-24")
                 browser.run(_NAME_TABLE)
                 browser.run(_CLOSE_INCIDENTS)
-                browser.screenshot(IMAGES / f"page-topic-{scheme}.png", whole=True)
+                browser.picture(IMAGES / f"page-topic-{scheme}.png", whole=True)
 
 
 if __name__ == "__main__":

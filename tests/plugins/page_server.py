@@ -13,6 +13,7 @@ from airflow.api_fastapi.app import init_auth_manager, purge_cached_app
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.utils.db import initdb
 from fastapi import FastAPI
+from starlette.routing import Mount
 
 from tests.plugins.world import World
 from tests.support.ports import HOST, free_port
@@ -28,8 +29,9 @@ ANN, VIC, NOBODY = ("ann", "user"), ("vic", "viewer"), ("nobody", None)
 class PageServer:
     """Serves the page of ``world``; usable with ``with``. The users sign in by tokens, see :meth:`token`."""
 
-    def __init__(self, world: World, home: Path) -> None:
-        """Nothing is started yet."""
+    def __init__(self, world: World, home: Path, app: FastAPI | None = None) -> None:
+        """Nothing is started yet. ``app`` is what the page is mounted in, as Airflow's own application would be."""
+        self._app = app or FastAPI()
         self.world = world
         self._home = home
         self._patch = pytest.MonkeyPatch()
@@ -45,10 +47,9 @@ class PageServer:
         setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of this test that is long enough for the algorithm" * 2)
         initdb()
         reader.cache_clear()
-        app = FastAPI()
-        app.mount(PREFIX, page_app())
-        self._manager = init_auth_manager(app)
-        self._server = uvicorn.Server(uvicorn.Config(app, host=HOST, port=self._port, log_level="warning"))
+        self._app.router.routes.insert(0, Mount(PREFIX, page_app()))
+        self.manager = init_auth_manager(self._app)
+        self._server = uvicorn.Server(uvicorn.Config(self._app, host=HOST, port=self._port, log_level="warning"))
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         wait_until(lambda: self._server.started, what="the page's server")
@@ -63,7 +64,7 @@ class PageServer:
 
     def token(self, user: tuple[str, str | None]) -> str:
         """What signs ``user`` in: a name and a role."""
-        return self._manager.generate_jwt(SimpleAuthManagerUser(username=user[0], role=user[1]))
+        return self.manager.generate_jwt(SimpleAuthManagerUser(username=user[0], role=user[1]))
 
     def client(self, user: tuple[str, str | None] | None = None) -> httpx.Client:
         """A client of the page, signed in as ``user`` if one is given."""

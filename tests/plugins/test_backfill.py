@@ -94,6 +94,7 @@ def previewed(world: World, **change: Any) -> Previewed:
     [
         ({}, ["--rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--dry-run"]),
         (WET | {"extend": True}, ["--rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--extend"]),
+        (WET | {"mode": "repair"}, ["--repair"]),
         (WET | {"mode": "missing"}, ["--rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--missing"]),
         (WET | {"mode": "replay"}, ["--replay", "--dt", "2026-01-01", "--dt", "2026-01-02"]),
         (

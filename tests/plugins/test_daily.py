@@ -10,9 +10,10 @@ import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tests.plugins.test_spark import called, pytestmark
+from tests.plugins.test_spark import called, environment, pytestmark
 from tests.plugins.world import CLUSTER, World
 from tidemark_airflow.daily import UPKEEP, UpkeepOperator
+from tidemark_airflow.environment import STATIC_KEYS
 
 __all__ = ["called", "pytestmark"]
 
@@ -67,10 +68,29 @@ def test_the_others_find_what_is_due(called: Path, name: str) -> None:
 
 
 def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_static_keys(monkeypatch)
     monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
     found = {}
     for one in UPKEEP:
-        operator = UpkeepOperator(task_id=one.name, upkeep_name=one.name, cluster=CLUSTER, topic="orders")
-        found[one.name] = (operator.env_vars or {}).get("AWS_PROFILE")
+        run(one.name)
+        found[one.name] = environment(called).get("AWS_PROFILE")
     assert found == {one.name: "reaper" if one.name == "raw_retention" else None for one in UPKEEP}
+
+
+@pytest.mark.parametrize("name", STATIC_KEYS)
+def test_a_role_that_static_keys_would_override_is_an_error(
+    name: str, called: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_static_keys(monkeypatch)
+    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    monkeypatch.setenv(name, "AKIA")
+    with pytest.raises(AirflowFailException, match=f"TIDEMARK_RETENTION_PROFILE.*'reaper'.*{name}"):
+        run("raw_retention")
     assert not called.exists()
+    run("audit")
+    assert called.exists()
+
+
+def without_static_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", *STATIC_KEYS):
+        monkeypatch.delenv(name, raising=False)

@@ -167,11 +167,11 @@ class Rings:
     def _opened(self, _url: str, _options: StoreOptions) -> Store:
         return self  # type: ignore[return-value] # as much of a store as a listener uses
 
-    def get(self, key: str) -> Any:
+    def get(self, key: str, **options: Any) -> Any:
         if self.failure:
             self.failures += 1
             raise self.failure
-        return self.world.raw.get(key)
+        return self.world.raw.get(key, **options)
 
     def trigger(self, *, sweep: float = 600, queue: str | None = None) -> NotificationTrigger:
         bell = Bell(

@@ -267,14 +267,15 @@ def test_a_gap_that_only_a_run_has_found_is_acknowledged(server: PageServer, ann
 
 
 def test_a_store_that_fails_is_told_of(server: PageServer, ann: httpx.Client) -> None:
+    assert isinstance(server.world, PageWorld)
     deployment = server.world.deployment
-    key = deployment.deployment_keys(CLUSTER).samples(utc_now())
+    key = deployment.deployment_keys(CLUSTER).samples(server.world.now)  # of the hour in which the world was made
     store = server.world.lake().store
     before = store.get(key).body
     store.put(key, b"no JSON")
     reader.cache_clear()
     try:
-        answer = ann.get(f"api/topics/{CLUSTER}/sessions/history", params={"hours": 1})
+        answer = ann.get(f"api/topics/{CLUSTER}/sessions/history", params={"hours": 24})
     finally:
         store.put(key, before)
     assert answer.status_code == 503

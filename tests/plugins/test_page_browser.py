@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from tests.plugins.page_server import ANN, PageServer
 from tests.plugins.page_world import EVIL, PageWorld
@@ -56,11 +57,13 @@ def sign_in(browser: Browser, stack: AirflowStack, user: str, query: str) -> Non
     """Open the page, be led to Airflow's login, sign in there, and be led back."""
     password = json.loads((stack.home / "passwords.json").read_text())[user]
     browser.clear_cookies()
-    browser.open(page(stack, query))
-    browser.find("input[name=username]").type(user)
-    browser.find("input[name=password]").type(password)
-    browser.find("button[type=submit]").click()
-    browser.wait(lambda: browser.url == page(stack, query), what=f"{user} to be led back from {browser.url}")
+    browser.get(page(stack, query))
+    browser.first("input[name=username]").send_keys(user)
+    browser.first("input[name=password]").send_keys(password)
+    browser.first("button[type=submit]").click()
+    browser.wait(
+        lambda: browser.current_url == page(stack, query), what=f"{user} to be led back from {browser.current_url}"
+    )
 
 
 def words(world: PageWorld) -> list[Acknowledgement]:
@@ -72,13 +75,13 @@ def test_who_may_only_look_sees_the_gap_and_cannot_acknowledge(
     stack: AirflowStack, browser: Browser, world: PageWorld
 ) -> None:
     sign_in(browser, stack, "vic", ORDERS)
-    assert GAP_NAMED in browser.find(".finding.gap").text
-    assert f"takes the right to edit the DAG {INGEST}" in browser.find(".finding.gap").text
-    assert browser.find(".strip .gap").attribute("aria-label") == (
+    assert GAP_NAMED in browser.first(".finding.gap").text
+    assert f"takes the right to edit the DAG {INGEST}" in browser.first(".finding.gap").text
+    assert browser.first(".strip .gap").get_dom_attribute("aria-label") == (
         "120 to 159 (40 offsets): gap: deleted before upload, known since 2026-01-01 00:00 UTC"
     )
-    assert not [one for one in browser.find_all("button") if one.text.startswith("Acknowledge")]
-    browser.find(".calendar button")
+    assert not [one for one in browser.all("button") if one.text.startswith("Acknowledge")]
+    browser.first(".calendar button")
     assert browser.console() == []
 
     status = browser.run(
@@ -96,47 +99,47 @@ def test_all_views_are_accessible_in_light_and_dark(stack: AirflowStack, browser
     sign_in(browser, stack, "ann", "")
     for scheme in ("light", "dark"):
         browser.prefer(prefers_color_scheme=scheme)
-        browser.open(page(stack))
-        browser.find("th a", text="orders")
+        browser.get(page(stack))
+        browser.first("th a", text="orders")
         assert violations(browser) == [], f"topics, {scheme}"
-        browser.open(page(stack, ORDERS))
-        browser.find(".calendar .final_incomplete").click()
-        browser.find(".card h3", text="2026-04-01")
+        browser.get(page(stack, ORDERS))
+        browser.first(".calendar .final_incomplete").click()
+        browser.first(".card h3", text="2026-04-01")
         assert violations(browser) == [], f"topic, {scheme}"
-        browser.find(".strip .landed").click()
-        browser.find("dialog td", text="quarantined")
+        browser.first(".strip .landed").click()
+        browser.first("dialog td", text="quarantined")
         assert violations(browser) == [], f"lineage, {scheme}"
-        browser.press("Escape")
+        browser.press(Keys.ESCAPE)
     browser.prefer(prefers_color_scheme="light")
     assert browser.console() == []
 
 
 def test_a_strip_is_walked_by_keys(stack: AirflowStack, browser: Browser) -> None:
-    browser.open(page(stack, ORDERS))
-    browser.find(".strip")
+    browser.get(page(stack, ORDERS))
+    browser.first(".strip")
     browser.run("document.querySelector('.strip button').focus()")
-    browser.press("ArrowRight", "ArrowRight")
+    browser.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert browser.run("return document.activeElement.className") == "span uploaded"
-    assert "160 to 299" in browser.find(".tip").text
-    browser.press("Enter")
-    browser.find("dialog h2", text="160 to 299")
-    assert "from=160&to=300" in browser.url
-    browser.press("Escape")
+    assert "160 to 299" in browser.first(".tip").text
+    browser.press(Keys.ENTER)
+    browser.first("dialog h2", text="160 to 299")
+    assert "from=160&to=300" in browser.current_url
+    browser.press(Keys.ESCAPE)
     assert browser.run("return document.activeElement.className") == "span uploaded"
 
 
 def test_the_backfill_form_is_filled_in(stack: AirflowStack, browser: Browser) -> None:
     stack.client.wait_for_dag("tidemark_backfill")
-    browser.open(page(stack, f"{ORDERS}&dt=2026-03-24"))
-    browser.find("button", text="Backfill this date").click()
-    assert browser.find("#field-from_date").attribute("value") == "2026-03-24"
-    assert browser.find("#field-dry_run").attribute("checked") == "true"
+    browser.get(page(stack, f"{ORDERS}&dt=2026-03-24"))
+    browser.first("button", text="Backfill this date").click()
+    assert browser.first("#field-from_date").get_dom_attribute("value") == "2026-03-24"
+    assert browser.first("#field-dry_run").get_dom_attribute("checked") == "true"
     assert violations(browser) == []
-    browser.press("Escape")
+    browser.press(Keys.ESCAPE)
 
-    browser.open(page(stack, f"{ORDERS}&backfill=1&from_date=2026-03-24&to_date=2026-03-25&mode=replay"))
-    browser.find("dialog button", text="Start the run").click()
-    run = browser.find("dialog .good a").text
+    browser.get(page(stack, f"{ORDERS}&backfill=1&from_date=2026-03-24&to_date=2026-03-25&mode=replay"))
+    browser.first("dialog button", text="Start the run").click()
+    run = browser.first("dialog .good a").text
     conf = stack.client.run("tidemark_backfill", run)["conf"]
     assert {name: conf[name] for name in ("topics", "from_date", "to_date", "mode", "dry_run")} == {
         "topics": [f"{CLUSTER}/orders"],
@@ -150,12 +153,12 @@ def test_the_backfill_form_is_filled_in(stack: AirflowStack, browser: Browser) -
 
 def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: AirflowStack, browser: Browser) -> None:
     stack.client.wait_for_dag(INGEST)
-    browser.open(f"{stack.url}/dags/{INGEST}/plugin/tidemark-continuity")
-    browser.enter_frame("iframe")
-    browser.find("h1", text="orders")
-    browser.find("a", text="Ingest DAG").click()
-    browser.leave_frame()
-    browser.wait(lambda: browser.url.endswith(f"/dags/{INGEST}"), what="the DAG's own page")
+    browser.get(f"{stack.url}/dags/{INGEST}/plugin/tidemark-continuity")
+    browser.switch_to.frame(browser.first("iframe"))
+    browser.first("h1", text="orders")
+    browser.first("a", text="Ingest DAG").click()
+    browser.switch_to.default_content()
+    browser.wait(lambda: browser.current_url.endswith(f"/dags/{INGEST}"), what="the DAG's own page")
     views = [view for plugin in stack.client.get("/plugins")["plugins"] for view in plugin["external_views"]]
     assert [(one["destination"], one["href"]) for one in views if one["name"] == "Continuity"] == [
         ("nav", "/tidemark/"),
@@ -166,16 +169,16 @@ def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: AirflowS
 
 
 def test_who_may_acknowledges_a_gap(stack: AirflowStack, browser: Browser, world: PageWorld) -> None:
-    browser.open(page(stack, ORDERS))
-    browser.find("button", text="Acknowledge").click()
+    browser.get(page(stack, ORDERS))
+    browser.first("button", text="Acknowledge").click()
     assert violations(browser) == []
-    browser.find("#reason").type(f"The disk is gone {EVIL}")
-    browser.find("dialog button", text="Give up 40 offsets").click()
-    assert "Acknowledged by ann at 20" in browser.find(".finding.said", text="The disk is gone").text
+    browser.first("#reason").send_keys(f"The disk is gone {EVIL}")
+    browser.first("dialog button", text="Give up 40 offsets").click()
+    assert "Acknowledged by ann at 20" in browser.first(".finding.said", text="The disk is gone").text
     assert [(one.start, one.end, one.by, one.reason) for one in words(world)] == [
         (120, 160, "ann", f"The disk is gone {EVIL}")
     ]
-    assert EVIL in browser.find(".facts").text
+    assert EVIL in browser.first(".facts").text
     assert browser.run("return [document.title, document.querySelectorAll('main img').length]") == [
         f"{CLUSTER}/orders · Continuity",
         0,
@@ -191,15 +194,15 @@ def test_a_thousand_topics_and_two_thousand_partitions_draw_little(browser: Brow
     world.put_index(*rows, broker=7)
     with PageServer(world, tmp_path) as server:
         browser.set_cookie(server.url, "_token", server.token(ANN))
-        browser.open(server.url)
-        browser.find(".pager", text="1 to 100 of 1,000")
+        browser.get(server.url)
+        browser.first(".pager", text="1 to 100 of 1,000")
         nodes = "return document.querySelectorAll('*').length"
         assert browser.run(nodes) < MOST_NODES
-        browser.find("#search").type("quiet-0000")
-        browser.wait(lambda: len(browser.find_all("tbody tr")) == 1, what="the one topic that is sought")
+        browser.first("#search").send_keys("quiet-0000")
+        browser.wait(lambda: len(browser.all("tbody tr")) == 1, what="the one topic that is sought")
 
-        browser.open(f"{server.url}?topic={CLUSTER}/quiet-0000&partition=1999")
-        browser.find(".asked", text="1999")
-        browser.find(".pager", text="1,951 to 2,000 of 2,000")
+        browser.get(f"{server.url}?topic={CLUSTER}/quiet-0000&partition=1999")
+        browser.first(".asked", text="1999")
+        browser.first(".pager", text="1,951 to 2,000 of 2,000")
         assert browser.run(nodes) < MOST_NODES
         assert browser.console() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,9 +64,9 @@ def gets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     get = LocalStore.get
 
-    def counted(store: LocalStore, key: str, *, if_match: str | None = None) -> object:
+    def counted(store: LocalStore, key: str, **options: Any) -> object:
         found.append(key)
-        return get(store, key, if_match=if_match)
+        return get(store, key, **options)
 
     monkeypatch.setattr(LocalStore, "get", counted)
     return found
@@ -82,13 +83,15 @@ def test_only_indexes_that_changed_are_fetched(tmp_path: Path, gets: list[str]) 
     world.put_index(entry("orders", 1, 6), broker=2)
     indexes = Indexes(world.deployment, CLUSTER)
     assert ends(indexes, "orders") == {}
-    assert indexes.look() == ""
+    indexes.look()
+    assert indexes.failure_of("orders") == ""
     assert ends(indexes, "orders") == {0: (1, 5), 1: (2, 6)}
     assert ends(indexes, "clicks") == {0: (1, 7)}
     assert len(gets) == 2
 
     world.put_index(entry("orders", 1, 9), entry("orders", 0, 9, epoch=1), broker=2)
-    assert indexes.look() == ""
+    indexes.look()
+    assert indexes.failure_of("orders") == ""
     assert ends(indexes, "orders") == {0: (2, 9), 1: (2, 9)}, "a later epoch counts"
     assert gets[2:] == [world.control.index(2)]
     world.raw.delete(world.control.index(2))
@@ -102,12 +105,14 @@ def test_what_was_read_before_outlives_a_failure(tmp_path: Path, monkeypatch: py
     indexes = Indexes(world.deployment, CLUSTER)
     indexes.look()
     world.raw.put(world.control.index(1), b"[]")
-    assert world.control.index(1) in indexes.look()
+    indexes.look()
+    assert world.control.index(1) in indexes.failure_of("orders")
     assert ends(indexes, "orders") == {0: (1, 5)}
 
     def refuse(*_: object, **__: object) -> None:
         raise StoreError("_watermarks", "does not answer")
 
     monkeypatch.setattr(LocalStore, "list", refuse)
-    assert "does not answer" in indexes.look()
+    indexes.look()
+    assert "does not answer" in indexes.failure_of("orders")
     assert ends(indexes, "orders") == {0: (1, 5)}

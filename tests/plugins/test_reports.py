@@ -82,7 +82,7 @@ def test_a_report_is_readable_by_all(server: PageServer, tmp_path: Path) -> None
         browser.set_cookie(server.url, "_token", server.token(VIC))
         for scheme in ("light", "dark"):
             browser.prefer(prefers_color_scheme=scheme)
-            browser.open(f"{server.url}reports/{CLUSTER}/orders/{NAME}")
-            assert browser.find("h1").text == f"Backfill of {CLUSTER}/orders"
+            browser.get(f"{server.url}reports/{CLUSTER}/orders/{NAME}")
+            assert browser.first("h1").text == f"Backfill of {CLUSTER}/orders"
             assert violations(browser) == []
         assert browser.console() == []

@@ -25,9 +25,9 @@ class Counting:
         self.lists = 0
         self.failure: Exception | None = None
 
-    def get(self, key: str) -> Fetched:
+    def get(self, key: str, *, limit: int | None = None) -> Fetched:
         self.reads[key] += 1
-        return self.store.get(key)
+        return self.store.get(key, limit=limit)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         self.lists += 1
@@ -99,7 +99,7 @@ def test_an_index_that_does_not_parse_leaves_the_last_good_one(
     assert offsets(scan) == {0: 1, 1: 2}
     assert scan.failing_since is None
     assert store.reads[world.control.index(1)] == 2
-    assert sum("does not parse" in record.message for record in caplog.records) == 1
+    assert sum("is not read" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("failure", [UnknownOutcome("k", "no answer"), AccessDenied("k", "no"), PermissionError("no")])

@@ -62,7 +62,7 @@ def test_it_defers_before_anything_has_landed(sensor: WatermarkSensor) -> None:
 def test_it_plans_a_date_that_can_close(world: World, sensor: WatermarkSensor) -> None:
     commit(world.lake(), state(0, 10), states={DATE: DateState(rows=10, changed_at=utc_now())})
     publish_all(world, 1)
-    world.put_index(entry(next_offset=10, observed_at=LONG_AGO))
+    world.upload("orders", 10, observed_at=LONG_AGO)
     deferred(sensor)  # nobody has looked since the date was over
     world.put_index(entry(next_offset=10, observed_at=LONG_AGO + timedelta(days=2)))
 

@@ -30,7 +30,8 @@ CONTEXT = cast("Context", {})
 PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json"}
 NOTHING = {"empty": True, "attempt": "1", "plan": ""}
 RECORDER = """\
-import os, sys
+import json, os, sys
+json.dump(dict(os.environ), open({path!r} + ".env", "w"))
 open({path!r}, "w").write("\\n".join([os.environ.get("PYSPARK_PYTHON", ""), *sys.argv[1:]]))
 sys.exit({code})
 """
@@ -41,7 +42,7 @@ CLIENT = """\
 import json, os, sys
 json.dump({{"arguments": sys.argv[1:], "environment": dict(os.environ)}}, open("{path}", "w"))
 print("a line of the job", flush=True)
-sys.exit(int(os.environ.get("JOB_CODE", "0")))
+sys.exit(int(os.environ.get("SPARK_JOB_CODE", "0")))
 """
 STUBBORN = (
     "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -87,6 +88,12 @@ def submit_with(folder: Path, monkeypatch: pytest.MonkeyPatch, *, code: int) -> 
     submit.chmod(0o755)
     monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", str(submit))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+def environment(called: Path) -> dict[str, str]:
+    """What the stand-in for spark-submit was given."""
+    found: dict[str, str] = json.loads(Path(f"{called}.env").read_text())
+    return found
 
 
 def operator(planned: dict[str, Any] | None = None) -> ConvertOperator:
@@ -164,6 +171,43 @@ def test_it_publishes_after_the_job_and_not_if_it_fails(
     assert published == [PLANNED]
 
 
+AIRFLOWS_OWN = {
+    "AIRFLOW__API_AUTH__JWT_SECRET": "jwt",
+    "AIRFLOW__API__SECRET_KEY": "api",
+    "AIRFLOW__CORE__FERNET_KEY": "fernet",
+    "AIRFLOW_CONN_MAIL": "smtp://ann:password@mail",
+    "_AIRFLOW__AS_LIBRARY": "1",
+    "TIDEMARK_NOTIFIERS": '{"url": "https://hook/secret"}',
+    "POSTGRES_PASSWORD": "postgres",
+    "SOME_PROGRAMS_TOKEN": "token",
+}
+JOBS = {
+    "AWS_PROFILE": "pipeline",
+    "TIDEMARK__STORE__REGION": "eu-1",
+    "JAVA_HOME": "/opt/java",
+    "SPARK_CONF_DIR": "/conf",
+}
+
+
+@pytest.mark.parametrize("way", ["spark", "spark_connect"])
+def test_a_job_gets_what_it_needs_and_nothing_of_airflows(
+    way: str, called: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "spark_connect":
+        request.getfixturevalue("connect")
+    for name, value in {**AIRFLOWS_OWN, **JOBS}.items():
+        monkeypatch.setenv(name, value)
+    operator().execute(CONTEXT)
+    found = environment(called) if way == "spark" else json.loads(called.read_text())["environment"]
+    assert not {name for name in found if name in AIRFLOWS_OWN or "AIRFLOW" in name}
+    assert {name: found.get(name) for name in JOBS} == JOBS
+
+    monkeypatch.setenv("TIDEMARK_JOB_ENVIRONMENT", "OTHER, SOME_PROGRAMS_TOKEN")
+    operator().execute(CONTEXT)
+    found = environment(called) if way == "spark" else json.loads(called.read_text())["environment"]
+    assert {name for name in found if name in AIRFLOWS_OWN} == {"SOME_PROGRAMS_TOKEN"}
+
+
 @pytest.fixture
 def connect(called: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A connection to a Connect server, and a stand-in for Spark's Python that writes down what it was told."""
@@ -189,7 +233,6 @@ def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
         *("--plan", PLANNED["plan"]),
     ]
     assert told["environment"]["SPARK_REMOTE"] == f"sc://server:15002/;token={TOKEN}"
-    assert not [name for name in told["environment"] if name.startswith("AIRFLOW_")]
     assert "a line of the job" in caplog.text
     assert TOKEN not in caplog.text
 
@@ -197,7 +240,7 @@ def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
 def test_a_job_that_fails_on_connect_fails_the_task_with_its_last_lines(
     connect: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JOB_CODE", "3")
+    monkeypatch.setenv("SPARK_JOB_CODE", "3")
 
     with pytest.raises(AirflowException, match=r"convert.py ended with code 3; its last lines:\na line of the job"):
         operator().execute(CONTEXT)

@@ -50,9 +50,9 @@ class Counted:
         Counted.requests += 1
         return self._store.put(key, body)
 
-    def get(self, key: str) -> Fetched:
+    def get(self, key: str, *, limit: int | None = None) -> Fetched:
         """The object."""
-        found = self._store.get(key)
+        found = self._store.get(key, limit=limit)
         Counted.requests += 1
         Counted.read += len(found.body)
         return found

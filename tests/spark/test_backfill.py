@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.spark.rebuilds import (
     DAYS,
@@ -32,6 +34,7 @@ from tests.tidemark.records.build import T0, Record, batch, marker, simple, tran
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.runs import Task
+from tidemark.table import live_files
 from tidemark_spark import convert
 from tidemark_spark.dates import LocalDates
 from tidemark_spark.driver import run
@@ -347,7 +350,7 @@ def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch
     world.raw.segment([simple(0)], 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.task.decode_batches", failing)
+        patch.setattr("tidemark_spark.guard.decode_batches", failing)
         world.land()
     assert world.offsets() == [0, 1, 2, 9, 10, 11]
     assert refused(world).keys() == {3, 6}
@@ -365,3 +368,22 @@ def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch
     assert dates_of(world)[4] == DAYS[2]
     assert refused(world).keys() == {5, 6}
     assert compared(world).differences == ()
+
+
+def test_a_rebuild_leaves_as_few_files_as_ingest(tmp_path: Path) -> None:
+    """The rows of a date do not lie side by side in small segments: between them are other dates and markers."""
+    world = World(tmp_path)
+    at = 0
+    for _ in range(6):
+        days = [Record(i, T0 + (i % 3) * DAY) for i in range(6)]
+        world.raw.segment([batch(at, days), transactional(at + 6, 7, 2), marker(at + 8, 7, commit=True)])
+        at += 9
+    world.land()
+    before, there = world.rows(), Counter(one.dt for one in live_files(DeltaTable(world.lake.url)))
+    assert set(there.values()) == {1}
+    plan = plan_rebuild(world.lake, ["2026-02-03"])
+    write_plan(world.lake, plan)
+    assert run(world.lake, plan, in_process).files == 1
+    world.check()
+    assert world.rows() == before
+    assert Counter(one.dt for one in live_files(DeltaTable(world.lake.url))) == there

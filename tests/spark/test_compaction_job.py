@@ -13,6 +13,7 @@ import pytest
 from tests.spark.test_compaction import DAYS, FEW, delta_rows, merge, paths, piecemeal
 from tests.spark.test_parsers import function_parser
 from tests.spark.world import World, in_process
+from tests.tidemark.records.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.planning import plan_compaction
 from tidemark.standing import Standing
@@ -123,5 +124,9 @@ def test_wrong_arguments_are_named(world: World, capsys: pytest.CaptureFixture[s
     assert command(world, "--dt", "yesterday") == 2
     assert "--dt" in capsys.readouterr().err
     assert compact.main(["--topics", str(world.topics_file), "--topic", "nothing"], in_process) == 2
+    assert command(world, "--json") == 1
+    assert "no agent of cluster east has ever" in capsys.readouterr().err
+    world.raw.segment([simple(0)])
+    world.raw.publish()
     assert command(world, "--json") == 0  # a table that nothing landed in
     assert json.loads(capsys.readouterr().out)["status"] == "empty"

@@ -20,7 +20,7 @@ from tests.spark.test_runs import spread
 from tests.spark.world import World
 from tests.support.paths import ROOT, env_python
 from tests.support.spark import ConnectServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tidemark.audits import AuditReport
 from tidemark.backfill.comparisons import Comparison
 from tidemark.errors import ConfigError
@@ -78,6 +78,18 @@ def test_a_connect_server_makes_the_same_bytes(
     world.check()
     assert data(world) == runs.expected
     assert server.online_sessions() == 0
+
+
+def test_workers_are_warmed_up_once_for_all_sessions(server: ConnectServer) -> None:
+    job = [str(env_python("spark")), str(ROOT / "spark" / "jobs" / "warm_up.py")]
+    env = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_REMOTE"}}
+    refused = subprocess.run(job, env=env, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "Spark Connect: --remote, or SPARK_REMOTE: must name the server to warm up\n",
+    )
+    subprocess.run([*job, "--workers", "4"], env=env | {"SPARK_REMOTE": server.url}, check=True, timeout=HUNG)
+    wait_until(lambda: server.online_sessions() == 0, what="the session to be released")
 
 
 def test_sessions_share_workers(server: ConnectServer) -> None:

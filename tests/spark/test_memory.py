@@ -1,4 +1,4 @@
-"""A task's memory does not grow with the segment that it reads."""
+"""A task's memory does not grow with the segment that it reads, and by a multiple of a batch that is large."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from tests.support.paths import ROOT
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.planning import ranges, raw, read_plan
 from tidemark.table import open_lake
-from tidemark.topics import load_topics
+from tidemark.topics import WorkLimits, load_topics
 from tidemark_spark.driver import run
 
 RECORDS = 1000
+LIMIT = WorkLimits().batch
+JSON = "parser: {kind: json, columns: [{name: name, type: string}]}"
 MARGIN = 64 << 20
 """Between runs of the same size, memory differs by less than half of this."""
 
@@ -39,12 +42,17 @@ def peak(folder: Path, mebibytes: int, values: bytes) -> int:
     batches = [struct.pack(">q", RECORDS * i) + one[8:] for i in range((mebibytes << 20) // len(one))]
     world = World(folder)
     world.raw.segment(batches)
+    return converted(world, rows=RECORDS * len(batches))
+
+
+def converted(world: World, *, rows: int) -> int:
+    """The peak memory of a process that converts what was uploaded, in one task."""
     world.raw.publish()
     assert len(world.plan().tasks) == 1
     command = [sys.executable, "-m", "tests.spark.test_memory", str(world.topics_file)]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=600)
-    rows, found = map(int, done.stdout.split())
-    assert rows == RECORDS * len(batches)
+    landed, found = map(int, done.stdout.split())
+    assert landed == rows
     return found
 
 
@@ -63,6 +71,27 @@ def test_memory_does_not_grow_with_the_segment(
         found.append(peak(folder, size, rng.randbytes(2 * RECORDS)))
     sys.stdout.write(f"segments of {sizes} MiB in one task: peaks of {[one >> 20 for one in found]} MiB\n")
     assert found[1] - found[0] < MARGIN
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("settings", "value", "multiple"),
+    [
+        ("time_zone: UTC", lambda rng, size: rng.randbytes(size), 8),
+        (JSON, lambda _, size: b'{"name":"%s"}' % (b"x" * (size - 20)), 13),
+    ],
+)
+def test_a_batch_at_its_limit_takes_a_multiple_of_it(
+    settings: str, value: Callable[[random.Random, int], bytes], multiple: int, tmp_path: Path, rng: random.Random
+) -> None:
+    found = []
+    for size in (1 << 20, LIMIT - 1000):
+        world = World(tmp_path / f"{size}", settings)
+        world.raw.segment([batch(0, [Record(0, T0, b"k", value(rng, size))], "zstd")])
+        found.append(converted(world, rows=1))
+    sys.stdout.write(f"a batch of {LIMIT >> 20} MiB, {settings}: peaks of {[one >> 20 for one in found]} MiB\n")
+    assert found[1] - found[0] < multiple * LIMIT
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tests.support.waiting import wait_until
 from tests.tidemark.records.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
 from tidemark.runs import Task
+from tidemark.stored import utc_now
 from tidemark.table import live_files
 from tidemark_spark import delta, driver, publish
 from tidemark_spark.job import Job, Outcome
@@ -207,7 +208,7 @@ def test_a_plan_for_offsets_that_have_landed_is_stale(world: World) -> None:
     world.land()
     live = live_files(DeltaTable(world.lake.url))
     with pytest.raises(StaleRun, match="goes on at 3"):
-        publish.check_fresh(plan, world.ledger, live)
+        publish.check_fresh(plan, world.ledger, live, utc_now())
 
 
 def _lose(monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int) -> None:

@@ -150,10 +150,10 @@ def test_a_manifest_that_is_replaced_while_it_is_read_keeps_its_segment(
 ) -> None:
     real = LocalStore.get
 
-    def get(store: LocalStore, key: str, *, if_match: str | None = None) -> Fetched:
+    def get(store: LocalStore, key: str, *, if_match: str | None = None, **options: Any) -> Fetched:
         if key == world.raw.keys().segment(3, "manifest.json") and if_match is not None:
             raise PreconditionFailed(key, "planted")
-        return real(store, key, if_match=if_match)
+        return real(store, key, if_match=if_match, **options)
 
     monkeypatch.setattr(LocalStore, "get", get)
     found = remove(world)

@@ -88,7 +88,7 @@ def test_all_but_the_last_segment_goes_and_a_tombstone_stays(world: World) -> No
     assert world.raw.store.get(world.raw.keys().watermark) == mark
     assert buried(world) == [(0, 12)]
     [named] = tombstones.listed(world.raw.store, world.raw.keys())
-    stone = tombstones.read(world.raw.store, named.key)
+    stone = tombstones.read(world.raw.store, world.raw.keys(), named.key)
     assert [one.base_offset for one in stone.segments] == [0, 3, 6, 9]
     assert (stone.by, stone.window, stone.ledger_n) == ("ada", timedelta(days=30), world.ledger.n)
     assert world.lake.store.get(stone.report).body
@@ -315,3 +315,17 @@ def test_a_partition_of_which_nothing_goes_takes_four_requests(world: World, mon
     keys = world.raw.keys()
     folders = ["_tombstones/east/orders-0/", keys.folder]
     assert sorted(asked) == sorted([*folders, keys.watermark, keys.segment(12, "manifest.json")])
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"format":2}'])
+def test_a_tombstone_that_does_not_hold_removes_nothing(world: World, body: bytes) -> None:
+    """What it named stays, and it is named."""
+    remove(world)
+    [named] = tombstones.named(world.raw.store, world.raw.keys())
+    world.raw.store.put(world.raw.keys().segment(3, "log"), b"left")
+    world.raw.store.put(named.key, body)
+    reported(world, NOW + timedelta(days=2), dry_run=True)
+    found = reported(world, NOW + timedelta(days=3)).partitions[0]
+    assert named.key in found.stays
+    assert found.leftover == 0
+    assert world.raw.store.get(world.raw.keys().segment(3, "log")).body == b"left"

@@ -24,11 +24,20 @@ from tidemark.stored import utc_now
 from tidemark_spark import burying
 
 JOB = ROOT / "spark" / "jobs" / "retain.py"
+STATIC = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with S3Server(tmp_path_factory.mktemp("s3"), users={"retention": statements("retention")}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One whose buckets keep versions, each locked."""
+    users, buckets = {"retention": statements("retention")}, ("raw", "lake")
+    with S3Server(tmp_path_factory.mktemp("s3"), locked=buckets, users=users) as server:
         yield server
 
 
@@ -38,8 +47,12 @@ def deployed(server: S3Server, root: Path, settings: str, raw: str, lake: str) -
     return World(root, settings, raw=f"s3://raw/{raw}", lake=f"s3://lake/{lake}", store=store)
 
 
-def test_it_works_under_its_own_role(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["server", "locked"])
+def test_it_works_under_its_own_role(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Admin lands and reports; a day later the role removes, and can do nothing to the table."""
+    server: S3Server = request.getfixturevalue(kind)
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
     world = deployed(server, tmp_path, "retention: {raw: 1d, apply: true}", PREFIX, "tables")
@@ -52,6 +65,10 @@ def test_it_works_under_its_own_role(server: S3Server, tmp_path: Path, monkeypat
 
     command = [sys.executable, str(JOB), "--topics", str(world.topics_file), "--only", "raw", "--json", "--by", "ada"]
     environment = {**os.environ, **server.env("retention")}
+    if kind == "server":  # as a profile, which is how Airflow names the role
+        lines = [f"aws_{name.lower()[4:]} = {environment.pop(name)}" for name in STATIC]
+        (tmp_path / "credentials").write_text("\n".join(["[reaper]", *lines]))
+        environment |= {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"), "AWS_PROFILE": "reaper"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -66,6 +83,10 @@ def test_it_works_under_its_own_role(server: S3Server, tmp_path: Path, monkeypat
     for key in (keys.attempt(1), f"{keys.root}/_delta_log/{9:020d}.json", f"{keys.retention('table')}x.json"):
         assert refused(role.put_object, Bucket="lake", Key=key), key
     assert refused(role.delete_object, **mine)
+    if kind == "locked":  # what was removed is only hidden
+        key = world.raw.keys().segment(0, "log")
+        found = server.client().list_object_versions(Bucket="raw", Prefix=key)
+        assert (len(found["Versions"]), [one["IsLatest"] for one in found["DeleteMarkers"]]) == (1, [True])
 
 
 def test_what_is_replaced_meanwhile_stays(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

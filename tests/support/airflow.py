@@ -132,6 +132,12 @@ class AirflowStack:
         with ThreadPoolExecutor(len(self.processes)) as pool:
             list(pool.map(ManagedProcess.kill, self.processes))
 
+    def revive(self) -> None:
+        """Start what has ended by itself again, as a supervisor does: on SQLite the scheduler ends at a lost race."""
+        for process in self.processes:
+            if not process.running:
+                process.start()
+
     def component(self, name: str) -> ManagedProcess:
         """One of ``api-server``, ``scheduler``, ``dag-processor`` and ``triggerer``, to kill and to start again."""
         return next(process for process in self.processes if process.name == name)

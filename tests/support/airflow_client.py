@@ -35,6 +35,13 @@ class AirflowClient:
         self._login = {"username": user, "password": password}
         self._token: str | None = None
 
+    @property
+    def token(self) -> str:
+        """The token of the user, who logs in for it."""
+        if self._token is None:
+            self._token = str(json.loads(self._send("POST", "/auth/token", self._login, {}))["access_token"])
+        return self._token
+
     def get(self, path: str, **query: object) -> Json:
         """GET a path with query parameters."""
         return self._call("GET", path + (f"?{urlencode(query, doseq=True)}" if query else ""), None)
@@ -120,9 +127,7 @@ class AirflowClient:
         return "\n".join(event if isinstance(event, str) else json.dumps(event) for event in events)
 
     def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> Json:
-        if self._token is None:
-            self._token = json.loads(self._send("POST", "/auth/token", self._login, {}))["access_token"]
-        answer = self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+        answer = self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self.token}"})
         return json.loads(answer) if answer else None
 
     def _send(self, method: str, path: str, body: Mapping[str, object] | None, headers: Mapping[str, str]) -> str:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.journal import TRIED
 
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
@@ -47,6 +49,12 @@ def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
 def full() -> bool:
     """Whether the long variant is asked for (TIDEMARK_FULL=1, `make test-full`)."""
     return FULL
+
+
+@pytest.fixture
+def tried(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
+    """``tried(kind, amount)`` notes how much a test has tried; `make test-full` prints the sums by kind."""
+    return lambda kind, amount: record_property(f"{TRIED}{kind}", amount)
 
 
 @pytest.fixture(scope="session")

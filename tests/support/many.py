@@ -67,11 +67,11 @@ class ManySegments(LocalStore):
                 if start_after is None or key > start_after:
                     yield ObjectInfo(key, self._size, '"etag"', _UPLOADED)
 
-    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
         """An object of ``root``, or a segment's manifest."""
         keys = self._parts.get(f"{key.rpartition('/')[0]}/")
         if keys is None or not key.endswith(".manifest.json"):
-            return super().get(key, if_match=if_match)
+            return super().get(key, if_match=if_match, limit=limit)
         base = int(key.rpartition("/")[2].split(".")[0])
         update = {
             "partition": keys.partition,
@@ -87,7 +87,7 @@ def planned(lake: Lake) -> Iterator[RunPlan]:
     """Plan after plan, each as if the one before had landed, until nothing is left."""
     ledger = Ledger.genesis(lake.topic.cluster, lake.topic.topic, lake.topic.table)
     while True:
-        setattr(tidemark.planning.ingest, "committed_ledger", lambda _, now=ledger: now)  # noqa: B010 - likewise
+        setattr(tidemark.planning.ingest, "ledger_of", lambda *_, now=ledger: now)  # noqa: B010 - likewise
         plan = plan_ingest(lake)
         if plan.empty:
             return

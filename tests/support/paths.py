@@ -33,4 +33,5 @@ def env_python(env: EnvName) -> Path:
 
 def site_packages(env: EnvName) -> Path:
     """Where an environment's packages are installed."""
-    return env_python(env).parent.parent / "lib" / "python3.11" / "site-packages"
+    [folder] = (env_python(env).parent.parent / "lib").glob("python3.*")
+    return folder / "site-packages"

@@ -123,6 +123,16 @@ class ManagedProcess:
         """What another process needs in order to stop this one."""
         return ProcessRecord(self.name, self.pid, psutil.Process(self.pid).create_time())
 
+    def run(self, timeout: float) -> None:
+        """Start it, and wait for its end; :class:`ProcessFailed` unless that is with 0."""
+        self.start()
+        try:
+            code = self.wait(timeout)
+        finally:
+            self.stop()
+        if code:
+            raise ProcessFailed(f"{self.name} ended with code {code}\n{self.log_tail()}")
+
     def wait(self, timeout: float) -> int:
         """Wait for it to end by itself and return its exit code; TimeoutExpired leaves it running."""
         return self._started().wait(timeout)

@@ -46,8 +46,18 @@ class PartitionRaw:
     gaps: list[Gap] = field(default_factory=list)
     acknowledged: list[Gap] = field(default_factory=list)
     truncations: tuple[Truncation, ...] = ()
+    foreign_epochs: tuple[int, ...] = ()
     ranges_above: tuple[tuple[int, int], ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
+
+
+def word(
+    start: int, end: int, place: str = "orders", partition: int = 0, cluster: str = "test-cluster"
+) -> Acknowledgement:
+    """A person's word that ``[start, end)`` is lost."""
+    at = {"cluster": cluster, "place": place, "partition": partition, "from": start, "to": end}
+    said = {"by": "ada", "written_as": "ada@host", "at": UPLOADED_AT, "reason": "known outage"}
+    return Acknowledgement.model_validate({**at, **said})
 
 
 class RawBuilder:
@@ -196,9 +206,8 @@ class RawBuilder:
     def acknowledge(self, start: int, end: int, partition: int = 0) -> None:
         """A person gives up ``[start, end)`` of a partition of the newest incarnation."""
         place = self.lives.incarnations[-1].place
-        said = {"from": start, "to": end, "by": "operator", "at": self.now, "reason": "lost"}
         key = self._control.acknowledgement(place, partition, start, end)
-        self.store.put(key, Acknowledgement.model_validate(said).to_bytes())
+        self.store.put(key, word(start, end, place, partition, self.cluster).to_bytes())
 
     def gap(self, start: int, end: int, reason: GapReason = "unknown") -> Gap:
         """A gap that was detected now."""
@@ -221,6 +230,7 @@ class RawBuilder:
             truncations=known.truncations,
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
+            foreign_epochs=known.foreign_epochs,
             broker=self._broker,
             written_at=self.now,
         )

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import boto3
 from botocore.config import Config
@@ -68,11 +68,15 @@ class S3Server:
         root: Path,
         *,
         buckets: Sequence[str] = ("raw", "lake"),
+        locked: Sequence[str] = (),
         users: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
     ) -> None:
-        """Nothing is started yet. ``users`` maps a name to the statements of its policy, see :func:`allow`."""
+        """Nothing is started yet. ``users`` maps a name to the statements of its policy, see :func:`allow`.
+
+        Those of ``buckets`` that are ``locked`` keep versions, each for a day by Object Lock in governance mode.
+        """
         self._root = root.resolve()
-        self._buckets = list(buckets)
+        self._buckets, self._locked = list(buckets), frozenset(locked)
         self._policies = {name: list(statements) for name, statements in (users or {}).items()}
         self.credentials = {name: Credentials() for name in (ADMIN, *self._policies)}
         self._served = False
@@ -182,7 +186,7 @@ class S3Server:
             existing = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
             for bucket in (_READY, *self._buckets):
                 if bucket not in existing:
-                    client.create_bucket(Bucket=bucket)
+                    self._create(client, bucket)
             if self._served:
                 client.get_object(Bucket=_READY, Key="ready")
             client.put_object(Bucket=_READY, Key="ready", Body=body)
@@ -190,6 +194,14 @@ class S3Server:
         except (BotoCoreError, ClientError):
             return False  # still starting; the log's tail is shown if it never comes up
         return self._served
+
+    def _create(self, client: S3Client, bucket: str) -> None:
+        client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=bucket in self._locked)
+        if bucket in self._locked:
+            client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+            rule: Any = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+            lock: Any = {"ObjectLockEnabled": "Enabled", "Rule": rule}
+            client.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -72,6 +72,7 @@ def summary(lag: int = 3, topic: str = "orders", behind_since: datetime | None =
     ("given", "state"),
     [
         pytest.param(health(part()), "complete", id="nothing waits"),
+        pytest.param(health().model_copy(update={"ledger_n": 0}), "unknown", id="no agent tells of it"),
         pytest.param(health(part(), behind=timedelta(minutes=1)), "behind", id="waits, and may"),
         pytest.param(health(part(held_by=(OPEN,)), behind=timedelta(minutes=1)), "held", id="held"),
         pytest.param(health(part(held_by=(OPEN,)), behind=timedelta(minutes=16)), "late", id="waits too long"),

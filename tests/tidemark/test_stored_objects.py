@@ -197,7 +197,9 @@ def test_the_newest_index_entry_counts(left: IndexEntry, right: IndexEntry) -> N
 def test_index_and_acknowledgement_round_trip() -> None:
     one = index(1, entry(1, 5))
     assert WatermarkIndex.from_bytes(one.to_bytes(), "k") == one
-    word = Acknowledgement.model_validate({"from": 3, "to": 9, "by": "ann", "at": NOW, "reason": "disk died"})
+    place = {"cluster": "east", "place": "orders", "partition": 0}
+    said = {"from": 3, "to": 9, "by": "ann", "written_as": "ann@host", "at": NOW, "reason": "disk died"}
+    word = Acknowledgement.model_validate({**place, **said})
     assert Acknowledgement.from_bytes(word.to_bytes(), "k") == word
     assert b'"from":3' in word.to_bytes()
 

@@ -89,7 +89,7 @@ def test_a_resolver_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("lateness: 2d", "latenes: 2d", "topics.yaml: topics.1.latenes: is no known key"),
+        ("lateness: 2d", "latenes: 2d", "topics.yaml: topics.1.latenes: is not a known key; did you mean lateness?"),
         ("lateness: 2d", "lateness: 2", "topics.yaml: topics.1.lateness: .*number with a unit.*but it is 2"),
         ("size: 1MiB", "size: 1MB", "topics.yaml: topics.1.batch.size: .*64MiB"),
         ("cluster: demo\n", "", "topics.yaml: topics.0.cluster: is required"),
@@ -132,6 +132,23 @@ def test_only_what_rows_depend_on_is_in_the_digest() -> None:
     assert same.digest == orders.digest
     other = read(GOOD.replace("lateness: 2d", "time_zone: Europe/Vienna")).topics[1]
     assert other.digest != orders.digest
+    bounded = read(GOOD.replace("lateness: 2d", "limits: {batch: 64MiB}")).topics[1]
+    assert bounded.digest != orders.digest
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ("{batch: 256MiB}", "at least 16 times limits.batch, which is 268435456 bytes"),
+        ("{batch: 1023KiB}", "greater than or equal to 1048576"),
+        ("{memory: 512MiB}", "greater than or equal to 1073741824"),
+        ("{time: 10ms}", "greater than or equal to 1 second"),
+        ("{rate: 1}", "greater than or equal to 1024"),
+    ],
+)
+def test_limits_by_which_nothing_could_be_converted_are_refused(wrong: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rf"topics\.1\.limits.*{rule}"):
+        read(GOOD.replace("lateness: 2d", f"limits: {wrong}"))
 
 
 def test_an_unknown_topic_is_named_beside_those_that_are_known() -> None:

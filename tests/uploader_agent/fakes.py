@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +20,7 @@ from tidemark.records import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.watermark import Watermark, parse
+from uploader_agent.authority import Authority, NoAuthority
 from uploader_agent.broker import Broker
 from uploader_agent.events import Doorbell, SilentDoorbell
 from uploader_agent.loop import Agent
@@ -141,7 +143,7 @@ class FakeMetadata:
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._check()
         found = {at: self.high.get(at, self.default_high) for at in led if self.leads.get(at) == led[at]}
-        return {at: Offsets(high, high, self.log_start, high) for at, high in found.items()}
+        return {at: Offsets(high, high, self.log_start) for at, high in found.items()}
 
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
         self._check()
@@ -172,9 +174,9 @@ class WatchedStore:
         self.after("put", key)
         return etag
 
-    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
         self.before("get", key)
-        return self.inner.get(key, if_match=if_match)
+        return self.inner.get(key, if_match=if_match, limit=limit)
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         return self.inner.get_range(key, start, end, if_match=if_match)
@@ -183,6 +185,9 @@ class WatchedStore:
         self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
     ) -> AbstractContextManager[Body]:
         return self.inner.stream(key, start, end, if_match=if_match)
+
+    def now(self) -> datetime:
+        return self.inner.now()
 
     def head(self, key: str) -> ObjectInfo:
         self.before("head", key)
@@ -213,6 +218,7 @@ class World:
         self.root = root
         self.disk = Disk(root / "disk", log_dirs)
         self.metadata = FakeMetadata()
+        self.authority: Authority = NoAuthority()
         self.store = WatchedStore(LocalStore(root / "store"))
         self.endpoint = Endpoint(self.store.url)
         self.control = ControlKeys("", CLUSTER)
@@ -240,7 +246,8 @@ class World:
         self.metadata.node_id = self.broker.node_id
         with closing(doorbell or SilentDoorbell()) as bell:
             settings = self.settings(**changes)
-            yield Agent(settings, self.broker, self.metadata, lambda _url: self.store, bell, read_only=read_only)
+            surroundings = settings, self.broker, self.metadata, lambda _url: self.store, bell
+            yield Agent(*surroundings, authority=self.authority, read_only=read_only)
 
     def once(self, **changes: Any) -> Agent:
         """Run a new agent's ``upload_once``, as after a restart."""

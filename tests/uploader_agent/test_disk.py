@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
+from tidemark.errors import FormatError
 from tidemark.intervals import Intervals
 from tidemark.layout import TopicPartition
-from uploader_agent.active import ActiveSpan
+from uploader_agent.active import ActiveReader
+from uploader_agent.broker import read_broker
 from uploader_agent.eligibility import Work, finished, quiet_tail, waiting_for
 from uploader_agent.files import Bytes, PartitionFiles, SegmentChanged, checksum
 from uploader_agent.lock import AlreadyRunning, lock_directories
-from uploader_agent.log_dirs import LocalSegment, find_partitions, find_segments
+from uploader_agent.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
+from uploader_agent.metadata import Led
 
 
 def test_partitions_by_name(tmp_path: Path) -> None:
@@ -141,21 +147,85 @@ def test_second_agent_refuses_to_start(world: World) -> None:
     lock_directories(world.disk.log_dirs).close()
 
 
-def test_active_span_follows_the_segment(world: World) -> None:
+def test_the_active_segment_is_followed(world: World) -> None:
     partition, start = world.disk.partition(), 1_770_000_000_000
-    span = ActiveSpan()
+    reader = ActiveReader()
+    assert reader.read(partition.folder, ID) is None, "there is no segment yet"
     partition.segment(0, b"")
-    span.update(partition.folder, ID, 0)
-    assert (span.first, span.largest) == (None, None)
-    partition.segment(0, records(0, 25)[:-5])
-    span.update(partition.folder, ID, 0)
-    assert (span.first, span.largest) == (start, start + 9)
-    partition.segment(0, records(0, 4000))
-    entered = ActiveSpan()
-    for one in (span, entered):
-        one.update(partition.folder, ID, 0)
-        assert (one.first, one.largest) == (start, start + 9)
-    partition.segment(4000, b"")
-    span.update(partition.folder, ID, 4000)
-    assert (span.first, span.largest) == (None, None)
+    assert reader.read(partition.folder, ID) == (0, 0, 0, None, None)
+    whole = records(0, 25)
+    partition.segment(0, whole[:-5])
+    assert reader.read(partition.folder, ID) == (0, len(whole) - 5, None, start, start + 9), "the last one is torn"
+    partition.segment(0, whole)
+    assert reader.read(partition.folder, ID) == (0, len(whole), 25, start, start + 9)
+    whole = records(0, 4000)
+    partition.segment(0, whole)
+    for one in (reader, ActiveReader()):
+        assert one.read(partition.folder, ID) == (0, len(whole), 4000, start, start + 9)
+    partition.segment(4000, bytes(10_000))
+    assert reader.read(partition.folder, ID) == (4000, 10_000, 4000, None, None), "preallocated, without a record"
     assert str(T) == "orders-0"
+
+
+def test_no_link_is_followed_in_a_log_directory(tmp_path: Path, world: World) -> None:
+    """Neither to a partition's directory nor to a file of one, whatever lies there; what is named goes no further."""
+    secret, [data] = tmp_path / "secret", world.disk.log_dirs
+    world.disk.partition().fill(0, 100, end=200)
+    elsewhere = World(tmp_path / "elsewhere").disk.partition(TopicPartition("other", 0))
+    elsewhere.fill(0, end=100)
+    (data / "other-0").symlink_to(elsewhere.folder, target_is_directory=True)
+    inventory = find_partitions([data])
+    assert (inventory.links, list(inventory.partitions)) == ((data / "other-0",), [T])
+    with pytest.raises(SegmentChanged, match="a link"):
+        PartitionFiles(data / "other-0", None)
+
+    secret.write_bytes(records(0, 100))
+    log = world.disk.partition().log(0)
+    log.unlink()
+    log.symlink_to(secret)
+    with (
+        PartitionFiles(log.parent, ID) as files,
+        capture_logs() as told,
+    ):
+        with pytest.raises(OSError, match="a symbolic link") as caught:
+            files.open(log.name)
+        world.metadata.leads[TopicPartition("other", 0)] = Led(3, ID)
+        agent = world.once()
+    assert str(log) in str(caught.value)
+    assert str(log) in str(agent.leadership.partitions[T].error)
+    assert [one["path"] for one in told if one["event"] == "link_ignored"] == [str(data / "other-0")]
+    assert not [name for name in world.names() if name.startswith(f"{0:020d}.")]
+    assert list(world.store.inner.list("test-cluster/other-0/")) == []
+
+    metadata = log.parent / "partition.metadata"
+    text = metadata.read_text()
+    metadata.unlink()
+    (tmp_path / "metadata").write_text(text)
+    metadata.symlink_to(tmp_path / "metadata")
+    with pytest.raises(FormatError, match="no link is followed"):
+        topic_id_of(log.parent)
+    metadata.unlink()
+    os.mkfifo(log.parent / "pipe")
+    with pytest.raises(OSError, match="no regular file"), PartitionFiles(log.parent, ID) as files:
+        files.open("pipe")
+
+
+def test_a_log_directory_itself_may_be_a_link(tmp_path: Path) -> None:
+    """It is resolved once, when the broker's file is read."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n")
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"node.id=1\nprocess.roles=broker\nlog.dirs={tmp_path / 'data'}\n")
+    assert read_broker(properties).log_dirs == (tmp_path / "disk",)
+
+
+def test_an_index_that_points_nowhere_does_not_hide_the_log_end(world: World) -> None:
+    """Kafka leaves the entries of a truncated log behind the valid ones."""
+    partition = world.disk.partition()
+    path = partition.segment(0, records(0, 1000))
+    path.with_suffix(".index").write_bytes(struct.pack(">iiii", 500, 1001, 900, path.stat().st_size - 7))
+    path.with_suffix(".timeindex").write_bytes(struct.pack(">qi", 1_770_000_000_009, 990))
+    found = ActiveReader().read(partition.folder, ID)
+    assert found is not None
+    assert found.end == 1000

@@ -30,6 +30,7 @@ from uploader_agent.hold.take import ends_at
 from uploader_agent.log_dirs import find_segments
 from uploader_agent.loop import Agent
 from uploader_agent.metrics import Metrics
+from uploader_agent.runtime import Runtime
 
 BOUNDLESS = {"max": 1.0, "min_free": 0.0}
 
@@ -690,8 +691,13 @@ def test_age_counts_from_when_the_broker_gave_it_up_by_a_clock_that_cannot_jump(
     partition = world.disk.partition()
     partition.fill(0, 100, end=200)
     now = 1000.0
+
+    class Told(Runtime):
+        def monotonic(self) -> float:
+            return now
+
     settings = world.settings(hold={**BOUNDLESS, "max_age": "1m"}).hold
-    hold = Hold(settings, world.disk.log_dirs, world.root, Metrics(), clock=lambda: now)
+    hold = Hold(settings, world.disk.log_dirs, world.root, Metrics(), runtime=Told())
     os.utime(partition.log(0), (1, 1))
 
     def enforce() -> list[int]:

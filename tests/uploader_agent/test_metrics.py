@@ -17,7 +17,7 @@ AGENT = ROOT / "uploader_agent"
 METRICS = Metrics()
 NAMES = [name for name, value in vars(METRICS).items() if isinstance(value, (Counter, Gauge, Histogram))]
 LINES = metrics_page.lines(METRICS)
-SETTING = {"inc", "dec", "set", "set_to_current_time", "observe", "labels", "time", "track_inprogress"}
+SETTING = {"inc", "dec", "set", "set_to_current_time", "set_function", "observe", "labels", "time", "track_inprogress"}
 
 
 def set_in(path: Path) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pytest
 from botocore.exceptions import ClientError
@@ -13,24 +13,73 @@ from botocore.exceptions import ClientError
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.support.waiting import HUNG
-from tests.uploader_agent.fakes import records
+from tests.uploader_agent.fakes import CLUSTER, records
 from tests.uploader_agent.operated import Operated
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
 
 POLICIES = ROOT / "deploy" / "policies"
 PREFIX = "prod"
-FOLDER = f"{PREFIX}/test-cluster/orders-0"
+FOLDER = f"{PREFIX}/{CLUSTER}/orders-0"
 LOG, WATERMARK = f"{FOLDER}/{0:020d}.log", f"{FOLDER}/offset.wm"
-KEPT = [WATERMARK, f"{PREFIX}/_superseded/test-cluster/orders-0/3/a.log", f"{PREFIX}/_topics/test-cluster/orders.json"]
+KEPT = [WATERMARK, f"{PREFIX}/_superseded/{CLUSTER}/orders-0/3/a.log", f"{PREFIX}/_topics/{CLUSTER}/orders.json"]
+
+ENTROPY = f"{PREFIX}/01101/{CLUSTER}/orders-0/{0:020d}.log"
+TOMBSTONE = f"{PREFIX}/_tombstones/{CLUSTER}/orders-0/0-1.json"
+WORD = f"{PREFIX}/_acks/{CLUSTER}/orders-0/0-1.json"
+OWN = [f"{PREFIX}/_watermarks/{CLUSTER}/1.json", f"{PREFIX}/_gaps/{CLUSTER}/1.json"]
+OTHERS = [f"{PREFIX}/_watermarks/{CLUSTER}/{name}.json" for name in (2, 11)] + [f"{PREFIX}/_gaps/{CLUSTER}/2.json"]
+OTHER_CLUSTER = [
+    f"{PREFIX}/other/orders-0/offset.wm",
+    f"{PREFIX}/01101/other/orders-0/{0:020d}.log",
+    f"{PREFIX}/_topics/other/orders.json",
+    f"{PREFIX}/_watermarks/other/1.json",
+]
+STATE = f"tables/_tidemark/{CLUSTER}/orders"
+DATA, MARK = "tables/orders/dt=2026-01-01/a.parquet", "tables/orders/dt=2026-01-01/_SUCCESS"
+REFUSED = "tables/orders__quarantine/dt=2026-01-01/a.parquet"
+COMMIT, LEDGER, REVIEW = (
+    f"tables/orders/_delta_log/{1:020d}.json",
+    f"{STATE}/ledger/1-2.json",
+    f"{STATE}/retention/raw/x.json",
+)
+FOUND = f"tables/_tidemark/_incidents/{CLUSTER}.json"
+SAMPLES = f"tables/_tidemark/_samples/{CLUSTER}/20260101T00.json"
+PUBLISHED = f"{STATE}/published.json"
+
+RAW_KEYS = [LOG, ENTROPY, *KEPT, TOMBSTONE, WORD, *OWN, *OTHERS, *OTHER_CLUSTER, "elsewhere/a"]
+LAKE_KEYS = [DATA, MARK, REFUSED, COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, "elsewhere/a"]
+OF_GAPS = {WATERMARK, *KEPT, TOMBSTONE, WORD, *OWN, *OTHERS, *OTHER_CLUSTER} - {OTHER_CLUSTER[1]}
+OF_TABLES = {COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED}
 
 
-def statements(name: str) -> list[dict[str, object]]:
-    """A policy's statements for the buckets ``raw`` and ``lake``, and our prefixes."""
+class Rights(NamedTuple):
+    """The keys of raw and lake that a role may get, put and delete; all others it may not."""
+
+    get: tuple[set[str], set[str]]
+    put: tuple[set[str], set[str]] = (set(), set())
+    delete: tuple[set[str], set[str]] = (set(), set())
+
+
+ALL_RAW, ALL_LAKE = {*RAW_KEYS} - {"elsewhere/a"}, {*LAKE_KEYS} - {"elsewhere/a"}
+MINE = {LOG, ENTROPY, *KEPT, *OWN}
+ROLES = {
+    "agent": Rights((MINE | {TOMBSTONE, WORD, *OTHERS}, set()), (MINE, set())),
+    "reader": Rights((ALL_RAW, set())),
+    "analyst": Rights((set(), {DATA, MARK, COMMIT})),
+    "pipeline": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), {MARK, COMMIT})),
+    "maintenance": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), ALL_LAKE)),
+    "retention": Rights((ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW}), ({LOG, ENTROPY, OTHER_CLUSTER[1]}, set())),
+    "page": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
+    "acknowledge": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
+    "watch": Rights((OF_GAPS, OF_TABLES), (set(), {FOUND, SAMPLES, PUBLISHED}), (set(), {SAMPLES})),
+}
+
+
+def statements(name: str, *, cluster: str = CLUSTER, broker: int = 1) -> list[dict[str, object]]:
+    """A policy's statements for the buckets ``raw`` and ``lake``, our prefixes, and the agent of ``broker``."""
     text = (POLICIES / f"{name}.json").read_text(encoding="utf-8")
-    for name, value in {"<bucket>": "raw", "<prefix>": PREFIX, "<lake>": "lake", "<tables>": "tables"}.items():
-        text = text.replace(name, value)
+    places = {"bucket": "raw", "prefix": PREFIX, "lake": "lake", "tables": "tables"}
+    for place, value in {**places, "cluster": cluster, "broker": str(broker)}.items():
+        text = text.replace(f"<{place}>", value)
     document = json.loads(text)
     assert document["Version"] == "2012-10-17"
     found: list[dict[str, object]] = document["Statement"]
@@ -39,7 +88,7 @@ def statements(name: str) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    users = {path.stem: statements(path.stem) for path in sorted(POLICIES.glob("*.json"))}
+    users = {name: statements(name) for name in ROLES} | {"agent-11": statements("agent", broker=11)}
     with S3Server(tmp_path_factory.mktemp("s3"), users=users) as server:
         yield server
 
@@ -117,35 +166,34 @@ def test_conditions_and_multipart_work_under_the_agents_policy(server: S3Server,
     agent.abort_multipart_upload(Bucket="raw", Key=f"{FOLDER}/big.log", UploadId=upload)
 
 
-def test_a_reader_gets_and_lists(server: S3Server, stored: None) -> None:
-    reader = server.client("reader")
-    assert reader.get_object(Bucket="raw", Key=LOG)["Body"].read() == b"x"
-    assert LOG in {one["Key"] for one in reader.list_objects_v2(Bucket="raw", Prefix=f"{FOLDER}/")["Contents"]}
-    assert changes_nothing(reader)
-    assert refused(reader.delete_object, Bucket="raw", Key=LOG)
-    assert refused(reader.get_object, Bucket="raw", Key="elsewhere/a")
-    assert refused(reader.get_object, Bucket="lake", Key=LOG)
+def test_every_policy_of_a_bucket_is_a_role_that_is_tried() -> None:
+    of_queues, of_versions = {"notifications", "notifications-queue"}, {"undo"}  # tried in test_versions.py
+    assert {path.stem for path in POLICIES.glob("*.json")} == ROLES.keys() | of_queues | of_versions
 
 
-def test_retention_deletes_segments_and_nothing_else(server: S3Server, stored: None) -> None:
-    retention = server.client("retention")
-    assert changes_nothing(retention)
-    for bucket, key in [*(("raw", key) for key in KEPT), ("raw", "elsewhere/a"), ("lake", LOG)]:
-        assert refused(retention.delete_object, Bucket=bucket, Key=key), key
-    tombstone = {"Bucket": "raw", "Key": f"{PREFIX}/_tombstones/test-cluster/orders-0/0-1.json"}
-    assert not refused(retention.put_object, **tombstone)
-    assert refused(retention.delete_object, **tombstone)
-    assert not refused(retention.delete_object, Bucket="raw", Key=LOG)
-    left = {one["Key"] for one in server.client().list_objects_v2(Bucket="raw")["Contents"]}
-    assert LOG not in left
-    assert {*KEPT, "elsewhere/a"} <= left
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, role: str) -> None:
+    """Each request of each role to each kind of object, as the server judges it."""
+    client, rights, admin = server.client(role), ROLES[role], server.client()
+    for bucket, keys, *allowed in zip(("raw", "lake"), (RAW_KEYS, LAKE_KEYS), *rights, strict=True):
+        for key in keys:
+            admin.put_object(Bucket=bucket, Key=key, Body=b"x")
+            there: dict[str, Any] = {"Bucket": bucket, "Key": key}
+            may_get, may_put, may_delete = (key in names for names in allowed)
+            assert refused(client.get_object, **there) != may_get, f"get {bucket}/{key}"
+            assert refused(client.put_object, **there, Body=b"y") != may_put, f"put {bucket}/{key}"
+            if not may_put:
+                source = {"Bucket": bucket, "Key": {"raw": LOG, "lake": DATA}[bucket]}
+                assert refused(client.copy_object, **there, CopySource=source), f"copy to {bucket}/{key}"
+                assert refused(client.create_multipart_upload, **there), f"put {bucket}/{key} in parts"
+            assert refused(client.delete_object, **there) != may_delete, f"delete {bucket}/{key}"
+            left = admin.get_object(**there)["Body"].read() if not may_delete else None
+            assert left in {None, b"y" if may_put else b"x"}, f"{bucket}/{key} is {left!r}"
 
 
-def changes_nothing(client: S3Client) -> bool:
-    """Whether it can neither create nor overwrite nor copy."""
-    return (
-        refused(client.put_object, Bucket="raw", Key=LOG, Body=b"y")
-        and refused(client.put_object, Bucket="raw", Key=f"{FOLDER}/new.log", Body=b"y")
-        and refused(client.copy_object, Bucket="raw", Key=f"{FOLDER}/copy", CopySource={"Bucket": "raw", "Key": LOG})
-        and refused(client.create_multipart_upload, Bucket="raw", Key=f"{FOLDER}/new.log")
-    )
+def test_the_agent_of_another_broker_writes_its_own_indexes_alone(server: S3Server) -> None:
+    """Of a broker whose number begins like another's as well; segments it writes as all of the cluster do."""
+    other, mine = server.client("agent-11"), f"{PREFIX}/_watermarks/{CLUSTER}/11.json"
+    for key in [*OWN, *OTHERS]:
+        assert refused(other.put_object, Bucket="raw", Key=key, Body=b"y") is (key != mine), key
+    assert not refused(other.put_object, Bucket="raw", Key=LOG, Body=b"y")

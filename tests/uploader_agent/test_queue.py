@@ -8,16 +8,18 @@ import pytest
 from tests.support.waiting import HUNG
 from uploader_agent.failures import Backoff
 from uploader_agent.queue import UploadQueue
+from uploader_agent.runtime import Runtime
 
 
-class Clock:
-    """Stands still until told."""
+class Clock(Runtime):
+    """Stands still until told; ``readings`` come first."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.readings: list[float] = []
 
-    def __call__(self) -> float:
-        return self.now
+    def monotonic(self) -> float:
+        return self.readings.pop(0) if self.readings else self.now
 
 
 def drain(queue: UploadQueue[str, int], count: int) -> list[tuple[str, int]]:
@@ -51,6 +53,18 @@ def test_one_partition_never_takes_all_workers() -> None:
     assert queue.take() == ("large", 3)
 
 
+def test_two_jobs_that_write_the_same_never_run_at_once() -> None:
+    queue: UploadQueue[str, tuple[int, int]] = UploadQueue(8, target=lambda job: job[0])
+    queue.offer("a", [(0, 71), (100, 5)])
+    assert queue.take() == ("a", (0, 71))
+    queue.offer("a", [(0, 77), (100, 5)])
+    assert queue.take() == ("a", (100, 5)), "the tail grew while it was uploaded: its next upload waits"
+    queue.offer("b", [(0, 1)])
+    assert queue.take() == ("b", (0, 1)), "another partition's segment of the same base is another"
+    queue.done("a", (0, 71))
+    assert queue.take() == ("a", (0, 77))
+
+
 def test_what_runs_is_not_queued_again() -> None:
     queue: UploadQueue[str, int] = UploadQueue(8)
     queue.offer("a", [1, 2])
@@ -74,13 +88,13 @@ def test_a_failed_partition_waits_and_others_do_not() -> None:
 
 def test_a_back_off_that_ends_between_two_readings_of_the_clock_is_not_missed() -> None:
     """Nobody would wake the only worker again."""
-    readings: list[float] = []
-    queue: UploadQueue[str, int] = UploadQueue(1, lambda: readings.pop(0) if readings else 0.0)
+    clock = Clock()
+    queue: UploadQueue[str, int] = UploadQueue(1, clock)
     queue.offer("sick", [1])
     assert queue.take() == ("sick", 1)
     queue.done("sick", 1, retry_after=1.0)
     queue.offer("sick", [1])
-    readings += [0.99, *[1.01] * 1000]
+    clock.readings += [0.99, *[1.01] * 1000]
     taken: list[tuple[str, int] | None] = []
     worker = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
     worker.start()

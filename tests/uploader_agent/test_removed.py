@@ -7,10 +7,12 @@ import pytest
 from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.test_agent import remove
 from tests.uploader_agent.test_verify import examine
-from tidemark.stored import utc_now
+from tidemark.stored import stamp, utc_now
 from tidemark.tombstones import RemovedSegment, Tombstone, control_of
 from uploader_agent.metadata import Led
 from uploader_agent.verify import Word
+
+REMOVED_AT = utc_now()
 
 
 @pytest.fixture
@@ -41,15 +43,16 @@ def removed(world: World) -> World:
         "from": 0,
         "to": 200,
         "by": "ada",
-        "at": utc_now(),
+        "written_as": "retention by ada@host",
+        "at": REMOVED_AT,
         "window": "30d",
-        "report": "",
+        "report": "retention/raw/x.json",
         "ledger_n": 1,
         "ledger_attempt": 1,
         "segments": tuple(segments),
     }
     stone = Tombstone.model_validate(fields)
-    key = control_of(keys).tombstone(keys.place, keys.partition, 0, 200, "20261121T000000000Z")
+    key = control_of(keys).tombstone(keys.place, keys.partition, 0, 200, stamp(REMOVED_AT))
     world.store.inner.put(key, stone.to_bytes())
     world.store.puts.clear()
     return world

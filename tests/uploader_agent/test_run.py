@@ -142,7 +142,7 @@ def test_health_and_metrics(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     with (
         running(world, InotifyDoorbell()) as agent,
-        HttpServer("127.0.0.1", 0, agent.health, agent.metrics.registry) as server,
+        HttpServer("127.0.0.1", 0, agent.health, agent.metrics.registry, agent.waiting) as server,
     ):
         world.store.await_put(lambda: watermark_is(world, 100))
         wait_until(lambda: get(server.port, "/-/ready")[0] == 200, what="ready")
@@ -158,7 +158,7 @@ def test_health_and_metrics(world: World) -> None:
 def test_a_loop_that_stands_still_is_not_healthy(world: World) -> None:
     now = [0.0]
     health = Health(10, timedelta(minutes=10), clock=lambda: now[0])
-    with world.agent() as agent, HttpServer("127.0.0.1", 0, health, agent.metrics.registry) as server:
+    with world.agent() as agent, HttpServer("127.0.0.1", 0, health, agent.metrics.registry, agent.waiting) as server:
         now[0] = 11
         assert get(server.port, "/-/healthy")[0] == 503
         assert get(server.port, "/-/ready")[0] == 503

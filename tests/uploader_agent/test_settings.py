@@ -34,7 +34,7 @@ def test_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "field", "rule"),
     [
-        ("tail_afer: 5m", "tail_afer", "is no known key"),
+        ("tail_afer: 5m", "tail_afer", "is not a known key; did you mean tail_after?"),
         ("tail_after: 5", "tail_after", "number with a unit"),
         ("upload: {concurrency: many}", "upload.concurrency", "valid integer"),
         ("upload: {concurrency: 0}", "upload.concurrency", "greater than or equal to 1"),
@@ -122,7 +122,7 @@ def test_cli_tells_a_configuration_error_and_exits_with_2(
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 2
-    assert f"{path}: tail_afer: is no known key" in capsys.readouterr().err
+    assert f"{path}: tail_afer: is not a known key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

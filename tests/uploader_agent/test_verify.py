@@ -6,12 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support.raw_builder import word
 from tests.tidemark.records.build import Record, batch, simple
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, remove
 from tests.uploader_agent.test_gaps import with_hole
-from tidemark.gaps import Acknowledgement
-from tidemark.stored import utc_now
 from uploader_agent.metadata import Led
 from uploader_agent.verify import Finding, Verdict, Word, verify
 
@@ -212,8 +211,7 @@ def test_an_open_gap_is_wrong_and_an_acknowledged_one_is_not(world: World) -> No
     with_hole(world)
     world.once()
     assert examine(world) == (Word.GAP, [(Word.GAP, 100, 200, True)])
-    said = Acknowledgement.model_validate({"from": 100, "to": 200, "by": "ada", "at": utc_now(), "reason": "known"})
-    world.store.inner.put(world.control.acknowledgement("orders", 0, 100, 200), said.to_bytes())
+    world.store.inner.put(world.control.acknowledgement("orders", 0, 100, 200), word(100, 200).to_bytes())
     world.once()
     assert examine(world) == (Word.GAP, [(Word.GAP, 100, 200, False)])
 

@@ -143,8 +143,8 @@ def test_conditional_writes(tmp_path: Path) -> None:
     with pytest.raises(PreconditionFailed):
         watermark.write(store, keys, 0, made((0, 300)), first)
     with pytest.raises(Fenced, match="epoch 4"):
-        watermark.fence(store, keys, ID, 3)
-    assert watermark.fence(store, keys, ID, 4) == back
+        watermark.fence(store, keys, ID, 3, lambda _stored: False)
+    assert watermark.fence(store, keys, ID, 4, lambda _stored: False) == back
     known = watermark.write(Flaky(tmp_path), keys, 0, made((0, 60), epoch=4), back)
     assert watermark.read(store, keys) == known
 

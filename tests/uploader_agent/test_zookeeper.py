@@ -27,10 +27,11 @@ from tidemark.layout import TopicPartition
 from uploader_agent import zookeeper
 from uploader_agent.broker import read_broker
 from uploader_agent.events import SilentDoorbell
+from uploader_agent.hints import state_path
 from uploader_agent.loop import Agent
 from uploader_agent.metadata import AdminMetadata, connect
 from uploader_agent.settings import AgentSettings
-from uploader_agent.zookeeper import ZooKeeperHints, state_path
+from uploader_agent.zookeeper import ZooKeeperHints
 
 AT = TopicPartition("orders", 0)
 
@@ -158,7 +159,7 @@ def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[Agent]:
     assert (broker.mode, broker.zookeeper) == ("zookeeper", {"hosts": cluster.zookeeper})
     settings = world.settings(include=[topic], scan_interval="1d", metadata_interval="1d")
     with (
-        closing(AdminMetadata(1, lambda: connect(broker.bootstrap, "PLAINTEXT", {}))) as metadata,
+        closing(AdminMetadata(lambda: connect(broker.bootstrap, "PLAINTEXT", {}))) as metadata,
         closing(SilentDoorbell()) as bell,
         closing(ZooKeeperHints(broker.zookeeper or {})) as hints,
     ):

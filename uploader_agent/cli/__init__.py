@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import structlog
 import typer
 
+from tidemark import clocks
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
 from uploader_agent import __version__, reports
@@ -22,6 +23,7 @@ from uploader_agent.cli.inspecting import leaders, plan, verify_command
 from uploader_agent.cli.repairing import backfill
 from uploader_agent.health import HttpServer
 from uploader_agent.hold import check_links, guarantee
+from uploader_agent.loop import Agent
 from uploader_agent.notify import Notifier
 from uploader_agent.reload import Reload
 from uploader_agent.settings import load_settings
@@ -46,10 +48,11 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Upload segments as they are rotated, until SIGTERM or SIGINT."""
     settings, notifier = load_settings(config), Notifier()
     with locked(settings, notifier) as agent, ExitStack() as stack:
-        if settings.http.port is not None:
-            server = HttpServer(settings.http.host, settings.http.port, agent.health, agent.metrics.registry)
+        host, port = settings.http.host, settings.http.port
+        if port is not None:
+            server = HttpServer(host, port, agent.health, agent.metrics.registry, agent.waiting)
             stack.enter_context(server)
-            logger.info("http_listening", host=settings.http.host, port=server.port)
+            logger.info("http_listening", host=host, port=server.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         reload = Reload(config, agent, notifier)
@@ -65,20 +68,17 @@ def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Ou
     settings = load_settings(config)
     with locked(settings) as agent:
         agent.upload_once()
-        lines = reports.of(agent.leadership.partitions.values())
-    _print(lines, output, seen=agent.leadership.seen)
-    if not agent.leadership.seen or any(line.error for line in lines):
-        raise typer.Exit(1)
+    _tell(agent, output)
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
 def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
-    """Compare disk, broker and store without uploading anything; may run beside the agent."""
+    """Compare disk, broker and store without uploading anything; may run beside the agent.
+
+    What is not stored is named with the reason. What a running agent itself waits for, it says at /waiting.
+    """
     with surveyed(load_settings(config)) as agent:
-        lines = reports.of(agent.leadership.partitions.values())
-    _print(lines, output, seen=agent.leadership.seen)
-    if not agent.leadership.seen or any(line.error for line in lines):
-        raise typer.Exit(1)
+        _tell(agent, output)
 
 
 app.command(epilog="Example: tidemark-agent plan -c agent.yaml --topic orders")(plan)
@@ -89,7 +89,10 @@ app.command(epilog="Example: tidemark-agent backfill orders 7 --from 81000 --to 
 
 @config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")
 def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
-    """Read the file and the broker's own files, try what holding needs, and show what follows. Contacts nobody."""
+    """Read the file and the broker's own files, try what holding needs, and show what follows.
+
+    Contacts nobody but the store, for the time: it tells if this host's clock is off.
+    """
     settings = load_settings(config)
     broker = broker_of(settings)
     check_links(settings.hold.links, broker.log_dirs)
@@ -107,6 +110,8 @@ def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.T
         "store": endpoint.store,
         "prefix": endpoint.prefix,
     }
+    if problem := clocks.problem(endpoint.store, settings.store):
+        typer.echo(problem, err=True)
     if output is Output.JSON:
         said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
         typer.echo(json.dumps(found | said))
@@ -120,11 +125,16 @@ def version() -> None:
     typer.echo(__version__)
 
 
-def _print(lines: list[reports.Line], output: Output, *, seen: bool) -> None:
+def _tell(agent: Agent, output: Output) -> None:
+    """Where each partition stands, and what waits there. Exits with 1 if that is not known, or a partition failed."""
+    seen, lines, waits = agent.leadership.seen, reports.of(agent.leadership.partitions.values()), agent.waits()
     if output is Output.JSON:
-        typer.echo(json.dumps({"broker_reached": seen, "partitions": [line.to_json() for line in lines]}))
+        partitions, waiting = [line.to_json() for line in lines], [wait.to_json() for wait in waits]
+        typer.echo(json.dumps({"broker_reached": seen, "partitions": partitions, "waiting": waiting}))
     else:
-        typer.echo(reports.table(lines))
+        typer.echo("\n".join([reports.table(lines), *map(str, waits)]))
+    if not seen or any(line.error for line in lines):
+        raise typer.Exit(1)
 
 
 def main() -> None:

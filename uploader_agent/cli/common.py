@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.store import open_store
+from uploader_agent.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
 from uploader_agent.broker import Broker, read_broker
 from uploader_agent.events import InotifyDoorbell
 from uploader_agent.hints import Hints, NoHints
@@ -72,9 +73,7 @@ def built(
     client = settings.broker.client
     with (
         opened(settings) as (opener, traffic),
-        closing(
-            AdminMetadata(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
-        ) as metadata,
+        closing(AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata,
         closing(InotifyDoorbell()) as doorbell,
         closing(_hints(settings, broker)) as hints,
     ):
@@ -85,10 +84,21 @@ def built(
             opener,
             doorbell,
             hints=hints,
+            authority=None if read_only else _authority(settings, broker),
             notifier=notifier,
             traffic=traffic,
             read_only=read_only,
         )
+
+
+def _authority(settings: AgentSettings, broker: Broker) -> Authority:
+    """Who knows the leader epochs for certain, by the broker's own configuration."""
+    if broker.mode == "kraft":
+        client = settings.broker.client
+        return QuorumAuthority(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
+    if broker.zookeeper is None:
+        return NoAuthority()
+    return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
 
 
 def _hints(settings: AgentSettings, broker: Broker) -> Hints:

@@ -7,7 +7,6 @@ dropped, and said. It belongs to (partition, topic id), whoever leads. All metho
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
@@ -34,6 +33,7 @@ from uploader_agent.hold.shelf import Key, Shelf
 from uploader_agent.hold.yielded import Owner, Yielded
 from uploader_agent.log_dirs import Listing, LocalSegment, list_segments
 from uploader_agent.metrics import Metrics
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import HoldSettings
 
 logger = structlog.get_logger(__name__)
@@ -65,7 +65,7 @@ class Hold:
         metrics: Metrics,
         *,
         descriptors: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        runtime: Runtime = MACHINE,
         space: Callable[[Path], Space] = space_of,
     ) -> None:
         """Read back what a former agent held by links. ``descriptors`` are those to keep; by default, as many as go.
@@ -79,7 +79,8 @@ class Hold:
         links = settings.links if settings.enabled else ()
         self._shelf = Shelf(links, raise_limit() if descriptors is None else descriptors)
         self._yielded = Yielded(state_dir / YIELDED)
-        self._limits = Limits(settings, log_dirs, self._shelf, self._yielded, metrics, clock, space)
+        self._limits = Limits(settings, log_dirs, self._shelf, self._yielded, metrics, runtime.monotonic, space)
+        self._time = runtime.time
         self._unheld: dict[Owner, int] = {}
         self._ignored: dict[Owner, set[int]] = {}
         self._said: set[object] = set()
@@ -244,7 +245,7 @@ class Hold:
         )
 
     def _lacking_snapshot(self, owner: Owner) -> list[Note]:
-        since = time.time() - _SNAPSHOT_WAIT
+        since = self._time() - _SNAPSHOT_WAIT
         notes = [note for note, _ in self._shelf.of(owner).values()]
         return [note for note in notes if note.snapshot not in note.files and note.rotated_at > since]
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from tidemark import tombstones
+from tidemark.errors import FormatError
 from tidemark.intervals import Intervals
 from tidemark.layout import PartitionKeys
 from tidemark.records import Lineage
@@ -87,7 +88,7 @@ class _Verification:
             self._tell_history(stored)
         for checked in self._check_segments(store, keys, live):
             self._take(checked)
-        self._covered |= tombstones.removed(store, keys)  # by retention, and no hole
+        self._take_removed(store, keys)
         if stored is not None:
             self._tell_holes(stored, keys)
         self._tell_lag(stored)
@@ -140,6 +141,13 @@ class _Verification:
         self._covered |= own
         self._compare_with_disk(checked)
 
+    def _take_removed(self, store: Store, keys: PartitionKeys) -> None:
+        """What retention removed is no hole; where a tombstone does not hold, what it should have told of is."""
+        try:
+            self._covered |= tombstones.removed(store, keys)
+        except FormatError as error:
+            self._say(Finding(Word.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
+
     def _compare_with_disk(self, checked: Checked) -> None:
         """The broker's own file of the same offsets has the same bytes, but where compaction goes on."""
         base, log = checked.base_offset, checked.log
@@ -161,7 +169,11 @@ class _Verification:
         """What ``offset.wm`` counts must be there; what is missing above must stand in it as a gap."""
         found = stored.watermark
         told = gaps.offsets(found.gaps) | gaps.offsets(found.acknowledged_gaps)
-        for hole in self._covered.missing(found.start_offset, found.next_offset) - told:
+        uncovered = self._covered.missing(found.start_offset, found.next_offset) - told
+        acknowledged = self._partition.acknowledged() if uncovered else Intervals()
+        for hole in uncovered & acknowledged:
+            self._say(Finding(Word.GAP, hole.start, hole.end, None, "no readable segment has them; acknowledged"))
+        for hole in uncovered - acknowledged:
             detail = "offset.wm counts them, but no readable segment has them"
             self._say(Finding(Word.GAP, hole.start, hole.end, None, detail, wrong=True))
         for above in found.ranges_above:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
+from tidemark import object_sizes
 from tidemark.evidence import Kept
 from tidemark.stored import Part, StoredObject
 
@@ -45,6 +48,8 @@ class Differing(Part):
 
 class Comparison(StoredObject):
     """``reports/<name>/comparison-<attempt>.json``: what was found; ``rows`` of now were compared."""
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
 
     cluster: str
     topic: str

@@ -30,7 +30,7 @@ def rate_of(lake: Lake, ledger: Ledger) -> int:
     for attempt in ledger.landed[-_RUNS:]:
         key = lake.keys.result(attempt)
         try:
-            one = RunResult.from_bytes(lake.store.get(key).body, key)
+            one = RunResult.load(lake.store, key)
         except NotFound:
             continue  # a sweep's attempt has none
         seconds = one.seconds.get("convert", 0.0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
+from tidemark import object_sizes
 from tidemark.backfill.previews import Preview
 from tidemark.errors import NotFound
 from tidemark.evidence import PARSED, read_evidence
@@ -47,6 +48,8 @@ class Outcome(StoredObject):
     committed. ``empty``: nothing could be done. ``failed``: the job ended without a result; its log says why.
     """
 
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
     status: Literal["landed", "stale", "empty", "failed"]
     attempt: int
     ledger_n: int | None = None
@@ -65,7 +68,7 @@ def outcome_of(lake: Lake, preview: Preview) -> Outcome:
     """
     key = lake.keys.result(preview.attempt)
     try:
-        result = RunResult.from_bytes(lake.store.get(key).body, key)
+        result = RunResult.load(lake.store, key)
     except NotFound:
         return Outcome(status="failed", attempt=preview.attempt)
     landed = result.status == "landed"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from tidemark import object_sizes
 from tidemark.stored import Part, StoredObject
 
 
@@ -60,10 +61,12 @@ class Preview(StoredObject):
     pass, ``rate`` is in bytes a second. ``plan`` is the key of the plan of ``attempt``; empty if none was written.
     """
 
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
     cluster: str
     topic: str
     table: str
-    kind: Literal["rebuild", "replay"] = "rebuild"
+    kind: Literal["rebuild", "replay", "repair"] = "rebuild"
     ledger_n: int
     configuration: str = ""
     whole: bool
@@ -85,7 +88,7 @@ class Preview(StoredObject):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.partitions
+        return not (self.partitions or self.removes)
 
     def text(self) -> str:
         """The dry run for a person, a line each."""

@@ -15,6 +15,7 @@ from tidemark.backfill.previews import Preview
 from tidemark.backfill.request import Request
 from tidemark.errors import NotFound
 from tidemark.runs import Progress
+from tidemark.store import put_over
 from tidemark.stored import StoredObject
 from tidemark.table import Lake
 
@@ -78,7 +79,7 @@ class Report(NamedTuple):
 def read_report(lake: Lake, name: str) -> Report:
     """The report of that name on the topic of ``lake``. Raises NotFound if there is none."""
     key = lake.keys.report(name, "request")
-    request = Request.from_bytes(lake.store.get(key).body, key)
+    request = Request.load(lake.store, key)
     preview = _part(lake, lake.keys.report(name, "preview"), Preview)
     if preview is None or not preview.plan:
         return Report(request, preview, None, None, None, None)
@@ -95,11 +96,11 @@ def read_report(lake: Lake, name: str) -> Report:
 
 def write_part(lake: Lake, name: str, part: str, value: StoredObject, attempt: int | None = None) -> None:
     """Write a part of a report; a task that runs again writes its part again, for another attempt beside it."""
-    lake.store.put(lake.keys.report(name, part, attempt), value.to_bytes())
+    put_over(lake.store, lake.keys.report(name, part, attempt), value.to_bytes())
 
 
 def _part(lake: Lake, key: str, kind: type[Object]) -> Object | None:
     try:
-        return kind.from_bytes(lake.store.get(key).body, key)
+        return kind.load(lake.store, key)
     except NotFound:
         return None

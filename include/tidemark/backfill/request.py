@@ -9,19 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import date, timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
+from tidemark import object_sizes
 from tidemark.errors import ConfigError, FormatError
 from tidemark.stored import StoredObject
 from tidemark.topics import Deployment, TopicSettings
 
-Mode = Literal["rebuild", "compare", "missing", "replay"]
+Mode = Literal["rebuild", "compare", "missing", "replay", "repair"]
 """What is done with the dates.
 
 * ``rebuild``: all their records are converted from raw again, and replace the files there are
 * ``compare``: they are converted as well, and nothing is written but which rows would change
 * ``missing``: a rebuild of those dates alone of which files are lost
 * ``replay``: their quarantined records are parsed again, without raw
+* ``repair``: the whole table is made right from raw after somebody else changed it; the dates say nothing
 """
 
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -49,6 +51,8 @@ class Request(StoredObject):
 
     ``max_bytes`` is what may be read of the topic, ``approve_above`` what may be read of all unapproved.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
 
     cluster: str
     topic: str
@@ -209,8 +213,8 @@ class _Form:
         if value not in MODES:
             self._wrong("mode", f"{value!r} must be one of {', '.join(MODES)}")
             return "compare"
-        if value == "missing" and self._form["extend"] is True:
-            rule = "cannot be with mode missing, which adds no date; untick it, or choose mode rebuild"
+        if value in {"missing", "repair"} and self._form["extend"] is True:
+            rule = f"cannot be with mode {value}, which adds no date; untick it, or choose mode rebuild"
             self._wrong("extend", rule)
         found: Mode = value
         return found

@@ -29,6 +29,12 @@ class Section(NamedTuple):
     note: str = ""
 
 
+_NOTHING: Final = {
+    "missing": "No file of these dates is lost.",
+    "repair": "The table is as its last commit left it, and all its files are there.",
+}
+
+
 def sections(report: Report) -> list[Section]:
     """The report, from what was asked to what came of it."""
     found = [_asked(report)]
@@ -77,7 +83,7 @@ def _asked(report: Report) -> Section:
 
 def _planned(request: Request, preview: Preview) -> Section:
     if preview.empty:
-        note = "No file of these dates is lost." if request.mode == "missing" else "There is nothing of these dates."
+        note = _NOTHING.get(request.mode, "There is nothing of these dates.")
         if preview.waiting:
             note += f" {preview.waiting:,} offsets are uploaded and not landed yet: ingestion lands them."
         return Section("What it does", (), (), note)

@@ -6,18 +6,26 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import ConfigError, FormatError
+from tidemark.errors import ConfigError, FormatError, NeverSeen
+from tidemark.seen import check_begun, check_seen
 from tidemark.table import Lake, committed_ledger, live_files, open_lake, open_table
 from tidemark.topics import Deployment, load_topics
 
 
 def opened(topics: Path, topic: str, cluster: str | None) -> Lake:
-    """The table of ``topic``. Raises :class:`ConfigError` for a wrong file, and for a topic that it does not have."""
+    """The table of ``topic``.
+
+    Raises:
+        ConfigError: the file is wrong, or does not have the topic.
+        NeverSeen: nothing has landed, and no agent was ever seen that could upload anything.
+    """
     deployment = load_topics(topics)
     try:
-        return open_lake(deployment, deployment.topic(topic, cluster))
+        lake = open_lake(deployment, deployment.topic(topic, cluster))
     except FormatError as error:
         raise ConfigError(str(topics), [("topics", str(error))]) from error
+    check_begun(lake)
+    return lake
 
 
 def files_of(lake: Lake, dates: Collection[str] | None) -> list[dict[str, Any]]:
@@ -54,3 +62,14 @@ def summary_of(deployment: Deployment) -> list[dict[str, Any]]:
         }
         for one in deployment.topics
     ]
+
+
+def unseen_of(deployment: Deployment) -> list[str]:
+    """For each topic of which no agent has ever told, what is there instead."""
+    found: list[str] = []
+    for one in deployment.topics:
+        try:
+            check_seen(deployment, one)
+        except NeverSeen as error:
+            found.append(str(error))
+    return found

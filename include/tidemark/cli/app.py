@@ -7,14 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.answers import files_of, opened, status_of, summary_of
+from tidemark import clocks
+from tidemark.cli.answers import files_of, opened, status_of, summary_of, unseen_of
 from tidemark.cli.backfill import backfill
 from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.gaps import acknowledge_gap
 from tidemark.cli.incidents import incidents
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics, iso_dates
 from tidemark.cli.restore import restore
+from tidemark.endpoints import resolver_of
 from tidemark.topics import load_topics
 
 _HELP = (
@@ -30,7 +32,7 @@ app.add_typer(config_app, name="config")
 @app.command(epilog="Example: tidemark files orders --dt 2026-11-20 --topics include/topics.yaml")
 def files(
     topic: TopicName,
-    dt: Annotated[list[str] | None, typer.Option(help="Only this date; may be repeated.")] = None,
+    dt: Annotated[list[str] | None, typer.Option(callback=iso_dates, help="Only this date; may be repeated.")] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
     output: As = Output.text,
@@ -50,10 +52,28 @@ def status(
 
 
 @config_app.command(epilog="Example: tidemark config check --topics include/topics.yaml")
-def check(topics: Topics = DEFAULT_TOPICS, output: As = Output.text) -> None:
-    """Check the topics file; exits with code 2 and names each problem if it is wrong."""
-    found = summary_of(load_topics(topics))
+def check(
+    topics: Topics = DEFAULT_TOPICS,
+    agents: Annotated[
+        bool, typer.Option("--agents", help="Ask whether an agent was ever seen for each topic.")
+    ] = False,
+    output: As = Output.text,
+) -> None:
+    """Check the topics file; exits with code 2 and names each problem if it is wrong.
+
+    Asks the raw store for the time, and tells if this host's clock is off. With --agents it exits with 1 if no agent
+    was ever seen for some topic.
+    """
+    deployment = load_topics(topics)
+    found = summary_of(deployment)
+    unseen = unseen_of(deployment) if agents else []
+    for one in unseen:
+        typer.echo(one, err=True)
+    if problem := clocks.problem(resolver_of(deployment.raw).default().store, deployment.store):
+        typer.echo(problem, err=True)
     _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
+    if unseen:
+        raise typer.Exit(1)
 
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)

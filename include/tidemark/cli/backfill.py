@@ -30,6 +30,7 @@ class Mode(StrEnum):
     compare = "compare"
     missing = "missing"
     replay = "replay"
+    repair = "repair"
 
 
 def backfill(

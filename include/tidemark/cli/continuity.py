@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import date
 from typing import Annotated, Any
 
 import typer
 
 from tidemark.cli.answers import opened
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics, iso_dates
 from tidemark.continuity import CLASSES, DATED, continuity_of
-
-
-def _dates(values: list[str] | None) -> list[str]:
-    try:
-        return [date.fromisoformat(one).isoformat() for one in values or ()]
-    except ValueError as error:
-        raise typer.BadParameter("must be a date such as 2026-11-20") from error
 
 
 def continuity(
     topic: TopicName,
     dt: Annotated[
-        list[str] | None, typer.Option(callback=_dates, help="Show the rows of this date too; may be repeated.")
+        list[str] | None, typer.Option(callback=iso_dates, help="Show the rows of this date too; may be repeated.")
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,

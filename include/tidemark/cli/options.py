@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,14 @@ class Output(StrEnum):
 
     text = "text"
     json = "json"
+
+
+def iso_dates(values: list[str] | None) -> list[str] | None:
+    """Dates of the command line as ISO has them. Raises BadParameter for anything else."""
+    try:
+        return None if values is None else [date.fromisoformat(one).isoformat() for one in values]
+    except ValueError as error:
+        raise typer.BadParameter("must be a date such as 2026-11-20") from error
 
 
 TopicName = Annotated[str, typer.Argument(help="A topic of the topics file.")]

@@ -5,7 +5,8 @@
     for rows in decode_batches(data, headers, name=name, partition=0, incarnation=0, select=keep):
         total = combine(total, row_hash_sum(rows))                  # evidence, to be had again from Parquet
 
-The first call in a process compiles the loops, or loads them from numba's cache: see :mod:`tidemark.decode.jit`.
+The first call in a process loads the kernels, or compiles them where installation has not: see
+:mod:`tidemark.decode.kernels`.
 """
 
 from tidemark.decode.chunks import DEFAULT_LIMITS, Limits

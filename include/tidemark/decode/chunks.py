@@ -31,7 +31,7 @@ class Limits(NamedTuple):
     rows: int = 1 << 18
     """Rows of a chunk, unless its only batch has more."""
     records_bytes: int = 1 << 30
-    """Records of one batch, uncompressed; a batch with more is refused."""
+    """Records of one batch, uncompressed; a batch with more is refused, also one that was never compressed."""
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -41,16 +41,15 @@ Refuse = Callable[[Headers, str], None]
 
 
 def chunks(
-    segment: NDArray[np.uint8], headers: Headers, position: int, limits: Limits, refuse: Refuse
+    segment: NDArray[np.uint8], headers: Headers, position: int, limits: Limits, arena: Arena, refuse: Refuse
 ) -> Iterator[Chunk]:
     """Cut v2 batches into chunks. ``segment`` starts at byte ``position`` of the file.
 
-    Uncompressed batches are not copied. Batches that do not decompress, or cannot hold as many records as they claim,
-    are refused and left out.
+    Uncompressed batches are not copied, others go to ``arena``. Batches that do not decompress, that are too large, or
+    that cannot hold as many records as they claim, are refused and left out.
     """
     view = segment.data
     decompressor = Decompressor(limits.records_bytes)
-    arena = Arena(limits.arena_bytes)
     starts = (headers["position"] - position + HEADER_SIZE[2]).tolist()
     ends = (headers["position"] - position + headers["size"]).tolist()
     codecs = (headers["attributes"] & CODEC_MASK).tolist()
@@ -67,6 +66,7 @@ def chunks(
             try:
                 source = view[starts[index] : ends[index]]
                 held = decompressor.append(CODECS[codecs[index]], source, arena) if compressed else len(source)
+                _check_size(held, limits.records_bytes)
                 _check_count(counts[index], held)
                 start = arena.used - held if compressed else starts[index]
                 taken.append((index, start, start + held))
@@ -78,6 +78,11 @@ def chunks(
         if taken:
             bounds = np.array(taken, np.int64).T.copy()
             yield Chunk(as_array(arena.data) if compressed else segment, bounds[1], bounds[2], headers[bounds[0]])
+
+
+def _check_size(held: int, most: int) -> None:
+    if held > most:
+        raise CorruptRecords(f"its records have {held} bytes, and {most} is the bound of a batch")
 
 
 def _check_count(count: int, held: int) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.chunks import DEFAULT_LIMITS, Limits, Refuse, chunks
+from tidemark.decode.chunks import DEFAULT_LIMITS, Chunk, Limits, Refuse, chunks
 from tidemark.decode.columns import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, variable
+from tidemark.decode.decompress import Arena
 from tidemark.decode.headers import Headers, as_array
 from tidemark.decode.kernel import NO_TOTALS, RECORD_RULES, Columns, Totals, parse_batches
 from tidemark.decode.legacy import decode_legacy
@@ -91,16 +92,26 @@ def _decode_v2(
     limits: Limits,
     refuse: Refuse,
 ) -> Iterator[tuple[Columns, Totals]]:
-    for chunk in chunks(buffer, headers, position, limits, refuse):
-        errors = np.zeros((len(chunk.headers), 2), np.int64)
-        totals = parse_batches(*chunk, from_offset, to_offset, errors, False, Columns.sized(NO_TOTALS))
-        for index in np.flatnonzero(errors[:, 0]):
-            rule, record = errors[index].tolist()
-            refuse(chunk.headers[index], f"record {record} of the batch: {RECORD_RULES[rule]}")
+    arena = Arena(limits.arena_bytes)
+    for chunk in chunks(buffer, headers, position, limits, arena, refuse):
+        columns, totals = _columns(chunk, from_offset, to_offset, refuse)
+        del chunk
+        arena.shrink()  # what a large batch took, before its rows are used
         if totals[0]:
-            columns = Columns.sized(totals)
-            parse_batches(*chunk, from_offset, to_offset, errors, True, columns)
             yield columns, totals
+            del columns
+
+
+def _columns(chunk: Chunk, from_offset: int, to_offset: int, refuse: Refuse) -> tuple[Columns, Totals]:
+    errors = np.zeros((len(chunk.headers), 2), np.int64)
+    totals = parse_batches(*chunk, from_offset, to_offset, errors, False, Columns.sized(NO_TOTALS))
+    for index in np.flatnonzero(errors[:, 0]):
+        rule, record = errors[index].tolist()
+        refuse(chunk.headers[index], f"record {record} of the batch: {RECORD_RULES[rule]}")
+    columns = Columns.sized(totals)
+    if totals[0]:
+        parse_batches(*chunk, from_offset, to_offset, errors, True, columns)
+    return columns, totals
 
 
 def _record_batch(

@@ -3,14 +3,15 @@
 Every framing that clients of any language have written is read: several zstd frames, lz4 frames or gzip members in a
 row; zstd without content size; snappy as one raw block (librdkafka) or in the blocks of snappy-java, also several such
 streams in a row, and with the version bytes of any writer. Fresh memory for each batch would cost as much as lz4
-itself.
+itself. Only what does not fit is decompressed twice: first to count it, so that memory for it is fetched once.
 
 Source: Kafka's ``Compression`` classes (KIP-110 zstd, KIP-57 lz4), the xerial ``SnappyOutputStream``.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]
@@ -23,6 +24,12 @@ from tidemark.records.batch import Codec
 
 _ZSTD_MAX_RATIO: Final = 1 << 15
 """A zstd block of 4 bytes may stand for 128 KiB."""
+
+_GZIP_MAX_RATIO: Final = 1032
+"""258 bytes for 2 bits."""
+
+_STEP_BYTES: Final = 1 << 14
+"""Of input at a time, where the bound allows it: the libraries bound no output."""
 
 _LZ4_STEP_BYTES: Final = 1 << 16
 _LZ4_STEP_RATIO: Final = 8
@@ -53,28 +60,40 @@ class Arena:
     """A byte buffer that is filled from the start, grows as needed, and is used again."""
 
     def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
         self.data: NDArray[np.uint8] = np.empty(capacity, np.uint8)
         self.used = 0
 
+    @property
+    def room(self) -> int:
+        """Bytes that it takes without growing."""
+        return len(self.data) - self.used
+
     def reserve(self, size: int) -> memoryview:
-        """The next ``size`` bytes, to be written to and then taken with :meth:`advance`."""
-        if self.used + size > len(self.data):
-            grown = np.empty((self.used + size) * 5 // 4, np.uint8)
+        """The next ``size`` bytes, to be written to and then taken by adding to ``used``."""
+        if size > self.room:
+            grown = np.empty(self.used + size + min(size, self._capacity) // 4, np.uint8)
             grown[: self.used] = self.data[: self.used]
             self.data = grown
         return self.data.data[self.used : self.used + size]
 
-    def append(self, piece: bytes) -> None:
+    def append(self, piece: bytes | memoryview) -> None:
         """Write ``piece`` at the end."""
         self.reserve(len(piece))[:] = piece
         self.used += len(piece)
+
+    def shrink(self) -> None:
+        """Empty it, and give back what it grew by if that is more than it began with."""
+        self.used = 0
+        if len(self.data) > 2 * self._capacity:
+            self.data = np.empty(self._capacity, np.uint8)
 
 
 class Decompressor:
     """Appends decompressed records to an arena. Not for use from several threads: it keeps a zstd context."""
 
     def __init__(self, max_bytes: int) -> None:
-        """``max_bytes`` bounds the result of one call; memory may go to twice that before it is noticed."""
+        """``max_bytes`` bounds the result of one call; memory may go to twice that, and the arena's, meanwhile."""
         self._max_bytes = max_bytes
         self._zstd = zstandard.ZstdDecompressor()  # refuses windows over 128 MiB, as Kafka's zstd-jni does
 
@@ -85,94 +104,129 @@ class Decompressor:
         """
         start = arena.used
         try:
-            if codec == "zstd":
-                self._append_zstd(source, arena, start + self._max_bytes)
-            elif codec == "lz4":
-                self._append_lz4(source, arena, start + self._max_bytes)
-            elif codec == "gzip":
-                self._append_gzip(source, arena, start + self._max_bytes)
-            elif codec == "snappy":
-                self._append_snappy(source, arena, start + self._max_bytes)
+            if codec == "snappy":
+                _append_snappy(source, arena, self._max_bytes)
             else:
-                arena.append(bytes(source))
+                self._append(codec, source, arena)
         except _FAILURES as error:
             arena.used = start
             raise CorruptRecords(f"{codec}: {error}") from error
         return arena.used - start
 
-    def _append_zstd(self, source: memoryview, arena: Arena, limit: int) -> None:
-        step = max(1, self._max_bytes // _ZSTD_MAX_RATIO)  # the library bounds no output, so bound each input
-        frame = self._zstd.decompressobj()
-        for at in range(0, len(source), step):
-            piece: bytes | memoryview = source[at : at + step]
-            while piece:
-                if frame.eof:
-                    frame = self._zstd.decompressobj()
-                _append_bounded(arena, frame.decompress(piece), limit)
-                piece = frame.unused_data
-        if not frame.eof:  # not an error to the library
-            raise CorruptRecords("the frame is not complete")
+    def _append(self, codec: Codec, source: memoryview, arena: Arena) -> None:
+        start = arena.used
+        pieces = self._bounded(codec, source)
+        for piece in pieces:
+            if len(piece) > arena.room:
+                size = arena.used - start + len(piece)
+                del piece
+                size += sum(map(len, pieces))
+                arena.used = start
+                arena.reserve(size)
+                pieces = self._bounded(codec, source)
+                break
+            arena.append(piece)
+        for piece in pieces:
+            arena.append(piece)
 
-    def _append_lz4(self, source: memoryview, arena: Arena, limit: int) -> None:
+    def _bounded(self, codec: Codec, source: memoryview) -> Iterator[bytes | memoryview]:
+        """The decompressed pieces, as long as they are within the bound."""
+        left = self._max_bytes
+        for piece in self._pieces(codec, source):
+            left -= len(piece)
+            if left < 0:
+                raise _too_large(self._max_bytes)
+            yield piece
+
+    def _pieces(self, codec: Codec, source: memoryview) -> Iterator[bytes | memoryview]:
+        if codec == "zstd":
+            return _frames(self._zstd.decompressobj, source, self._step(_ZSTD_MAX_RATIO))
+        if codec == "gzip":
+            return _frames(lambda: isal_zlib.decompressobj(31), source, self._step(_GZIP_MAX_RATIO))
+        if codec == "lz4":
+            return self._lz4(source)
+        return iter((source,))
+
+    def _step(self, ratio: int) -> int:
+        """How much of the input makes no more than the bound."""
+        return max(1, min(_STEP_BYTES, self._max_bytes // ratio))
+
+    def _lz4(self, source: memoryview) -> Iterator[bytes]:
         rest: bytes | memoryview = source
         while True:
             frame = lz4.frame.LZ4FrameDecompressor()
-            most = max(_LZ4_STEP_BYTES, _LZ4_STEP_RATIO * len(rest))  # the library allocates as much at once
-            _append_bounded(arena, frame.decompress(rest, max_length=most), limit)
+            most = max(_LZ4_STEP_BYTES, min(_LZ4_STEP_RATIO * len(rest), self._max_bytes + 1))  # allocated at once
+            yield frame.decompress(rest, max_length=most)
             while not (frame.eof or frame.needs_input):
-                _append_bounded(arena, frame.decompress(b"", max_length=most), limit)
+                yield frame.decompress(b"", max_length=most)
             if not frame.eof:
                 raise CorruptRecords("the frame is not complete")
             if not frame.unused_data:
                 return
             rest = frame.unused_data
 
-    def _append_gzip(self, source: memoryview, arena: Arena, limit: int) -> None:
-        rest: bytes | memoryview = source
-        while True:
-            member = isal_zlib.decompressobj(31)
-            _append_bounded(arena, member.decompress(rest, limit - arena.used + 1), limit)
-            if not member.eof:
-                raise CorruptRecords("the gzip member is not complete")
-            if not member.unused_data:
-                return
-            rest = member.unused_data
 
-    def _append_snappy(self, source: memoryview, arena: Arena, limit: int) -> None:
-        if not _starts_stream(source, 0):
-            _append_snappy_block(source, arena, limit)
-            return
-        at = 0
-        while at < len(source):
-            if _starts_stream(source, at):
-                at += _XERIAL_HEADER_SIZE
-                if at > len(source):
-                    raise CorruptRecords("the header of a stream is not complete")
-                continue
-            size = int.from_bytes(source[at : at + 4], "big")
-            at += 4
-            if size > len(source) - at:
-                raise CorruptRecords("a block is longer than what is there")
-            _append_snappy_block(source[at : at + size], arena, limit)
-            at += size
+def _frames(new: Callable[[], Any], source: memoryview, step: int) -> Iterator[bytes]:
+    """What zstd frames or gzip members in a row hold, of ``step`` bytes at a time."""
+    frame = new()
+    for at in range(0, len(source), step):
+        piece: bytes | memoryview = source[at : at + step]
+        while piece:
+            if frame.eof:
+                frame = new()
+            yield frame.decompress(piece)
+            piece = frame.unused_data
+    if not frame.eof:  # not an error to the libraries
+        raise CorruptRecords("the frame is not complete")
+
+
+def _append_snappy(source: memoryview, arena: Arena, most: int) -> None:
+    """The size of a block is in its first bytes, so that the sum is known before anything is decompressed."""
+    blocks = list(_snappy_blocks(source))
+    sizes = [_snappy_size(block) for block in blocks]
+    if sum(sizes) > most:
+        raise _too_large(most)
+    target = arena.reserve(sum(sizes))
+    at = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        if cramjam.snappy.decompress_raw_into(block, target[at : at + size]) != size:
+            raise CorruptRecords("a block is shorter than it claims")
+        at += size
+    arena.used += at
+
+
+def _snappy_blocks(source: memoryview) -> Iterator[memoryview]:
+    if not _starts_stream(source, 0):
+        yield source
+        return
+    at = 0
+    while at < len(source):
+        if _starts_stream(source, at):
+            at += _XERIAL_HEADER_SIZE
+            if at > len(source):
+                raise CorruptRecords("the header of a stream is not complete")
+            continue
+        size = int.from_bytes(source[at : at + 4], "big")
+        at += 4
+        if size > len(source) - at:
+            raise CorruptRecords("a block is longer than what is there")
+        yield source[at : at + size]
+        at += size
+
+
+def _snappy_size(block: memoryview) -> int:
+    """The size that a block claims to have when decompressed."""
+    if not len(block):
+        raise CorruptRecords("a block is empty")  # not an error to the library
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise CorruptRecords("a block claims more than it can hold")
+    return size
 
 
 def _starts_stream(source: memoryview, at: int) -> bool:
     return bytes(source[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
 
 
-def _append_bounded(arena: Arena, piece: bytes, limit: int) -> None:
-    if arena.used + len(piece) > limit:
-        raise CorruptRecords("more than the bound when decompressed")
-    arena.append(piece)
-
-
-def _append_snappy_block(block: memoryview, arena: Arena, limit: int) -> None:
-    if not len(block):
-        raise CorruptRecords("a block is empty")  # not an error to the library
-    size = cramjam.snappy.decompress_raw_len(block)
-    if size > _SNAPPY_MAX_RATIO * len(block) or arena.used + size > limit:
-        raise CorruptRecords("a block claims more than it can hold, or than the bound")
-    if cramjam.snappy.decompress_raw_into(block, arena.reserve(size)) != size:
-        raise CorruptRecords("a block is shorter than it claims")
-    arena.used += size
+def _too_large(most: int) -> CorruptRecords:
+    return CorruptRecords(f"more than {most} bytes when decompressed, which is the bound of a batch")

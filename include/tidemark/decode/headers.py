@@ -11,9 +11,10 @@ from zlib import crc32
 
 import numpy as np
 from crc32c import crc32c
+from numba import from_dtype, types
 from numpy.typing import NDArray
 
-from tidemark.decode.jit import kernel
+from tidemark.decode.jit import READ_ONLY_BYTES, helper, kernel
 from tidemark.errors import SegmentError
 from tidemark.records.batch import (
     CRC_START,
@@ -49,6 +50,9 @@ HEADER_DTYPE = np.dtype(
 
 Headers = NDArray[Any]
 """A one-dimensional array of HEADER_DTYPE, in the order of the log."""
+
+HEADERS = from_dtype(HEADER_DTYPE)[::1]
+"""The type of such an array to kernels."""
 
 _ROWS_PER_CALL = 1 << 15
 
@@ -112,7 +116,7 @@ def _verify_checksums(buffer: NDArray[np.uint8], rows: Headers, name: str, posit
             raise SegmentError(name, position + at, expected, Rule.CRC.text(crc))
 
 
-@kernel
+@helper
 def _signed(buffer: NDArray[np.uint8], at: int, size: int) -> int:
     """A big-endian two's complement number."""
     value = int(np.int8(buffer[at]))
@@ -121,7 +125,7 @@ def _signed(buffer: NDArray[np.uint8], at: int, size: int) -> int:
     return value
 
 
-@kernel
+@kernel(READ_ONLY_BYTES, *[types.int64] * 5, HEADERS)
 def _scan(  # noqa: C901  # a rule per line, in the order of check_prefix and check_header
     buffer: NDArray[np.uint8],
     at: int,
@@ -172,7 +176,7 @@ def _scan(  # noqa: C901  # a rule per line, in the order of check_prefix and ch
     return count, at, expected, _NONE, 0
 
 
-@kernel
+@helper
 def _read_header(buffer: NDArray[np.uint8], at: int, magic: int, row: Any) -> None:
     """Set the fields of ``row`` but for the first three."""
     row.magic = magic

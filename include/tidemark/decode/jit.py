@@ -1,8 +1,8 @@
-"""What the compiled loops share: how they are compiled, and the two memory operations that numba lacks.
+"""How the compiled loops are declared, and the two memory operations that numba lacks.
 
-Every kernel releases the GIL, and is compiled at its first call and cached: beside the module if that is writable, else
-under ``NUMBA_CACHE_DIR`` or the user's cache directory. With no such place it is compiled once per process (seconds).
-numba notices a change of the kernel's own file only; after a change of this one, clear ``__pycache__``.
+A :func:`kernel` is called from Python and names the types of its arguments, for which it is compiled once per machine:
+see :mod:`tidemark.decode.kernels`. What only kernels call is a :func:`helper`, compiled as a part of each of them. All
+release the GIL.
 
 ``NUMBA_BOUNDSCHECK=1`` makes each array access checked; :func:`copy_bytes` is checked always.
 """
@@ -18,15 +18,27 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from tidemark.decode.kernels import Kernel
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+READ_ONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+BOOLEANS = types.boolean[::1]
+READ_ONLY_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 
-def kernel(function: Function) -> Function:
-    """Compile ``function`` with numba in nopython mode."""
-    try:
-        return cast("Function", njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # numba found no directory that it can cache in
-        return cast("Function", njit(nogil=True)(function))
+
+def helper(function: Function) -> Function:
+    """Compile ``function`` within the kernels that call it."""
+    return cast("Function", njit(nogil=True)(function))
+
+
+def kernel(*arguments: types.Type) -> Callable[[Function], Function]:
+    """Compile a function for arguments of these types, and of no others."""
+
+    def declare(function: Function) -> Function:
+        return cast("Function", Kernel(njit(nogil=True)(function), arguments))
+
+    return declare
 
 
 @intrinsic
@@ -68,7 +80,7 @@ load_u64 = cast("Callable[[NDArray[np.uint8], int], np.uint64]", _load_u64)
 """The 8 bytes at ``source[at:]`` as a little-endian number. NOT checked: the caller knows that they are there."""
 
 
-@kernel
+@helper
 def copy_bytes(target: NDArray[np.uint8], at: int, source: NDArray[np.uint8], start: int, size: int) -> None:
     """Copy ``size`` bytes from ``source[start:]`` to ``target[at:]``; IndexError if either is too short."""
     if size < 0 or at < 0 or start < 0 or size > len(target) - at or size > len(source) - start:

@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numba import typeof, types
 from numpy.typing import NDArray
 
 from tidemark.decode.columns import MAX_MILLISECONDS
-from tidemark.decode.jit import copy_bytes, kernel
+from tidemark.decode.headers import HEADERS
+from tidemark.decode.jit import READ_ONLY_BYTES, copy_bytes, helper, kernel
 from tidemark.records.batch import APPEND_TIME
 
 MIN_RECORD_BYTES: Final = 7
@@ -110,7 +112,15 @@ class Columns(NamedTuple):
         )
 
 
-@kernel
+@kernel(
+    READ_ONLY_BYTES,
+    *[types.int64[::1]] * 2,
+    HEADERS,
+    *[types.int64] * 2,
+    types.int64[:, ::1],
+    types.boolean,
+    typeof(Columns.sized(NO_TOTALS)),  # type: ignore[no-untyped-call]  # numba has no types here
+)
 def parse_batches(
     memory: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -140,7 +150,7 @@ def parse_batches(
     return totals
 
 
-@kernel
+@helper
 def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba pays for state that goes through calls
     memory: NDArray[np.uint8],
     at: int,
@@ -252,7 +262,7 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
     )
 
 
-@kernel
+@helper
 def _varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tuple[int, int]:
     """(number, index after it); the index is -1 if it is cut off or too long, or if ``at`` is."""
     if at < 0:
@@ -268,12 +278,12 @@ def _varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tu
     return 0, -1
 
 
-@kernel
+@helper
 def _set_bit(bits: NDArray[np.uint8], index: int) -> None:
     bits[index >> 3] |= np.uint8(1 << (index & 7))
 
 
-@kernel
+@helper
 def _is_utf8(memory: NDArray[np.uint8], at: int, end: int) -> bool:
     """Whether the bytes are UTF-8 as RFC 3629 has it: no surrogates, no overlong forms, nothing above U+10FFFF."""
     while at < end:

@@ -23,10 +23,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numba import types
 from numpy.typing import NDArray
 
 from tidemark.decode.columns import HEADERS_TYPE, TIMESTAMP_TYPE, octets
-from tidemark.decode.jit import kernel
+from tidemark.decode.jit import READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel
 from tidemark.decode.xxh64 import xxh64
 from tidemark.hashsum import LANE_MASK
 
@@ -79,7 +80,12 @@ def row_hash_sum(rows: pa.RecordBatch) -> int:
     return high << 64 | low
 
 
-@kernel
+_VARIABLE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba has no types here
+    [READ_ONLY_INT32, READ_ONLY_BYTES, READ_ONLY_BYTES, types.int64], _Variable
+)
+
+
+@kernel(types.uint8[::1], _VARIABLE, _VARIABLE, READ_ONLY_INT32, _VARIABLE, _VARIABLE, types.uint64)
 def _sum(
     fixed: NDArray[np.uint8],
     key: _Variable,
@@ -109,7 +115,7 @@ def _sum(
     return total
 
 
-@kernel
+@helper
 def _hash_item(
     offsets: NDArray[np.int32], data: NDArray[np.uint8], valid: bool, index: int, seed: np.uint64
 ) -> np.uint64:
@@ -118,7 +124,7 @@ def _hash_item(
     return xxh64(data, start, size, seed)
 
 
-@kernel
+@helper
 def _is_valid(bits: NDArray[np.uint8], index: int) -> bool:
     return len(bits) == 0 or (bits[index >> 3] >> (index & 7)) & 1 == 1
 

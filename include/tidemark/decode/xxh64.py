@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.decode.jit import kernel, load_u64
+from tidemark.decode.jit import helper, load_u64
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -22,7 +22,7 @@ _1, _7, _11, _12, _18, _23, _27, _29, _31, _32, _33 = (
 )
 
 
-@kernel
+@helper
 def xxh64(data: NDArray[np.uint8], at: int, size: int, seed: np.uint64) -> np.uint64:
     """XXH64 of ``data[at : at + size]`` with ``seed``. NOT checked: the caller knows that they are there."""
     end = at + size
@@ -56,16 +56,16 @@ def xxh64(data: NDArray[np.uint8], at: int, size: int, seed: np.uint64) -> np.ui
     return value ^ (value >> _32)
 
 
-@kernel
+@helper
 def _rotate(value: np.uint64, bits: np.uint64) -> np.uint64:
     return (value << bits) | (value >> (_BITS - bits))
 
 
-@kernel
+@helper
 def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
     return _rotate(lane + word * _P2, _31) * _P1
 
 
-@kernel
+@helper
 def _merge(value: np.uint64, lane: np.uint64) -> np.uint64:
     return (value ^ _round(np.uint64(0), lane)) * _P1 + _P4

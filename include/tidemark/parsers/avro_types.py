@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
+from fastavro.read import LOGICAL_READERS
 
 from tidemark.decode.columns import TIMESTAMP_TYPE
 
@@ -23,8 +25,12 @@ _TIMES: Final[dict[str, pa.DataType]] = {
     "timestamp-micros": TIMESTAMP_TYPE,
     "date": pa.date32(),
 }
-_KEPT: Final = {"decimal"}
-"""Logical types that fastavro is to see; the others are read as what they are made of."""
+_DECIMAL: Final = "tidemark-decimal"
+"""What fastavro is to take a ``decimal`` for; its own takes time by the square of a value's bytes, and rounds."""
+
+_MAX_DECIMAL_BYTES: Final = 32
+_MAX_SCALE: Final = 100
+_EXACT: Final = Context(prec=120)
 
 
 class Types:
@@ -106,7 +112,7 @@ class Types:
     def _logical(schema: dict[str, Any]) -> pa.DataType | None:
         name = schema.get("logicalType")
         if name == "decimal":
-            return pa.decimal128(schema["precision"], schema.get("scale", 0))
+            return pa.decimal128(schema.get("precision", 0), schema.get("scale", 0))
         found: pa.DataType | None = _TIMES.get(str(name))
         return found
 
@@ -124,16 +130,30 @@ def table_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def without_times(schema: Any) -> Any:
-    """``schema`` without the logical types that are better read as what they are made of."""
+def plain_types(schema: Any) -> Any:
+    """``schema`` with decimals that are read by :func:`_decimal`, and other logical types as what they are made of."""
     if isinstance(schema, list):
-        return [without_times(one) for one in schema]
+        return [plain_types(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if key != "logicalType" or value in _KEPT}
+    # What starts with two underscores would tell fastavro that the schema is parsed already.
+    kept = {key: value for key, value in schema.items() if key != "logicalType" and not key.startswith("__")}
+    if schema.get("logicalType") == "decimal":
+        kept["logicalType"] = _DECIMAL
     for key in ("type", "items", "values"):
         if key in kept:
-            kept[key] = without_times(kept[key])
+            kept[key] = plain_types(kept[key])
     if isinstance(kept.get("fields"), list):
-        kept["fields"] = [{**one, "type": without_times(one["type"])} for one in kept["fields"]]
+        kept["fields"] = [{**one, "type": plain_types(one["type"])} for one in kept["fields"]]
     return kept
+
+
+def _decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:
+    """The very value. Raises ValueError beyond what any column holds."""
+    scale = writer.get("scale", 0)
+    if len(data) > _MAX_DECIMAL_BYTES or not isinstance(scale, int) or not 0 <= scale <= _MAX_SCALE:
+        raise ValueError(f"a decimal of {len(data)} bytes and scale {scale}")
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
+
+
+LOGICAL_READERS[f"bytes-{_DECIMAL}"] = LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _decimal

@@ -58,6 +58,7 @@ class Parser(Protocol):
         Raises:
             ParserError: the parser itself is at fault; no row is to blame.
             RegistryUnavailable: a schema could not be fetched for now.
+            ConfigError: a registry cannot be asked before its settings, or the environment, are mended.
         """
         ...
 
@@ -118,6 +119,15 @@ def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
         raise ValueError(f"event_time.field: {wanted.field} is {kind}, neither a time nor a whole number")
     elif wanted.unit is not None:
         raise ValueError(f"event_time.unit: {wanted.field} has a time's type, which tells its unit")
+
+
+def bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """Where each of ``values``, which are binary, starts; the last one's end; and the bytes."""
+    if not len(values):
+        return np.zeros(1, np.int32), np.empty(0, np.uint8)
+    _, offsets, data = values.buffers()
+    starts = octets(offsets).view(np.int32)[values.offset : values.offset + len(values) + 1]
+    return starts, octets(data)
 
 
 def no_rows(columns: pa.Schema, rows: int) -> pa.RecordBatch:

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.columns import array
-from tidemark.parsers.base import Parsed, bisected, event_time_of, shortened
+from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of, shortened
 from tidemark.parsers.settings import EventTime
 
 PIECE_ROWS: Final = 4096
-"""Rows that are Python objects at a time."""
+PIECE_BYTES: Final = 4 << 20
+"""Rows and bytes of values that are Python objects at a time: a byte may become some hundred bytes of objects."""
 
 
 class RefusedRecord(ValueError):
@@ -33,12 +34,24 @@ def parse_by_row(
     """
     refused: dict[int, str] = {}
     pieces = [
-        _piece(values.slice(start, PIECE_ROWS), start, read, raw, columns, refused)
-        for start in range(0, len(values), PIECE_ROWS)
+        _piece(values.slice(start, end - start), start, read, raw, columns, refused) for start, end in _cut(values)
     ]
     table = pa.Table.from_batches([batch for piece in pieces for batch in piece], columns).combine_chunks()
     [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
     return Parsed(batch, refused, None, event_time_of(batch, event_time))
+
+
+def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
+    """Where pieces start and end: each is of at most PIECE_ROWS and, but for its last row, less than PIECE_BYTES."""
+    starts, _ = bounds(values)
+    pieces = []
+    start = 0
+    while start < len(values):
+        full = int(np.searchsorted(starts, int(starts[start]) + PIECE_BYTES))
+        end = min(max(full, start + 1), start + PIECE_ROWS, len(values))
+        pieces.append((start, end))
+        start = end
+    return pieces
 
 
 def _piece(

@@ -5,8 +5,12 @@ By Confluent's documentation, "Schema Registry serializers: wire format".
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
+from tidemark.parsers.base import bounds
 from tidemark.parsers.by_row import RefusedRecord
 
 _HEAD: Final = 5
@@ -18,6 +22,17 @@ def split_frame(value: bytes) -> tuple[int, bytes]:
     if len(value) < _HEAD or value[0] != 0:
         raise RefusedRecord("does not start with a zero byte and the number of a schema, as Confluent's framing does")
     return int.from_bytes(value[1:_HEAD], "big"), value[_HEAD:]
+
+
+def schema_numbers(values: pa.Array[Any]) -> list[int]:
+    """The numbers of schemas that binary ``values`` name, those of most values first, then lower ones first."""
+    starts, data = bounds(values)
+    at = starts[:-1][np.diff(starts) >= _HEAD]
+    at = at[data[at] == 0]
+    numbers = sum((data[at + place].astype(np.int64) << 8 * (4 - place) for place in range(1, _HEAD)), np.int64(0))
+    found, counts = np.unique(numbers, return_counts=True)
+    ordered: list[int] = found[np.lexsort((found, -counts))].tolist()
+    return ordered
 
 
 def split_message(value: bytes) -> tuple[tuple[int, ...], bytes]:

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import array, octets
-from tidemark.decode.jit import kernel
-from tidemark.parsers.base import Parsed, bisected, event_time_of
+from tidemark.decode.columns import array
+from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, kernel
+from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of
 from tidemark.parsers.conversion import arrow_type, converted, raw_type
 from tidemark.parsers.json_rows import MAX_DEPTH, RefusedValue, document, raw_value, value_at
 from tidemark.parsers.settings import JsonColumn, JsonParser
@@ -77,7 +77,7 @@ class JsonColumns:
         blocks = []
         for wanted in _cut(values, given[~odd]):
             blocks += self._block(values, wanted, refused)
-        blocks += [self._slow(values, given[odd], refused)]
+        blocks += [self._slow(values, wanted, refused) for wanted in _cut(values, given[odd])]
         raw = self._joined(blocks, len(values))
         missing = self._convert(raw, given, refused)
         return Parsed(missing, refused, None, event_time_of(missing, self._settings.event_time))
@@ -101,6 +101,8 @@ class JsonColumns:
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
                 parse_options=pj.ParseOptions(explicit_schema=self._explicit, unexpected_field_behavior="ignore"),
             )
+        except pa.ArrowMemoryError:
+            raise
         except pa.ArrowException as error:
             raise ValueError(str(error)) from error
         if table.num_rows != len(values):
@@ -195,18 +197,9 @@ def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:
     return [pa.field(key, pa.struct(_fields(one)) if isinstance(one, dict) else one) for key, one in tree.items()]
 
 
-def _bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Where each value starts, the last one's end, and the bytes."""
-    if not len(values):
-        return np.zeros(1, np.int32), np.empty(0, np.uint8)
-    _, offsets, data = values.buffers()
-    starts = octets(offsets).view(np.int32)[values.offset : values.offset + len(values) + 1]
-    return starts, octets(data)
-
-
 def _odd(values: pa.Array[Any]) -> NDArray[np.bool_]:
     """Values better read alone: no ``{...}``, with control characters, maybe with NaN or Infinity, maybe very deep."""
-    starts, data = _bounds(values)
+    starts, data = bounds(values)
     sizes = np.diff(starts)
     odd = sizes < 2
     plain = ~odd
@@ -215,7 +208,7 @@ def _odd(values: pa.Array[Any]) -> NDArray[np.bool_]:
     return odd
 
 
-@kernel
+@kernel(READ_ONLY_INT32, READ_ONLY_BYTES, BOOLEANS)
 def _mark(starts: NDArray[np.int32], data: NDArray[np.uint8], odd: NDArray[np.bool_]) -> None:
     """Mark the values with a control character, an ``Na`` or ``In``, or more than MAX_DEPTH opening brackets."""
     for row in range(len(odd)):
@@ -235,7 +228,7 @@ def _cut(values: pa.Array[Any], wanted: Indices) -> list[Indices]:
     """``wanted`` in pieces of about BLOCK_BYTES."""
     if not len(wanted):
         return []
-    starts, _ = _bounds(values)
+    starts, _ = bounds(values)
     sizes = np.cumsum((starts[wanted + 1] - starts[wanted]).astype(np.int64))
     number = np.maximum((sizes - 1) // BLOCK_BYTES, np.arange(len(wanted)) // BLOCK_ROWS)
     return np.split(wanted, np.flatnonzero(np.diff(number)) + 1)

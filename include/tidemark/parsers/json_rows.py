@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from tidemark.parsers.base import shortened
 from tidemark.parsers.column_types import ColumnType
@@ -17,8 +20,11 @@ from tidemark.parsers.column_types import ColumnType
 MAX_DEPTH: Final = 128
 
 _BOM: Final = b"\xef\xbb\xbf"
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKETS: Final = re.compile(rb"[\[\]{}]")
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A string, or what follows the last quote if nothing ends it: so each byte is looked at once."""
+_OPENING, _CLOSING, _BRACKET_BIT = b"{} "
+"""Braces; brackets are the same but for one bit."""
+
 _INT64: Final = 1 << 63
 _MAX_DIGITS: Final = 4000
 
@@ -51,9 +57,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
-    names = [name for name, _ in pairs]
     twice = _Twice(found)
-    twice.keys_twice = frozenset(name for name in names if names.count(name) > 1)
+    twice.keys_twice = frozenset(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
     return twice
 
 
@@ -81,7 +86,7 @@ _DECODER: Final = json.JSONDecoder(
 def document(value: bytes) -> dict[str, Any]:
     """The object that ``value`` holds. Raises RefusedValue."""
     data = value.removeprefix(_BOM)
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
+    if levels(data) > MAX_DEPTH:
         raise RefusedValue(f"its JSON has more than {MAX_DEPTH} levels")
     try:
         found = _DECODER.decode(data.decode())
@@ -94,12 +99,14 @@ def document(value: bytes) -> dict[str, Any]:
     return found
 
 
-def _depth(data: bytes) -> int:
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(_STRING.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def levels(data: bytes) -> int:
+    """How many levels of objects and lists a document has, or a bound of it that is at most MAX_DEPTH."""
+    opening = data.count(b"[") + data.count(b"{")
+    if opening <= MAX_DEPTH:
+        return opening
+    folded = np.frombuffer(_STRING.sub(b"", data), np.uint8) | _BRACKET_BIT
+    depths = np.cumsum((folded == _OPENING).astype(np.int32) - (folded == _CLOSING))
+    return int(depths.max(initial=0))
 
 
 def value_at(found: dict[str, Any], keys: Sequence[str]) -> Any:

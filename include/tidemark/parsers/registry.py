@@ -1,30 +1,78 @@
-"""Schemas by their number, from a registry or from files. A number's schema never changes, so it is asked for once."""
+"""Schemas by their number, from a registry or from files. A number's schema never changes, so it is kept once found.
+
+What a registry answers is one of three things:
+
+* of the number alone, and for good: the schema, or why there is none that can be read. The records that name it are
+  refused with that reason.
+* of the registry for now: no connection, no answer in time, 408, 425, 429, 5xx. It is asked again, TRIES times with
+  pauses; then :class:`tidemark.errors.RegistryUnavailable` ends the task, which Spark tries again.
+* of the settings: 401 and 403, a certificate that is not trusted, a redirect, 4xx in a form that is not a registry's.
+  That is a :class:`tidemark.errors.ConfigError`. A 403 for one number, where others may be asked for, is of the number.
+
+"There is none of this number" is believed by the task that asked and no longer: its records were written before it
+asked, and a producer registers a schema before it writes by it.
+"""
 
 from __future__ import annotations
 
-import json
+import random
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from tidemark.errors import RegistryUnavailable
-from tidemark.parsers.settings import MAX_SCHEMA_BYTES, Content
+from tidemark.parsers.registry_http import Answer, RegistryHttp
+from tidemark.parsers.settings import Content, Registry
 
-TIMEOUT_SECONDS: Final = 10.0
-TRIES: Final = 3
-_UNKNOWN: Final = 40403
-_PAUSE_SECONDS: Final = 0.5
+TRIES: Final = 4
+PAUSES_SECONDS: Final = (0.2, 1.0, 3.0)
+CONNECTIONS: Final = 8
+MAX_TEXT: Final = 1 << 20
+"""Characters of a schema with those that it refers to; Kafka's default for a message, which a registry keeps it in."""
 
-_fetched: dict[tuple[str, int], Any] = {}
+MAX_REFERENCES: Final = 100
+MAX_NUMBER: Final = (1 << 31) - 1
+MAX_KEPT_TEXT: Final = 64 << 20
+"""Characters of schemas that a process keeps."""
+
+_TRANSIENT: Final = {408, 425, 429}
+_DENIED: Final = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A schema's text, and before it the texts of those that it refers to, each after those that itself refers to."""
+
+    texts: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Characters."""
+        return sum(map(len, self.texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """There is no schema to read by; ``reason`` goes on after "names schema 7, which"."""
+
+    reason: str
 
 
 class Schemas(Protocol):
-    """Finds a schema by its number."""
+    """Finds schemas by their numbers."""
 
-    def find(self, number: int) -> Any | None:
-        """The schema as JSON, or None if there is none of this number. Raises RegistryUnavailable."""
+    def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
+        """What each of ``numbers`` stands for.
+
+        Raises:
+            RegistryUnavailable: it cannot be known now.
+            ConfigError: it cannot be known before the settings, or the environment, are mended.
+        """
         ...
 
 
@@ -34,55 +82,146 @@ class SchemaFiles:
     def __init__(self, contents: Mapping[int, Content]) -> None:
         self._contents = contents
 
-    def find(self, number: int) -> Any | None:
+    def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
         """See :class:`Schemas`."""
+        return {number: self._one(number) for number in numbers}
+
+    def _one(self, number: int) -> Written | Unreadable:
         found = self._contents.get(number)
-        return None if found is None else json.loads(found.data)
+        if found is None:
+            return Unreadable("is unknown")
+        try:
+            return Written((found.data.decode(),))
+        except UnicodeDecodeError as error:
+            return Unreadable(f"is no UTF-8: {error}")
+
+
+class _Kept:
+    """The schemas that a process has found, by registry and number; the least used go first."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[str, int], Written] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    def get(self, url: str, number: int) -> Written | None:
+        with self._lock:
+            found = self._found.get((url, number))
+            if found is not None:
+                self._found.move_to_end((url, number))
+            return found
+
+    def keep(self, url: str, number: int, found: Written) -> None:
+        with self._lock:
+            if (url, number) not in self._found:
+                self._found[url, number] = found
+                self._size += found.size
+            while self._size > MAX_KEPT_TEXT:
+                self._size -= self._found.popitem(last=False)[1].size
+
+
+_kept: Final = _Kept()
+
+
+class _OfTheNumber(Exception):
+    """What the registry says of one number, for good; the message is the reason."""
 
 
 class SchemaRegistry:
-    """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it answers is kept for the process."""
+    """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it finds is kept for the process."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
+    def __init__(self, settings: Registry) -> None:
+        self._url = settings.url.rstrip("/")
+        self._http = RegistryHttp(settings, CONNECTIONS)
 
-    def find(self, number: int) -> Any | None:
-        """See :class:`Schemas`; a number that is unknown now is asked for again by the next task."""
-        key = self._url, number
-        if key not in _fetched:
-            found = self._fetch(f"{self._url}/schemas/ids/{number}")
-            if found is None:
-                return None
-            _fetched[key] = found
-        return _fetched[key]
+    def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
+        """See :class:`Schemas`; several numbers at a time, over connections that stay open."""
+        found: dict[int, Written | Unreadable] = {}
+        for number in numbers:
+            if number > MAX_NUMBER:
+                found[number] = Unreadable(f"is unknown: the numbers of a registry end at {MAX_NUMBER}")
+            elif kept := _kept.get(self._url, number):
+                found[number] = kept
+        wanted = [number for number in numbers if number not in found]
+        if wanted:
+            with ThreadPoolExecutor(min(CONNECTIONS, len(wanted)), "registry") as pool:
+                try:
+                    found |= zip(wanted, pool.map(self._find, wanted), strict=True)
+                finally:
+                    pool.shutdown(cancel_futures=True)
+        return found
 
-    def _fetch(self, url: str) -> Any | None:
-        problem = ""
-        for left in reversed(range(TRIES)):
+    def _find(self, number: int) -> Written | Unreadable:
+        texts: dict[tuple[str, int], str] = {}
+        try:
+            main = self._schema(f"/schemas/ids/{number}")
+            self._gather(main, texts, ())
+        except _OfTheNumber as reason:
+            return Unreadable(str(reason))
+        found = Written((*texts.values(), main["schema"]))
+        if found.size > MAX_TEXT:
+            return Unreadable(f"has more than {MAX_TEXT} characters")
+        _kept.keep(self._url, number, found)
+        return found
+
+    def _gather(self, schema: Any, texts: dict[tuple[str, int], str], above: tuple[tuple[str, int], ...]) -> None:
+        """Add what ``schema`` refers to, after what that refers to."""
+        for one in schema.get("references") or ():
             try:
-                with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - http by the settings
-                    return _schema(url, answer.read(MAX_SCHEMA_BYTES))
-            except urllib.error.HTTPError as error:
-                if error.code == 404 and _code(error.read(MAX_SCHEMA_BYTES)) == _UNKNOWN:
-                    return None
-                problem = f"answered {error.code}"
+                at = one["subject"], one["version"]
+            except (TypeError, KeyError):
+                at = None, None
+            if not isinstance(at[0], str) or not isinstance(at[1], int):
+                raise _OfTheNumber("has a reference without subject and version")
+            if at in above:
+                raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which refers to itself")
+            if at in texts:
+                continue
+            if len(texts) + len(above) >= MAX_REFERENCES:
+                raise _OfTheNumber(f"refers to more than {MAX_REFERENCES} others")
+            try:
+                found = self._schema(f"/subjects/{quote(at[0], safe='')}/versions/{at[1]}")
+                self._gather(found, texts, (*above, at))
+            except _OfTheNumber as reason:
+                raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which {reason}") from reason
+            texts[at] = found["schema"]
+
+    def _schema(self, path: str) -> Any:
+        """The registry's answer, with the text of an Avro schema. Raises _OfTheNumber."""
+        answer = self._ask(path)
+        if answer.status != 200:
+            self._refuse(path, answer)
+        if answer.document is None:
+            raise _OfTheNumber("has an answer too large to read")
+        kind = answer.document.get("schemaType") or "AVRO"
+        if kind != "AVRO":
+            raise _OfTheNumber(f"is no Avro schema but one of type {str(kind)[:40]}")
+        if not isinstance(answer.document.get("schema"), str):
+            raise _OfTheNumber("has no text")
+        return answer.document
+
+    def _refuse(self, path: str, answer: Answer) -> None:
+        """Raise what an answer other than 200 means."""
+        if answer.status == _DENIED and self._ask("/schemas/types").status not in {401, 403}:
+            raise _OfTheNumber("the registry does not let us read (403)")
+        if answer.status in {401, 403}:
+            raise self._http.denied(answer.status)
+        code = (answer.document or {}).get("error_code")
+        if answer.status < 400 or not isinstance(code, int):
+            raise self._http.no_registry(path, answer.status)
+        raise _OfTheNumber("is unknown" if answer.status == 404 else f"the registry refuses ({answer.status}, {code})")
+
+    def _ask(self, path: str) -> Answer:
+        """Ask until there is an answer that lasts. Raises RegistryUnavailable."""
+        problem = ""
+        for pause in (*PAUSES_SECONDS, None):
+            try:
+                answer = self._http.get(path)
+                if answer.status < 500 and answer.status not in _TRANSIENT:
+                    return answer
+                problem = f"answered {answer.status}"
             except (OSError, ValueError) as error:
                 problem = str(error)
-            if left:
-                time.sleep(_PAUSE_SECONDS)
-        raise RegistryUnavailable(url, problem)
-
-
-def _schema(url: str, body: bytes) -> Any:
-    answer = json.loads(body)
-    if answer.get("schemaType", "AVRO") != "AVRO" or answer.get("references"):
-        raise RegistryUnavailable(url, "is no Avro schema that stands by itself; keep it in a directory of schemas")
-    return json.loads(answer["schema"])
-
-
-def _code(body: bytes) -> Any:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return None
-    return found.get("error_code") if isinstance(found, dict) else None
+            if pause is not None:
+                time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads what asks at the same time
+        raise RegistryUnavailable(f"{self._url}{path}", problem)

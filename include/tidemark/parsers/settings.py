@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -221,10 +222,39 @@ class JsonParser(_Declared):
         return self
 
 
-class Registry(Settings):
-    """Where schemas are found by their number, by the API of Confluent's registry."""
+def _certificates(content: Content) -> Content:
+    try:
+        ssl.create_default_context(cadata=content.data.decode("ascii"))
+    except (ValueError, ssl.SSLError) as error:
+        raise ValueError(f"{content.path} must hold certificates in PEM: {error}") from error
+    return content
 
-    url: str = Field(pattern=r"^https?://[^/@\s]+(/\S*)?$")
+
+CertificateFile = Annotated[File, AfterValidator(_certificates)]
+
+
+class Registry(Settings):
+    """Where schemas are found by their number, by the API of Confluent's registry.
+
+    Secrets are no settings: ``basic`` and ``bearer`` take them from the environment of the tasks, from
+    ``<variables>_USER`` and ``<variables>_PASSWORD``, or ``<variables>_TOKEN``. No row depends on how the registry is
+    reached, so only ``url`` is part of the configuration's digest.
+    """
+
+    url: str = Field(pattern=r"^https?://[^/@?#\s]+(/[^@?#\s]*)?$")
+    auth: Literal["none", "basic", "bearer"] = Field(default="none", exclude=True)
+    variables: str = Field(default="TIDEMARK_REGISTRY", pattern=r"^TIDEMARK_REGISTRY(_[A-Z0-9]+)*$", exclude=True)
+    ca_file: CertificateFile | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        scheme, _, rest = self.url.partition("://")
+        if scheme == "http" and self.ca_file:
+            raise ValueError("ca_file is for https")
+        host = rest.partition("/")[0].rpartition(":")[0] or rest.partition("/")[0]
+        if scheme == "http" and self.auth != "none" and host not in {"127.0.0.1", "[::1]", "localhost"}:
+            raise ValueError("auth needs https, as http would show the secret to who listens")
+        return self
 
 
 class AvroParser(_Parser):

@@ -20,6 +20,7 @@ from tidemark.planning.following import following
 from tidemark.runs import RunPlan, SegmentRange, Task
 from tidemark.standing import Standing
 from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.tampering import check_untampered
 from tidemark.topics import Compaction
 
 TASK_FILES: Final = 1000
@@ -56,6 +57,7 @@ def plan_compaction(lake: Lake, dates: Collection[str] | None = None, *, attempt
     table = open_table(lake)
     ledger = ledger_of(lake, table)
     live = live_files(table) if table is not None else []
+    check_untampered(lake, ledger, live)
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
     settings = lake.topic.compaction
     candidates = _candidates((one for one in live if dates is None or one.dt in dates), closed, settings)

@@ -4,7 +4,7 @@ A date may close once its end, in the topic's time zone, and the topic's ``laten
 if each partition is done. A partition is done if its leader's entry in the watermark index was observed after that time
 and
 
-* the ledger has passed its high watermark: all that consumers could read then is landed; or
+* the ledger has passed its log end: all that was on the broker then is landed, be it above the high watermark; or
 * the ledger has passed all segments before the active one, and that one begins after the date: so a partition that is
   always written to does not wait until it is quiet. It begins by Kafka's timestamps. Where a parser's event time makes
   ``dt``, records come after their events, by up to ``lateness``: there it must begin after that, too.
@@ -97,14 +97,14 @@ def waiting_for(
             partitions += 1
         elif not _is_done(entry, start, past, due):
             partitions += 1
-            offsets += max(0, entry.high_watermark - start)
+            offsets += max(0, entry.log_end_offset - start)
     return Waiting(partitions, offsets)
 
 
 def _is_done(entry: IndexEntry, landed: int, past: datetime, due: datetime) -> bool:
     if entry.observed_at < due:
         return False
-    if landed >= entry.high_watermark:
+    if landed >= entry.log_end_offset:
         return True
     if entry.active_base_offset is None or landed < entry.active_base_offset:
         return False

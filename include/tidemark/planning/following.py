@@ -7,7 +7,6 @@ from typing import Any
 
 from tidemark.ledger import Ledger, new_attempt
 from tidemark.planning.code import code_digest
-from tidemark.stored import utc_now
 from tidemark.table import Lake
 
 
@@ -26,5 +25,5 @@ def following(
         "ledger_attempt": ledger.attempt,
         "configuration": topic.digest,
         "code": code_digest(),
-        "created_at": created_at or utc_now(),
+        "created_at": created_at or lake.store.now(),
     }

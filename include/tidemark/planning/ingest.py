@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 from typing import Final, NamedTuple
 
-from tidemark.ledger import Ledger
+from tidemark.errors import FormatError
+from tidemark.intervals import Intervals
+from tidemark.ledger import Closing, Ledger
 from tidemark.planning.dates import closing, may_close
 from tidemark.planning.following import following
 from tidemark.planning.objects import in_parallel
@@ -16,8 +20,10 @@ from tidemark.planning.raw import RawPartition, RawTopic
 from tidemark.planning.truncation import rewind
 from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan, RunPlan, Task, merged
-from tidemark.stored import utc_now
-from tidemark.table import Lake, committed_ledger
+from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark.tampering import check_untampered
+
+log = logging.getLogger(__name__)
 
 LIMIT_BYTES: Final = 16 << 30
 """Bytes of raw that one run converts at most; what is left is the next run's."""
@@ -45,22 +51,26 @@ def plan_ingest(
         ConfigError: the topic's raw store has no manifests (writer 'pinterest').
         FormatError: an object in the raw store does not parse.
         StoreError: a store did not answer.
+        TableTampered: somebody else changed the table.
     """
-    ledger = committed_ledger(lake)
+    table = open_table(lake)
+    ledger = ledger_of(lake, table)
+    if table is not None:
+        check_untampered(lake, ledger, live_files(table))
     raw = RawTopic(lake)
     parts = raw.partitions(ledger)
     count = max(1, len(parts))
     share = Share(max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count))
     planned = in_parallel(lambda part: _plan_partition(lake, raw, part, ledger, share), parts)
     found = [one for one in planned if one is not None]
-    created = utc_now()
+    created = lake.store.now()
     cuts = [plan.cut for plan, _ in found if plan.cut]
     return RunPlan(
         **following(lake, ledger, attempt, created_at=created),
         kind="ingest",
         partitions=tuple(plan for plan, _ in found),
         tasks=tuple(task for _, tasks in found for task in tasks),
-        closes=closing(ledger, raw.entries, lake.topic, created, bare=_bare(raw, ledger, parts)),
+        closes=_closes(lake, raw, ledger, raw.now(), parts),
         removes=tuple(file for cut in cuts for file in cut.removes),
         supersedes=merged(cut.supersedes for cut in cuts),
     )
@@ -68,17 +78,44 @@ def plan_ingest(
 
 def dates_to_close(lake: Lake, ledger: Ledger) -> list[str]:
     """The dates that a plan made now would close; raises like :func:`plan_ingest`."""
-    now = utc_now()
+    raw = RawTopic(lake)
+    now = raw.now()
     if not any(may_close(dt, state, lake.topic, now) for dt, state in ledger.dates.items()):
         return []
-    raw = RawTopic(lake)
-    return list(closing(ledger, raw.entries, lake.topic, now, bare=_bare(raw, ledger, raw.partitions(ledger))))
+    return list(_closes(lake, raw, ledger, now, raw.partitions(ledger)))
+
+
+def _closes(
+    lake: Lake, raw: RawTopic, ledger: Ledger, now: datetime, parts: Iterable[RawPartition]
+) -> dict[str, Closing]:
+    """The dates that close; what agents observed is read again only where some date may."""
+    if not any(may_close(dt, state, lake.topic, now) for dt, state in ledger.dates.items()):
+        return {}
+    return closing(ledger, raw.vouched(ledger), lake.topic, now, bare=_bare(raw, ledger, parts))
 
 
 def _bare(raw: RawTopic, ledger: Ledger, parts: Iterable[RawPartition]) -> set[tuple[int, int]]:
     """The partitions that the ledger does not know and of which nothing was ever uploaded."""
     states = ledger.by_partition
     return {part.key for part in parts if part.key not in states and raw.watermark(part) is None}
+
+
+def _first(raw: RawTopic, part: RawPartition, start: int) -> int:
+    """Where raw begins; a tombstone that does not hold removed nothing, so that what it names is missing and held."""
+    try:
+        return raw.first(part, start)
+    except FormatError:
+        log.exception("partition %s: what it lacks counts as lost, not as removed", part.key)
+        return start
+
+
+def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
+    """What people gave up; with a word that does not hold, nothing, so that the partition stays at its gap."""
+    try:
+        return raw.acknowledged(part)
+    except FormatError:
+        log.exception("partition %s: no word on its gaps counts", part.key)
+        return Intervals()
 
 
 def _plan_partition(
@@ -123,16 +160,19 @@ def decision_of(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, l
     lineage = Lineage(watermark.lineage)
     left = left_at(watermark, state)
     back = None if state is None or left is None else rewind(lake, raw, part, state, watermark, left)
-    first = watermark.start_offset if state else raw.first(part, watermark.start_offset)
+    first = watermark.start_offset if state else _first(raw, part, watermark.start_offset)
     known = Known(*part.key, watermark, state, [], first=first)
     if back:
         known = replace(known, cut=back.cut, from_offset=back.start)
-    if state and (state.gaps or back):
-        known = replace(known, acknowledged=raw.acknowledged(part))
+    asked = False
     while True:
         window = raw.segments(part, known.start, watermark.next_offset, lineage, limit)
         known = replace(known, segments=window.segments, complete=window.complete)
-        decision = decide(replace(known, aborted=tuple(raw.aborted(window.segments, lineage))))
+        known = replace(known, aborted=tuple(raw.aborted(window.segments, lineage)))
+        decision = decide(known)
+        if decision.plan.gaps and not asked:  # the agent's watermark may not know yet what a person has given up
+            known, asked = replace(known, acknowledged=_acknowledged(raw, part)), True
+            decision = decide(known)
         if window.complete or decision.plan.cut or decision.plan.end > known.landed_next:
             return decision
         limit *= 2

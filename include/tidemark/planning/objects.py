@@ -13,11 +13,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from tidemark import tombstones
+from tidemark import object_sizes, tombstones
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.gaps import Acknowledgement
 from tidemark.incarnations import TopicIncarnations
-from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, PartitionKeys
 from tidemark.manifest import SegmentManifest
 from tidemark.planning.segments import Segment, segment_of
@@ -62,7 +60,7 @@ def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarna
     """The lives of a topic; none if no agent has seen it."""
     key = control.incarnations(topic)
     try:
-        return TopicIncarnations.from_bytes(store.get(key).body, key)
+        return TopicIncarnations.load(store, key)
     except NotFound:
         return TopicIncarnations(topic=topic)
 
@@ -70,7 +68,7 @@ def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarna
 def fetched_marks(store: Store, keys: PartitionKeys) -> Fetched | None:
     """``offset.wm`` as it is; None while nothing contiguous is uploaded."""
     try:
-        return store.get(keys.watermark)
+        return store.get(keys.watermark, limit=Watermark.most_bytes)
     except NotFound:
         return None
 
@@ -107,10 +105,10 @@ def manifests(store: Store, keys: PartitionKeys, first: int, end: int | None = N
 def read_segment(store: Store, key: str) -> tuple[Segment, str] | None:
     """The segment whose manifest lies under ``key``, and that manifest's ETag; None if there is none (any more)."""
     try:
-        body, etag = store.get(key)
+        manifest, etag = SegmentManifest.load_version(store, key)
     except NotFound:
         return None  # removed since it was listed: no segment, as if it had not been listed
-    return segment_of(SegmentManifest.from_bytes(body, key), key, store.url), etag
+    return segment_of(manifest, key, store.url), etag
 
 
 def manifest_key(keys: PartitionKeys, base: int) -> str:
@@ -128,17 +126,10 @@ def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
     """
     assert segment.aborts is not None
     key, known = segment.sibling("txnindex"), segment.aborts
-    body = store.get(key).body[: known.size]
+    body = store.get(key, limit=object_sizes.SEGMENT_INDEX).body[: known.size]
     if (len(body), f"{crc32c(body):08x}") != (known.size, known.crc32c):
         raise PreconditionFailed(key, f"does not begin with the {known.size} bytes that its manifest describes")
     return parse_txn_index(body, key)
-
-
-def acknowledged(store: Store, control: ControlKeys, keys: PartitionKeys) -> Intervals:
-    """The offsets that a person has given up; they lie in the deployment's default ``store``."""
-    listed = [one.key for one in store.list(control.acknowledgements(keys.place, keys.partition))]
-    said = [Acknowledgement.from_bytes(store.get(key).body, key) for key in listed]
-    return Intervals((one.start, one.end) for one in said)
 
 
 def first_left(store: Store, keys: PartitionKeys, start: int) -> int:

@@ -99,6 +99,7 @@ def decide(known: Known) -> Decision:
         expired=() if known.state or start == began else ((began, start),),
         branch=known.state.branch if known.state else 0,
         cut=known.cut,
+        foreign_epochs=known.watermark.foreign_epochs,
     )
     return Decision(plan, clipped(pieces, end))
 
@@ -132,7 +133,8 @@ def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
     end = min(watermark.next_offset, state.next_offset)
     at = Lineage(watermark.lineage).divergence(Lineage(state.lineage), end)
     if at is None and end < state.next_offset:
-        at = end if any(one.new_epoch > state.leader_epoch for one in watermark.truncations) else None
+        landed = -1 if state.leader_epoch in watermark.foreign_epochs else state.leader_epoch
+        at = end if any(one.new_epoch > landed for one in watermark.truncations) else None
     return None if at is None else max(at, state.start_offset)
 
 

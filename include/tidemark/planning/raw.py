@@ -5,13 +5,16 @@ Reads by :mod:`tidemark.planning.objects`, the watermark first.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from tidemark import tombstones
+from tidemark import object_sizes, tombstones
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, PreconditionFailed
 from tidemark.grown import grown
@@ -34,10 +37,13 @@ from tidemark.records.batch import HEADER_SIZE, read_header
 from tidemark.store import Store, open_store
 from tidemark.table import Lake
 from tidemark.watermark import Watermark
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.watermark_index import IndexEntry, WatermarkIndex, listed, load_all
+from tidemark.words import acknowledged
 
 _AT_ONCE = 32
 """Manifests that are read before the limit of bytes is looked at again."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +82,14 @@ class RawTopic:
         self._default = self._resolver.default()
         self._control = ControlKeys(self._default.prefix, topic.cluster)
         self._stores: dict[str, Store] = {}
+        self._unread: set[str] = set()  # the watermark indexes that cannot be read
         if self._endpoint(0).writer != "tidemark":
             rule = "segments of writer 'pinterest' have no manifests and cannot be ingested yet; use writer 'tidemark'"
             raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("raw.writer", rule)])
+
+    def now(self) -> datetime:
+        """The time by the clock of the store that has the watermark indexes."""
+        return self._store(self._default.store).now()
 
     def incarnations(self) -> TopicIncarnations:
         """The topic's lives; none if no agent has seen it."""
@@ -86,16 +97,40 @@ class RawTopic:
 
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
-        """The entry of each (incarnation, partition) that counts, over all brokers, when it was first asked for."""
-        places = {self._default, self._endpoint(0)}
-        newest: dict[tuple[int, int], IndexEntry] = {}
-        for index in (index for place in places for index in self._indexes(place)):
-            for entry in index.entries:
-                key = entry.incarnation, entry.partition
-                known = newest.get(key)
-                if entry.topic == self._topic.topic and (known is None or _rank(entry) > _rank(known)):
-                    newest[key] = entry
-        return newest
+        """The entry of each (incarnation, partition) that counts, over all brokers, when it was first asked for.
+
+        A later epoch counts, also one that no leader ever had: it hides nothing, since what may hold more is looked at
+        by its ``offset.wm``. What decides something by an entry alone asks for those :meth:`vouched`.
+        """
+        return {key: found[0] for key, found in self._said.items()}
+
+    def vouched(self, ledger: Ledger) -> Mapping[tuple[int, int], IndexEntry]:
+        """:attr:`entries`, but none of a leader epoch above that of ``offset.wm`` where there is one.
+
+        A leader's agent writes its epoch to ``offset.wm`` first, and what it says in its index counts a little later.
+        """
+        known, lives = ledger.by_partition, self.incarnations().incarnations
+        found: dict[tuple[int, int], IndexEntry] = {}
+        for key, said in self._said.items():
+            state, counts = known.get(key), said
+            if state is None or said[0].leader_epoch > state.leader_epoch:
+                watermark = self.watermark(self.partition(lives[key[0]].topic_id, lives[key[0]].place, *key))
+                limit = math.inf if watermark is None else watermark.leader_epoch
+                counts = [one for one in said if one.leader_epoch <= limit]
+            if counts:
+                found[key] = counts[0]
+        return found
+
+    @cached_property
+    def _said(self) -> Mapping[tuple[int, int], list[IndexEntry]]:
+        """All entries of lives that the topic has had, the latest first."""
+        lives = [one.topic_id for one in self.incarnations().incarnations]
+        found: dict[tuple[int, int], list[IndexEntry]] = {}
+        for index in (index for place in {self._default, self._endpoint(0)} for index in self._indexes(place)):
+            for entry in (one for one in index.entries if one.topic == self._topic.topic):
+                if entry.incarnation < len(lives) and lives[entry.incarnation] == entry.topic_id:
+                    found.setdefault((entry.incarnation, entry.partition), []).append(entry)
+        return {key: sorted(said, key=_rank, reverse=True) for key, said in found.items()}
 
     def partitions(self, ledger: Ledger) -> list[RawPartition]:
         """The partitions of all incarnations that may hold more than the ledger does."""
@@ -103,6 +138,8 @@ class RawTopic:
         entries = self.entries
         behind = {key for key, entry in entries.items() if _may_add(entry, known.get(key))}
         lives = self.incarnations().incarnations
+        if self._unread:  # the watermarks themselves say how far the partitions are that nobody told of
+            behind |= {key for key in known if key not in entries and key[0] == len(lives) - 1}
         width = 1 + max((partition for _, partition in (*known, *entries)), default=-1)
         # The indexes tell of the newest life only: ask for each watermark of the older ones.
         older = {(number, partition) for number in range(len(lives) - 1) for partition in range(width)}
@@ -163,7 +200,9 @@ class RawTopic:
     def _cuts(self, segment: Segment) -> list[Cut]:
         store = self._store(segment.store)
         name = segment.sibling("index")
-        entries = parse_offset_index(store.get(name).body, segment.base, segment.size, name)
+        entries = parse_offset_index(
+            store.get(name, limit=object_sizes.SEGMENT_INDEX).body, segment.base, segment.size, name
+        )
         by_position = {entry.position: entry for entry in entries}
         found: list[Cut] = []
         for position in cut_points(entries, segment.size, TARGET_BYTES)[1:-1]:
@@ -192,7 +231,7 @@ class RawTopic:
 
     def acknowledged(self, part: RawPartition) -> Intervals:
         """The offsets that a person has given up."""
-        return objects.acknowledged(self._store(self._default.store), self._control, part.keys)
+        return acknowledged(self._store(self._default.store), self._control, part.keys)
 
     def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> Window:
         store = self._store(part.keys.endpoint.store)
@@ -208,10 +247,14 @@ class RawTopic:
                 return Window(segments, complete=next(listed, None) is None)
         return Window(segments, complete=True)
 
-    def _indexes(self, place: Endpoint) -> list[WatermarkIndex]:
+    def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
         store = self._store(place.store)
-        keys = [one.key for one in store.list(ControlKeys(place.prefix, self._topic.cluster).indexes)]
-        return in_parallel(lambda key: WatermarkIndex.from_bytes(store.get(key).body, key), keys)
+        loaded = load_all(store, listed(store, ControlKeys(place.prefix, self._topic.cluster).indexes))
+        for key, error in loaded.failures.items():
+            log.warning("%s is not read; what its broker leads may land later, and no date is final by it", key)
+            log.warning("%s", error)
+        self._unread |= loaded.failures.keys()
+        return loaded.indexes.values()
 
     def _endpoint(self, partition: int) -> Endpoint:
         return self._resolver.resolve(self._topic.cluster, self._topic.topic, partition)
@@ -230,5 +273,6 @@ def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:
     """Whether the partition's watermark is worth reading."""
     if state is None:
         return True
-    moved = entry.next_offset > state.next_offset or entry.leader_epoch > state.leader_epoch
+    # An epoch below the ledger's: the index lags, or what the ledger followed was no leader's.
+    moved = entry.next_offset > state.next_offset or entry.leader_epoch != state.leader_epoch
     return moved or bool(entry.gaps) or bool(state.gaps)

@@ -8,7 +8,7 @@ rows another date have changed, dates that exchange rows are made again together
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Final
 
@@ -17,7 +17,7 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.ledger import Ledger, PartitionState
 from tidemark.planning.following import following
 from tidemark.planning.partition import clipped
-from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of
+from tidemark.planning.ranges import TARGET_BYTES, Cut, ranges_of, tasks_of
 from tidemark.planning.raw import RawPartition, RawTopic
 from tidemark.planning.segments import Piece, Segment, cover, whole_lineage
 from tidemark.planning.transactions import aborted_from, decided_end
@@ -25,6 +25,7 @@ from tidemark.records import Lineage
 from tidemark.runs import PartitionPlan, RunPlan, Task
 from tidemark.standing import SetAside, Standing
 from tidemark.table import Lake
+from tidemark.tampering import check_untampered
 
 _NO_LIMIT: Final = 1 << 62
 
@@ -40,6 +41,7 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
     """
     chosen = None if dates is None else {_checked(one) for one in dates}
     standing = Standing.of(lake)
+    check_untampered(lake, standing.ledger, standing.live.values())
     ledger = standing.ledger
     _check_there(lake, ledger, chosen or ())
     landed = standing.told(lambda dt, _: chosen is None or dt in chosen)
@@ -48,13 +50,14 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
     known = {*supersedes, *(one.dt for one in standing.live.values())}
     unknown = sorted(set(removes) - landed.files)
     if unknown:
-        raise ContinuityError(f"{lake.url}/{unknown[0]}: no evidence names this file, so its offsets are unknown")
+        rule = "no evidence names this file, so its offsets are unknown; bring back what was removed below"
+        raise ContinuityError(f"{lake.url}/{unknown[0]}: {rule} {lake.deployment.lake_store}/{lake.keys.evidence}")
     raw = RawTopic(lake)
     lives = raw.incarnations().incarnations if landed.offsets else ()
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(lives[key[0]].topic_id, lives[key[0]].place, *key)
-        planned.append(_plan_partition(raw, part, ledger.by_partition[key], offsets))
+        planned.append(plan_partition(raw, part, ledger.by_partition[key], offsets, join=True))
     return RunPlan(
         **(following(lake, ledger, attempt) | {"generation": ledger.generation + 1}),
         kind="rebuild",
@@ -62,7 +65,7 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
         tasks=tuple(task for _, tasks in planned for task in tasks),
         dates=tuple(sorted(known if chosen is None else chosen)),
         whole=chosen is None,
-        leaves=tuple(sorted(_expired(ledger))) if chosen is None else (),
+        leaves=tuple(sorted(expired_dates(ledger))) if chosen is None else (),
         removes=tuple(removes),
         supersedes=supersedes,
     )
@@ -78,13 +81,14 @@ def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
 
 def _check_there(lake: Lake, ledger: Ledger, wanted: Iterable[str]) -> None:
     """Raise ConfigError if retention has taken one of the dates from the table."""
-    gone = sorted(_expired(ledger) & set(wanted))
+    gone = sorted(expired_dates(ledger) & set(wanted))
     if gone:
         rule = f"retention took {', '.join(gone)} from {lake.url}, which a rebuild would undo; leave them out"
         raise ConfigError("dates", [("", rule)])
 
 
-def _expired(ledger: Ledger) -> set[str]:
+def expired_dates(ledger: Ledger) -> set[str]:
+    """The dates that retention took from the table."""
     return {dt for dt, state in ledger.dates.items() if state.state == "expired"}
 
 
@@ -95,9 +99,17 @@ def _checked(text: str) -> str:
         raise ConfigError("dates", [("", f"{text!r} is no date such as 2026-11-20")]) from error
 
 
-def _plan_partition(
-    raw: RawTopic, part: RawPartition, state: PartitionState, offsets: Intervals
+def plan_partition(
+    raw: RawTopic, part: RawPartition, state: PartitionState, offsets: Intervals, *, join: bool
 ) -> tuple[PartitionPlan, list[Task]]:
+    """How to convert ``offsets`` of a partition again.
+
+    With ``join`` also what lies between them in the same ranges of bytes, so that there are as few tasks, and files, as
+    ingest makes of such ranges: the rows between are of other dates, which the tasks leave out.
+
+    Raises:
+        ContinuityError: raw does not hold all of them any more.
+    """
     watermark = raw.watermark(part)
     if watermark is None:
         raise ContinuityError(f"{part.keys.watermark}: is gone, and with it what says which segments count")
@@ -114,7 +126,15 @@ def _plan_partition(
         pieces += found
         deciding += _deciding(raw, part, span, segments, watermark.next_offset, newest)
     start, end = pieces[0].start, pieces[-1].end
-    ranges = [one for piece in clipped(pieces, end) for one in ranges_of(piece, raw.cuts(piece.segment))]
+    known: dict[str, list[Cut]] = {}
+
+    def cuts(segment: Segment) -> list[Cut]:
+        if segment.key not in known:
+            known[segment.key] = raw.cuts(segment)
+        return known[segment.key]
+
+    pieces = clipped(_joined(pieces, lineage, cuts) if join else pieces, end)
+    ranges = [one for piece in pieces for one in ranges_of(piece, cuts(piece.segment))]
     plan = PartitionPlan(
         incarnation=part.incarnation,
         topic_id=part.topic_id,
@@ -126,6 +146,24 @@ def _plan_partition(
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
     )
     return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
+
+
+def _joined(pieces: list[Piece], lineage: Lineage, cuts: Callable[[Segment], list[Cut]]) -> list[Piece]:
+    """``pieces`` with what lies between them, wherever that takes no further range of bytes."""
+
+    def read(some: Iterable[Piece]) -> set[tuple[str, int]]:
+        return {(one.segment.key, part.start) for one in some for part in ranges_of(one, cuts(one.segment))}
+
+    found: list[Piece] = []
+    for one in pieces:
+        if found and found[-1].end < one.start:
+            last = found.pop()
+            segments = {piece.segment.key: piece.segment for piece in (last, one)}
+            both, hole = cover(list(segments.values()), lineage, Intervals([(last.start, one.end)]))
+            found += both if hole is None and read(both) == read([last, one]) else [last, one]
+        else:
+            found.append(one)
+    return found
 
 
 def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:

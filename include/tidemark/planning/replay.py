@@ -17,6 +17,7 @@ from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
 from tidemark.standing import SetAside, Standing
 from tidemark.stored import utc_now
 from tidemark.table import Lake
+from tidemark.tampering import check_untampered
 
 
 def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
@@ -25,6 +26,7 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
     Empty if there are none.
     """
     standing = Standing.of(lake)
+    check_untampered(lake, standing.ledger, standing.live.values())
     ledger = standing.ledger
     rows = [one for one in standing.set_aside(dates) if one.offset_class == "quarantined"]
     created = utc_now()

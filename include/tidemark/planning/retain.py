@@ -39,6 +39,7 @@ from tidemark.retention import DateGoes
 from tidemark.runs import RunPlan
 from tidemark.standing import Standing
 from tidemark.table import Lake, LiveFile
+from tidemark.tampering import check_untampered
 from tidemark.watermark import Watermark
 
 
@@ -48,6 +49,7 @@ def plan_retain(lake: Lake, now: datetime, only: Collection[str] | None = None) 
     With ``only``, other dates stay. The plan is empty if there are none.
     """
     standing = Standing.of(lake)
+    check_untampered(lake, standing.ledger, standing.live.values())
     ledger, live = standing.ledger, list(standing.live.values())
     window = lake.topic.retention.table
     aside = standing.told(lambda _dt, _file: True).aside

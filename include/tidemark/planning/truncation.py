@@ -33,7 +33,7 @@ def rewind(
     """
     if watermark.next_offset <= at:
         return None
-    decided = _decided_below(raw, part, state, Lineage(watermark.lineage), at)
+    decided = decided_below(raw, part, state, Lineage(watermark.lineage), at)
     if decided is None:
         return None
     reach = Standing.of(lake).from_offset(part.key, decided)
@@ -48,7 +48,7 @@ def rewind(
     return Rewind(cut, reach.start)
 
 
-def _decided_below(raw: RawTopic, part: RawPartition, state: PartitionState, lineage: Lineage, at: int) -> int | None:
+def decided_below(raw: RawTopic, part: RawPartition, state: PartitionState, lineage: Lineage, at: int) -> int | None:
     """The offset up to which no verdict on a transaction depends on markers from ``at`` on; None if raw does not tell.
 
     A segment that ends at or below ``at``, live to its end, lists what is open there. All that began before and is not

@@ -21,7 +21,7 @@ def write_plan(lake: Lake, plan: RunPlan) -> str:
 
 def read_plan(lake: Lake, key: str) -> RunPlan:
     """The plan under ``key``. Raises NotFound, or FormatError for an object that is no plan."""
-    return RunPlan.from_bytes(lake.store.get(key).body, key)
+    return RunPlan.load(lake.store, key)
 
 
 def find_plan(lake: Lake, attempt: int) -> RunPlan | None:

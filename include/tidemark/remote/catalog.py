@@ -48,8 +48,8 @@ class RemoteTopics:
         keys = PartitionKeys(endpoint, self.storage.cluster, known.place, partition)
         place = Place(topic, partition, number, known.topic_id, keys)
 
-        def observe(incarnation: int, partition: int) -> tuple[int, datetime] | None:
-            return self._observations.log_end(topic, incarnation, partition)
+        def observe(incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
+            return self._observations.log_end(topic, incarnation, partition, highest)
 
         found = TidemarkPartition(self.storage, place, self._indexes, observe)
         found.refresh()

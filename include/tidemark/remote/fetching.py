@@ -1,18 +1,17 @@
-"""Ranges of stored segments into memory that is used again, and requests that are tried again.
+"""Ranges of stored segments into memory that is used again, by requests that are counted and that closing ends.
 
-Promises: of a range all bytes of the version that was asked for, or an error; a request that may succeed later is made
-again a bounded number of times, after pauses that grow and are drawn by chance; :meth:`Requests.close` ends the pauses.
+Promises: of a range all bytes of the version that was asked for, or an error; requests are repeated by
+:mod:`tidemark.retry`, and :meth:`Requests.close` ends the pauses.
 """
 
 from __future__ import annotations
 
 import mmap
-import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +20,12 @@ from tidemark.errors import (
     BucketMissing,
     NotFound,
     PreconditionFailed,
-    Refused,
     StoreError,
     TidemarkError,
 )
 from tidemark.planning.segments import Segment
 from tidemark.remote.storage import Storage
+from tidemark.retry import Retry
 
 RANGE_BYTES: Final = 8 << 20
 """Bytes of a request, at most: of 1, 2, 4 and 8 MiB the largest was read fastest from an S3 server."""
@@ -34,11 +33,6 @@ RANGE_BYTES: Final = 8 << 20
 HEAD_BYTES: Final = 1 << 20
 """Room before a range for the beginning of a batch that the range before it ended in; batches are rarely larger."""
 
-ATTEMPTS: Final = 5
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
-
-T = TypeVar("T")
 Bytes = NDArray[np.uint8]
 
 
@@ -94,75 +88,50 @@ class Buffers:
                 self._spare.append(piece)
 
 
-class Requests:
-    """Requests to the stores of ``storage``, tried again where that may help. Thread-safe."""
+class Requests(Retry):
+    """Requests that are counted, and no longer repeated once they are closed. Thread-safe."""
 
-    def __init__(self, storage: Storage, counters: Counters) -> None:
-        self._storage = storage
+    def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """End all pauses; from then on nothing is tried again."""
+        """End all pauses; from then on no request is made."""
         self._closed.set()
 
-    def pause(self, attempt: int) -> None:
-        """Wait before another attempt; ``attempt`` counts from 1. Raises :class:`Closed`."""
-        most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt)
-        if self._closed.wait(random.uniform(most / 2, most)):  # noqa: S311  # no secret: so that readers do not keep step
-            raise Closed("the reader was closed")
+    def began(self) -> None:
+        """See :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        self._check_open()
+        self._counters.add(requests=1)
 
-    def read_into(self, target: Bytes, segment: Segment, start: int, end: int, what: str) -> None:
+    def again(self) -> None:
+        """See :class:`tidemark.retry.Retry`."""
+        self._counters.add(retries=1)
+
+    def wait(self, seconds: float) -> None:
+        """See :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        self._closed.wait(seconds)
+        self._check_open()
+
+    def read_into(self, storage: Storage, target: Bytes, segment: Segment, start: int, end: int, what: str) -> None:
         """Bytes ``[start, end)`` of the segment's object to the start of ``target``; ``what`` is for messages.
 
-        A reply that breaks off is gone on with where it did. Raises PreconditionFailed if the object is another version
-        now, NotFound if it is gone, and other kinds of StoreError after the last attempt.
+        ``storage`` makes its requests by these. Raises PreconditionFailed if the object is another version now,
+        NotFound if it is gone, and other kinds of StoreError after the last attempt.
         """
         view = target[: end - start].data
         done = 0
+        store = storage.store(segment.store)
+        with naming(what), store.stream(segment.key, start, end, if_match=segment.etag) as body:
+            while done < end - start:
+                self._check_open()
+                count = body.readinto(view[done:])
+                done += count
+                self._counters.add(size=count)
 
-        def receive() -> None:
-            nonlocal done
-            with self._storage.store(segment.store).stream(
-                segment.key, start + done, end, if_match=segment.etag
-            ) as body:
-                while done < end - start:
-                    if self._closed.is_set():
-                        raise Closed("the reader was closed")
-                    count = body.readinto(view[done:])
-                    done += count
-                    self._counters.add(size=count)
-
-        with naming(what):
-            self.tried(receive)
-
-    def tried(self, request: Callable[[], T]) -> T:
-        """``request``, tried again after an error that may pass. Raises as :meth:`judge`, and :class:`Closed`."""
-        attempt = 0
-        while True:
-            if self._closed.is_set():
-                raise Closed("the reader was closed")
-            attempt += 1
-            self.count()
-            try:
-                return request()
-            except StoreError as error:
-                self.judge(error, attempt)
-
-    def count(self) -> None:
-        """A request is made."""
-        self._counters.add(requests=1)
-
-    def judge(self, error: StoreError, attempt: int) -> None:
-        """Wait before the next attempt, or raise ``error`` if another one cannot help, or would be one too many.
-
-        What says that the object is another one, gone or forbidden is not tried again.
-        """
-        final = isinstance(error, PreconditionFailed | NotFound | Refused)
-        if final or attempt == ATTEMPTS or self._closed.is_set():
-            raise error
-        self._counters.add(retries=1)
-        self.pause(attempt)
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Closed("the reader was closed")
 
 
 @contextmanager

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from datetime import datetime
 from typing import Final
 
 from tidemark.layout import ControlKeys, Endpoint
-from tidemark.planning.objects import in_parallel
 from tidemark.remote.storage import Storage
-from tidemark.store import ObjectInfo
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.watermark_index import IndexEntry, WatermarkIndex, listed, load_all
 
 _SECONDS: Final = 5.0
 """Agents write at most every 10 s."""
+
+log = logging.getLogger(__name__)
 
 
 class Observations:
@@ -38,23 +39,23 @@ class Observations:
             indexes = [index for _, index in self._read.values()]
         return [entry for index in indexes for entry in index.entries if entry.topic == topic]
 
-    def log_end(self, topic: str, incarnation: int, partition: int) -> tuple[int, datetime] | None:
-        """The log end that the leader's agent saw last, and when."""
+    def log_end(self, topic: str, incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
+        """The log end that the leader's agent saw last, and when; ``highest`` is the leader epoch of ``offset.wm``."""
         mine = [
             one
             for one in self.entries(topic, partition)
-            if (one.incarnation, one.partition) == (incarnation, partition)
+            if (one.incarnation, one.partition) == (incarnation, partition) and one.leader_epoch <= highest
         ]
         best = max(mine, key=lambda one: (one.leader_epoch, one.next_offset, one.observed_at), default=None)
         return (best.log_end_offset, best.observed_at) if best else None
 
     def _look(self, place: Endpoint) -> None:
         store = self._storage.store(place.store)
-        listed = list(store.list(ControlKeys(place.prefix, self._storage.cluster).indexes))
-        changed = [one for one in listed if self._read.get((place.store, one.key), ("",))[0] != one.etag]
-
-        def read(info: ObjectInfo) -> WatermarkIndex:
-            return WatermarkIndex.from_bytes(store.get(info.key).body, info.key)
-
-        for info, index in zip(changed, in_parallel(read, changed), strict=True):
-            self._read[place.store, info.key] = info.etag, index
+        found = listed(store, ControlKeys(place.prefix, self._storage.cluster).indexes)
+        etags = {one.key: one.etag for one in found}
+        changed = [one for one in found if self._read.get((place.store, one.key), ("",))[0] != one.etag]
+        loaded = load_all(store, changed, of=etags)
+        for key, index in loaded.indexes.items():
+            self._read[place.store, key] = etags[key], index
+        for key, error in loaded.failures.items():
+            log.warning("%s is not read, what it said before still counts: %s", key, error)

@@ -6,6 +6,7 @@ resolved by lineage, as in plans (:mod:`tidemark.planning.segments`).
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from tidemark.errors import NotFound, OutOfRange, PreconditionFailed
 from tidemark.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, PartitionKeys
-from tidemark.planning.objects import acknowledged, fetched_marks, first_left, marks_of
+from tidemark.planning.objects import fetched_marks, first_left, marks_of
 from tidemark.planning.segments import Piece, Segment
 from tidemark.planning.transactions import decided_end
 from tidemark.records import Lineage
@@ -28,13 +29,14 @@ from tidemark.remote.storage import Storage
 from tidemark.remote.times import first_at
 from tidemark.remote.view import View, extended, left_branch, offsets_of, readable_end, split
 from tidemark.watermark import Watermark
+from tidemark.words import acknowledged
 
 _ATTEMPTS: Final = 3
 
 Result = TypeVar("Result")
 
-Observe = Callable[[int, int], tuple[int, datetime] | None]
-"""(incarnation, partition) → the log end that an agent saw last, and when."""
+Observe = Callable[[int, int, int], tuple[int, datetime] | None]
+"""(incarnation, partition, highest leader epoch) → the log end that an agent saw last, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,9 @@ class TidemarkPartition:
 
     def observed_log_end(self) -> tuple[int, datetime] | None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""
-        return self._observe(self.incarnation, self.partition)
+        watermark = self._view.watermark
+        highest = sys.maxsize if watermark is None else watermark.leader_epoch  # a later one is no leader's yet
+        return self._observe(self.incarnation, self.partition, highest)
 
     def invalidate(self, segment: Segment) -> None:
         """See :class:`~tidemark.remote.answers.RemotePartition`."""
@@ -215,7 +219,14 @@ class TidemarkPartition:
             return piece._replace(end=min(piece.end, end, view.clear_until(at)))
         if view is not self._view:  # what was listed is gone, and was looked for again
             return self._at(self._view, offset, min(end, self._view.end))
-        return self._unrecorded(view, at)
+        gap = self._unrecorded(view, at)
+        given_up = offsets_of([gap]) & self._acknowledged()
+        if not given_up:
+            return gap
+        with self._refreshing:
+            if self._view is view:
+                self._view = replace(view, passed=view.passed | given_up)
+        return self._at(self._view, offset, end)
 
     def _piece(self, view: View, offset: int) -> Piece | None:
         """The piece at ``offset``. Before it is said that there is none, all is listed again, once a watermark."""

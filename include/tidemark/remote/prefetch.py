@@ -23,7 +23,9 @@ from tidemark.gaps import Gap
 from tidemark.layout import TopicPartition
 from tidemark.remote.blocks import NOTHING, Block, Decoder
 from tidemark.remote.catalog import RemotePartition, Stretch
-from tidemark.remote.fetching import ATTEMPTS, HEAD_BYTES, Buffers, Bytes, Counters, Requests, naming
+from tidemark.remote.fetching import HEAD_BYTES, Buffers, Bytes, Counters, Requests, naming
+from tidemark.remote.storage import Storage
+from tidemark.retry import ATTEMPTS
 
 OnGap = Literal["error", "skip"]
 Submit = Callable[[Callable[[], Any]], "Future[Any]"]
@@ -54,6 +56,8 @@ Step = Block | Tail | Future[Any]
 class Means(NamedTuple):
     """What readings share."""
 
+    storage: Storage
+    """Where ranges are read, by these requests."""
     requests: Requests
     buffers: Buffers
     counters: Counters
@@ -167,7 +171,8 @@ class Reading:
             memory = self._means.buffers.take()
             what = f"{self._tp}, from offset {max(self._next, source.start)} on, bytes {start} to {end}"
             read = self._means.requests.read_into
-            done = self._means.submit(partial(read, memory[HEAD_BYTES:], source.segment, start, end, what))
+            into = partial(read, self._means.storage, memory[HEAD_BYTES:], source.segment, start, end, what)
+            done = self._means.submit(into)
             self._ahead.append(_Piece(source, start, end, memory, done))
             self._position = end
             if end == source.segment.size:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from struct import Struct
 from typing import Final
 
+from tidemark import object_sizes
 from tidemark.errors import NotFound
 from tidemark.planning.segments import Segment
 from tidemark.records import IndexEntry, confirms_cut
@@ -55,7 +56,7 @@ class Indexes:
                 self._read.move_to_end(name)
                 return self._read[name]
         try:
-            body = store.get(segment.sibling(extension)).body
+            body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
         except NotFound:
             body = b""  # only a hint: without it the segment is read from its start
         with self._lock:

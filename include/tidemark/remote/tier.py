@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from tidemark.layout import TopicPartition
 from tidemark.remote.blocks import Block
@@ -21,11 +21,10 @@ from tidemark.remote.catalog import RemotePartition, RemoteTopics
 from tidemark.remote.fetching import RANGE_BYTES, Buffers, Closed, Counters, Requests
 from tidemark.remote.known import Entry, Known
 from tidemark.remote.lanes import Lane
-from tidemark.remote.patient import Patient
 from tidemark.remote.prefetch import Means, OnGap, Reading, Step
 from tidemark.remote.storage import Storage
 from tidemark.remote.workers import Work, Workers
-from tidemark.store import Store
+from tidemark.store.repeating import repeating
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +61,9 @@ class RemoteTier:
         self._check_crcs = check_crcs
         self._prefetch_bytes = prefetch_bytes
         self._on_ready = on_ready
-        self._requests = Requests(storage, self.counters)
-        self.topics = RemoteTopics(storage.through(lambda store: cast("Store", Patient(store, self._requests))))
+        self._requests = Requests(self.counters)
+        repeated = storage.through(lambda store: repeating(store, self._requests))
+        self.topics = RemoteTopics(repeated)
         self._known = Known(self.topics, refresh_seconds)
         self._lock = threading.RLock()
         self._lanes: dict[TopicPartition, Lane] = {}
@@ -71,6 +71,7 @@ class RemoteTier:
         self._turn = 0
         self._workers = Workers(threads, self._lock, self._next_step)
         self._means = Means(
+            repeated,
             self._requests,
             Buffers(_SPARE_BUFFERS),
             self.counters,

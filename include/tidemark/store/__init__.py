@@ -5,9 +5,20 @@ Everything that Tidemark writes, it writes through this seam; the Delta log alon
 boto3 is imported when an S3 store is first opened, so that what Airflow parses stays light.
 """
 
-from tidemark.store.base import Body, Fetched, ObjectInfo, Store, put_once
+from tidemark.store.base import Body, Fetched, ObjectInfo, Store, check_size, put_once, put_over
 from tidemark.store.local import LocalStore
 from tidemark.store.opening import open_store
 from tidemark.store.options import StoreOptions
 
-__all__ = ["Body", "Fetched", "LocalStore", "ObjectInfo", "Store", "StoreOptions", "open_store", "put_once"]
+__all__ = [
+    "Body",
+    "Fetched",
+    "LocalStore",
+    "ObjectInfo",
+    "Store",
+    "StoreOptions",
+    "check_size",
+    "open_store",
+    "put_once",
+    "put_over",
+]

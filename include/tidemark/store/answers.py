@@ -7,6 +7,7 @@ from botocore.exceptions import (
     ClientError,
     ConnectTimeoutError,
     CredentialRetrievalError,
+    EndpointConnectionError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
@@ -19,6 +20,7 @@ from tidemark.errors import (
     BucketMissing,
     NotFound,
     PreconditionFailed,
+    Refused,
     SlowDown,
     StoreError,
     UnknownOutcome,
@@ -45,6 +47,8 @@ def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> Sto
     limit = overrun(error)
     if limit is None and isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):  # the latter in TLS's handshake
         return UnknownOutcome(name, "no answer: no connection in time (store.connect_timeout)")
+    if isinstance(error, EndpointConnectionError):
+        return UnknownOutcome(name, f"no answer: {error}; does the store run, and is store.endpoint_url right?")
     return UnknownOutcome(name, f"no answer: {limit or error}")
 
 
@@ -60,6 +64,9 @@ def _answered(name: str, error: ClientError) -> StoreError:
         return PreconditionFailed(name, reason)
     if code in _SLOW_DOWN or status == 429:
         return SlowDown(name, reason)
+    if code == "RequestTimeTooSkewed":
+        rule = "this host's clock is too far from the store's; set it (NTP, chrony): the credentials are not the reason"
+        return Refused(name, f"{reason}; {rule}")
     if code in _TOKENS or status in {401, 403}:
         return AccessDenied(name, f"{reason}; check the credentials and the policy of this role")
     if status >= 500 or code in _UNKNOWN:

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.retry import Retry, Tries
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -46,13 +47,16 @@ class Body(Protocol):
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Fill ``buffer`` with the next bytes, or a part of it, and return how many; 0 once all ``size`` were given.
 
-        Raises UnknownOutcome if they end early or come too slowly: read again from there.
+        Raises UnknownOutcome if they end early or come too slowly.
         """
         ...
 
 
 class Store(Protocol):
-    """One bucket. Every method raises :class:`tidemark.errors.StoreError` or one of its kinds, naming the key."""
+    """One bucket. Every method raises :class:`tidemark.errors.StoreError` or one of its kinds, naming the key.
+
+    A class that implements it tries each request once: :func:`tidemark.store.open_store` repeats its reads.
+    """
 
     url: str
 
@@ -77,8 +81,11 @@ class Store(Protocol):
         """
         ...
 
-    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
-        """The whole object. Raises NotFound, or PreconditionFailed if it is another version now."""
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
+        """The whole object. Raises NotFound, or PreconditionFailed if it is another version now.
+
+        One of more than ``limit`` bytes raises FormatError before its bytes are received: see :func:`check_size`.
+        """
         ...
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
@@ -90,8 +97,7 @@ class Store(Protocol):
     ) -> AbstractContextManager[Body]:
         """Bytes ``[start, end)``, or all from ``start`` on, as they arrive; raises like :meth:`get`.
 
-        ``end`` is above ``start``. For one thread. Nothing is repeated once the first byte was given. Leaving the
-        context early ends the transfer.
+        ``end`` is above ``start``. For one thread. Leaving the context early ends the transfer.
         """
         ...
 
@@ -106,6 +112,10 @@ class Store(Protocol):
         """
         ...
 
+    def now(self) -> datetime:
+        """The time by the store's clock, by which it says when an object was ``modified``; maybe cut to the second."""
+        ...
+
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
         """Copy within the store if the source still is that version; returns the copy's ETag."""
         ...
@@ -115,21 +125,42 @@ class Store(Protocol):
         ...
 
 
+def check_size(name: str, size: int, limit: int | None) -> None:
+    """Raise FormatError if an object of ``size`` bytes is larger than the ``limit`` for objects of its kind."""
+    if limit is not None and size > limit:
+        rule = f"has {size} bytes, and objects of its kind have at most {limit}; something else wrote it"
+        raise FormatError(name, f"{rule}: remove it, or have its writer write it again")
+
+
 def put_once(store: Store, key: str, body: bytes) -> str:
     """Create ``key`` with ``body``, or find that it holds ``body`` already; returns the ETag.
 
-    Safe to call again after any failure, also after an unknown one.
+    Tried again where the store has no such object after an unknown outcome; safe to call again after any failure.
 
     Raises:
         PreconditionFailed: the key holds something else.
     """
-    try:
-        return store.put(key, body, if_none_match=True)
-    except (PreconditionFailed, UnknownOutcome) as error:
+    tries = Tries(Retry())
+    while True:
+        tries.begin()
+        try:
+            return store.put(key, body, if_none_match=True)
+        except (PreconditionFailed, UnknownOutcome) as error:
+            failure = error
         try:
             there = store.get(key)
         except NotFound:
-            raise error from None
+            tries.failed(failure)
+            continue
         if there.body != body:
-            raise PreconditionFailed(key, "exists with other content; it is written once and never replaced") from None
+            rule = "exists with other content; it is written once and never replaced"
+            raise PreconditionFailed(key, rule) from failure
         return there.etag
+
+
+def put_over(store: Store, key: str, body: bytes) -> str:
+    """Write ``key`` whatever it holds, again after an unknown outcome; returns the ETag.
+
+    For objects that have one writer, or whose last writer is right whoever that is.
+    """
+    return Retry().call(lambda: store.put(key, body))

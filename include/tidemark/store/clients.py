@@ -9,21 +9,22 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError
 
+from tidemark.errors import ConfigError
 from tidemark.store.limits import FreeTraffic, Limits, Traffic, pool_classes
 from tidemark.store.options import StoreOptions
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-_READ_ATTEMPTS = 3
 _RENEWAL_SECONDS = 5.0
 _ADDRESSING = {None: "auto", True: "path", False: "virtual"}
 _NOBODY = FreeTraffic()
 
 
 class Clients:
-    """``write`` tries a request once, ``read`` up to three times; both keep to the limits. Thread-safe.
+    """One for writes, and one for reads, whose signature needs no hash. Both keep to the limits. Thread-safe.
 
     A client keeps the credentials that it was made with, or their absence; those from a role it renews by itself.
     """
@@ -43,13 +44,19 @@ class Clients:
     def _make(self) -> None:
         from boto3.session import Session
 
-        session = Session()  # not boto3's global one, which would keep the first credentials it ever found
-        self.write = self._client(session, 1, sign_payload=not self._options.is_private)
-        self.read = self._client(session, _READ_ATTEMPTS)
+        try:
+            session = Session()  # not boto3's global one, which would keep the first credentials it ever found
+            self.write = self._client(session, sign_payload=not self._options.is_private)
+            self.read = self._client(session)
+        except (BotoCoreError, ValueError) as error:
+            rule = (
+                f"no S3 client can be made: {error}; correct AWS's variables and files, or `store` in the configuration"
+            )
+            raise ConfigError("the environment", [("AWS_*", rule)]) from error
         self._made_at = time.monotonic()
 
-    def _client(self, session: Any, attempts: int, *, sign_payload: bool | None = None) -> S3Client:
-        """A client.
+    def _client(self, session: Any, *, sign_payload: bool | None = None) -> S3Client:
+        """A client that tries a request once.
 
         Every PUT carries a checksum that the server verifies, and the signature covers the checksum. Where others are
         off the wire that is enough; on an open wire a CRC could be forged, and the body is hashed into the signature.
@@ -60,7 +67,7 @@ class Clients:
             "payload_signing_enabled": sign_payload,
         }
         config = Config(
-            retries={"total_max_attempts": attempts, "mode": "standard"},
+            retries={"total_max_attempts": 1, "mode": "standard"},
             connect_timeout=options.connect_timeout.total_seconds(),
             read_timeout=options.no_progress.total_seconds(),
             max_pool_connections=options.connections,
@@ -94,7 +101,7 @@ def _shared(connection: str, traffic: Hashable) -> Clients:
 
 
 def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> Clients:
-    """The process's clients for these options."""
+    """The process's clients for these options. Raises ConfigError where AWS's settings allow none."""
     return _shared(options.model_dump_json(), cast("Hashable", traffic))
 
 

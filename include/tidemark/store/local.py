@@ -19,7 +19,7 @@ from typing import IO, BinaryIO
 from crc32c import crc32c as crc32c_of
 
 from tidemark.errors import NotFound, PreconditionFailed, StoreError
-from tidemark.store.base import Fetched, ObjectInfo
+from tidemark.store.base import Fetched, ObjectInfo, check_size
 from tidemark.store.streaming import FileBody
 
 _HIDDEN = ".tidemark-store"
@@ -62,9 +62,10 @@ class LocalStore:
                 raise
         return etag
 
-    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
         """See :meth:`tidemark.store.base.Store.get`."""
         with self._opened(key, if_match) as (file, status):
+            check_size(key, status.st_size, limit)
             return Fetched(file.read(), _etag(status))
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
@@ -108,6 +109,11 @@ class LocalStore:
                 yield _info(key, self._path(key).stat())
             except FileNotFoundError:
                 continue  # deleted since the folder was read, as on S3
+
+    def now(self) -> datetime:
+        """See :meth:`tidemark.store.base.Store.now`: the file system's, which may be that of another host."""
+        with tempfile.TemporaryFile(dir=self._private) as file:
+            return datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
 
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
         """See :meth:`tidemark.store.base.Store.copy`."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from tidemark.config import imported
 from tidemark.errors import FormatError
 from tidemark.layout import split_store_url
+from tidemark.retry import Retry
 from tidemark.store.base import Store
 from tidemark.store.local import LocalStore
 from tidemark.store.options import StoreOptions
+from tidemark.store.repeating import repeating
 
 if TYPE_CHECKING:
     from tidemark.store.limits import Traffic
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
     """The store of ``s3://bucket`` or ``file:///directory``; ``traffic`` is asked before anything is sent to S3.
 
-    A URL of another scheme is opened by the class that ``options.backend`` names.
+    A URL of another scheme is opened by the class that ``options.backend`` names. Reads are repeated by
+    :mod:`tidemark.retry`; those of a directory are not, as nothing that passes can happen to them.
 
     Raises:
         FormatError: none of these, or with a path below the bucket (a prefix is given apart), or no such class.
@@ -32,10 +35,10 @@ def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic |
         return LocalStore(Path(root.removeprefix("file://")))
     if backend is not None and not root.startswith("s3://"):
         other: Store = imported(backend)(root, options)
-        return other
+        return repeating(other, Retry())
     from tidemark.store.clients import clients
     from tidemark.store.s3 import S3Store
 
     chosen = options or StoreOptions()
     found = clients(chosen) if traffic is None else clients(chosen, traffic)
-    return S3Store(root.removeprefix("s3://"), found, chosen)
+    return repeating(S3Store(root.removeprefix("s3://"), found, chosen), Retry())

@@ -2,13 +2,15 @@
 
 Writes are never repeated by the client library: a repeated conditional PUT whose first reply was lost answers
 "precondition failed" although it took effect. So a write is tried once, and what is unknown is reported as such.
-Reads are repeated freely.
+Reads are tried once, too: :class:`tidemark.store.repeating.RepeatingStore` repeats them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
@@ -17,19 +19,21 @@ from crc32c import crc32c as crc32c_of
 from urllib3.exceptions import HTTPError
 
 from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.retry import Retry
 from tidemark.store.answers import FAILURES, translated
-from tidemark.store.base import Fetched, ObjectInfo
+from tidemark.store.base import Fetched, ObjectInfo, check_size
 from tidemark.store.checksums import decoded, encoded
 from tidemark.store.clients import Clients
 from tidemark.store.multipart import Upload, exactly
 from tidemark.store.options import StoreOptions
+from tidemark.store.repeating import repeating
 from tidemark.store.streaming import ReplyBody
 
 _READ_BACK = 8 << 20
 
 
 class S3Store:
-    """A bucket, by a client that tries a write once, and one that repeats reads."""
+    """A bucket, each request to which is tried once."""
 
     def __init__(self, bucket: str, clients: Clients, options: StoreOptions) -> None:
         self.url = f"s3://{bucket}"
@@ -75,15 +79,15 @@ class S3Store:
                 raise PreconditionFailed(found.key, "is gone, and was to be replaced") from error
             raise found from error
 
-    def get(self, key: str, *, if_match: str | None = None) -> Fetched:
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
         """See :meth:`tidemark.store.base.Store.get`. What arrives is compared with the stored checksum."""
-        return self._get(key, if_match, ChecksumMode="ENABLED")
+        return self._get(key, if_match, limit, ChecksumMode="ENABLED")
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         """See :meth:`tidemark.store.base.Store.get_range`."""
         if start == end:
             return b""
-        body = self._get(key, if_match, Range=f"bytes={start}-{end - 1}").body
+        body = self._get(key, if_match, None, Range=f"bytes={start}-{end - 1}").body
         if len(body) != end - start:
             raise UnknownOutcome(
                 self._name(key), f"asked for bytes {start} to {end}, got {len(body)} of {end - start}; read again"
@@ -132,6 +136,19 @@ class S3Store:
                 found = AccessDenied(found.key, f"{found.reason}; to list it takes s3:ListBucket on {self.url}")
             raise found from error
 
+    def now(self) -> datetime:
+        """See :meth:`tidemark.store.base.Store.now`. An answer that refuses the request tells the time as well."""
+        try:
+            reply: Any = self._clients.read.head_bucket(**self._target)
+        except ClientError as error:
+            reply = error.response
+        except FAILURES as error:
+            raise self._failed("", error) from error
+        said = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if said is None:
+            raise StoreError(self.url, "the server's answers have no Date, so its clock cannot be asked for")
+        return parsedate_to_datetime(said)
+
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
         """See :meth:`tidemark.store.base.Store.copy`."""
         extra: dict[str, Any] = {}
@@ -160,12 +177,14 @@ class S3Store:
         except FAILURES as error:
             raise self._failed(key, error) from error
 
-    def _get(self, key: str, if_match: str | None, **extra: Any) -> Fetched:
+    def _get(self, key: str, if_match: str | None, limit: int | None, **extra: Any) -> Fetched:
         if if_match is not None:
             extra["IfMatch"] = if_match
         try:
             reply = self._clients.read.get_object(**self._target, Key=key, **extra)
-            body = reply["Body"].read()
+            with closing(reply["Body"]) as arriving:
+                check_size(self._name(key), reply["ContentLength"], limit)
+                body = arriving.read()
         except FAILURES as error:
             raise self._failed(key, error) from error
         if "ChecksumMode" in extra and decoded(reply) not in {None, crc32c_of(body)}:
@@ -183,9 +202,9 @@ class S3Store:
 
     def _checksum(self, key: str, size: int, etag: str) -> int:
         """CRC32C of that very version, by reading it."""
-        value = 0
+        value, stored = 0, repeating(self, Retry())
         for start in range(0, size, _READ_BACK):
-            value = crc32c_of(self.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
+            value = crc32c_of(stored.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
         return value
 
     def _check_bucket(self, key: str) -> None:

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from tidemark import clocks
 from tidemark.incidents import Condition, in_utc
 from tidemark.watermark_index import Led, WatermarkIndex
 
+BEGINNING: Final = timedelta(minutes=15)
+"""A topic may be in the topics file for so long before it is made, or before its agents are started."""
+
 PATIENCE: Final = timedelta(minutes=2)
 """What may be a hiccup of a store must last for so long."""
+
+_LONGEST: Final = 86_400.0 * 365 * 100
 
 
 def agents_gone(
@@ -31,7 +37,7 @@ def agents_gone(
         more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""
         yield Condition(
             kind="agent_gone",
-            key=f"agent_gone/{cluster}/{index.broker}",
+            key=agent_gone_key(cluster, str(index.broker)),
             cluster=cluster,
             since=index.written_at,
             title=f"{cluster}: the agent of broker {index.broker} is silent",
@@ -40,6 +46,38 @@ def agents_gone(
             likely="the agent is stopped, or cannot reach the store; or the broker is down and has no other replica",
             mend=f"on broker {index.broker}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
         )
+
+
+def clocks_off(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -> Iterator[Condition]:
+    """Brokers whose clock is more than a minute off the store's."""
+    for index in indexes:
+        skew = timedelta(seconds=max(-_LONGEST, min(_LONGEST, index.clock_skew)))
+        if abs(skew) > clocks.MOST:
+            yield _clock(cluster, f"broker {index.broker}", str(index.broker), skew, now)
+
+
+def own_clock_off(cluster: str, skew: timedelta, now: datetime) -> Condition:
+    """That the clock of the host that looks is more than a minute off the store's."""
+    return _clock(cluster, "Airflow's workers", "airflow", skew, now)
+
+
+def _clock(cluster: str, whose: str, name: str, skew: timedelta, now: datetime) -> Condition:
+    return Condition(
+        kind="clock",
+        key=f"clock/{cluster}/{name}",
+        cluster=cluster,
+        since=now,
+        title=f"{cluster}: the clock of {whose} is wrong",
+        text=f"it is {clocks.described(skew)}; ages and dates go by the store's, so nothing closes early",
+        likely="the host has no NTP, or cannot reach its server",
+        mend=f"on the host of {whose}: timedatectl; chronyc tracking",
+        patience=PATIENCE,
+    )
+
+
+def agent_gone_key(cluster: str, broker: str) -> str:
+    """The key of the incident that the agent of ``broker`` is silent."""
+    return f"agent_gone/{cluster}/{broker}"
 
 
 def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
@@ -58,8 +96,24 @@ def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Conditio
     )
 
 
+def unseen(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
+    """That no agent ever told of a topic, so that its empty table means nothing."""
+    return Condition(
+        kind="unseen",
+        key=f"unseen/{cluster}/{topic}",
+        cluster=cluster,
+        topic=topic,
+        since=now,
+        title=f"{cluster}/{topic}: no agent was ever seen",
+        text=reason,
+        likely="its name, its cluster, the bucket or the prefix is wrong; or the agents do not run, or leave it out",
+        mend="correct the topics file, and see tidemark config check --agents; or start the agents",
+        patience=BEGINNING,
+    )
+
+
 def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Condition:
-    """That nothing is known of what a broker leads, since its watermark index does not parse."""
+    """That nothing is known of what a broker leads, since its watermark index cannot be read."""
     return Condition(
         kind="unreadable",
         key=f"unreadable/{cluster}/{key}",
@@ -67,8 +121,9 @@ def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Cond
         since=now,
         title=f"{cluster}: a watermark index cannot be read",
         text=f"nothing is known of what its broker leads: {reason}",
-        likely="the object was written by something else, or by a newer agent",
-        mend="have the broker's agent write it again: systemctl restart tidemark-agent",
+        likely="something else wrote the object, or a newer agent, or this role may not read it",
+        mend="have the broker's agent write it again: systemctl restart tidemark-agent; if there is no such broker, "
+        f"remove {key}",
         patience=PATIENCE,
     )
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, NotFound, TidemarkError
+from tidemark.errors import FormatError, StoreError, TidemarkError
 from tidemark.incidents import Condition, IncidentKind, Unknown
 from tidemark.layout import ControlKeys, TopicPartition
 from tidemark.scan_status import ScanStatus
@@ -24,10 +24,12 @@ from tidemark.topics import Deployment
 from tidemark.watching import deployment_conditions
 from tidemark.watching.sightings import Sightings, TopicSighting
 from tidemark.watching.topic import Around, look_at_topic
-from tidemark.watermark_index import Led, WatermarkIndex, leaders
+from tidemark.watermark_index import Led, Loaded, leaders, listed, load_all
 
 _READERS: Final = 16
-_BY_INDEX: Final[frozenset[IncidentKind]] = frozenset({"gap", "stuck", "late", "agent_gone"})
+_BY_LEADER: Final[frozenset[IncidentKind]] = frozenset({"gap", "stuck", "late"})
+_BY_AGENT: Final[frozenset[IncidentKind]] = frozenset({"agent_gone", "clock"})
+_BY_INDEX: Final = _BY_LEADER | _BY_AGENT
 
 
 class Look(NamedTuple):
@@ -45,6 +47,8 @@ class _Brokers(NamedTuple):
     gone: frozenset[int] = frozenset()
     conditions: tuple[Condition, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    missing: bool = False
+    """Whether an index could not be read: nothing is known of partitions that no other one tells of."""
 
 
 def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime) -> Look:
@@ -92,7 +96,13 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
             "first": first,
         }
     )
-    return Look(lasting, (*brokers.unknown, *(one for topic in looks for one in topic.unknown)), sightings)
+    untold = [Unknown(_BY_LEADER, one.topic, known=frozenset(by_topic.get(one.topic, ()))) for one in topics]
+    unknown = (
+        *brokers.unknown,
+        *(untold if brokers.missing else ()),
+        *(one for topic in looks for one in topic.unknown),
+    )
+    return Look(lasting, unknown, sightings)
 
 
 def lasting_ones(
@@ -113,13 +123,14 @@ def lasting_ones(
 
 def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
     try:
-        indexes, failures = _read_indexes(deployment, cluster)
+        loaded = _read_indexes(deployment, cluster)
     except TidemarkError as error:
         return _Brokers(
             None,
             conditions=(deployment_conditions.scan_failing(cluster, now, str(error)),),
             unknown=(Unknown(_BY_INDEX),),
         )
+    indexes = loaded.indexes.values()
     led = leaders(indexes)
     silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
     return _Brokers(
@@ -127,35 +138,33 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         gone=frozenset(one.broker for one in indexes if now - one.written_at > deployment.watch.agent_gone),
         conditions=(
             *silent,
-            *(deployment_conditions.unreadable_index(cluster, str(one), now, one.name) for one in failures),
+            *deployment_conditions.clocks_off(cluster, indexes, now),
+            *(
+                deployment_conditions.unreadable_index(cluster, str(one), now, key)
+                for key, one in loaded.failures.items()
+            ),
         ),
-        unknown=(Unknown(_BY_INDEX),) if failures else (),
+        unknown=tuple(
+            Unknown(
+                _BY_AGENT,
+                key=deployment_conditions.agent_gone_key(cluster, key.rpartition("/")[2].removesuffix(".json")),
+            )
+            for key in loaded.failures
+        ),
+        missing=bool(loaded.failures),
     )
 
 
-def _read_indexes(deployment: Deployment, cluster: str) -> tuple[list[WatermarkIndex], list[FormatError]]:
-    """All indexes of the default bucket, which tell of every partition, and what is wrong with the others."""
+def _read_indexes(deployment: Deployment, cluster: str) -> Loaded:
+    """All indexes of the default bucket, which tell of every partition."""
     default = resolver_of(deployment.raw).default()
     store, folder = open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes
-    keys = [info.key for info in store.list(folder) if info.key.endswith(".json")]
-    with ThreadPoolExecutor(_READERS) as readers:
-        found = [one for one in readers.map(lambda key: _read_index(store, key), keys) if one is not None]
-    read = [one for one in found if isinstance(one, WatermarkIndex)]
-    return read, [one for one in found if isinstance(one, FormatError)]
-
-
-def _read_index(store: Store, key: str) -> WatermarkIndex | FormatError | None:
-    try:
-        return WatermarkIndex.from_bytes(store.get(key).body, key)
-    except NotFound:
-        return None  # removed since it was listed
-    except FormatError as error:
-        return error
+    return load_all(store, listed(store, folder))
 
 
 def _scan_status(store: Store, key: str) -> ScanStatus | None:
     """What the triggerer said last; nothing if it said nothing that can be read: the watch reads the indexes itself."""
     try:
-        return ScanStatus.from_bytes(store.get(key).body, key)
-    except (NotFound, FormatError):
+        return ScanStatus.load(store, key)
+    except (StoreError, FormatError):
         return None

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from tidemark import overview
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
+from tidemark import clocks, overview
+from tidemark.endpoints import resolver_of
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.incidents import Incidents, merge
 from tidemark.overview import Overview
-from tidemark.store import Store, open_store
+from tidemark.store import Store, open_store, put_over
 from tidemark.topics import Deployment
 from tidemark.watching.looking import Look, look
 from tidemark.watching.sightings import Sightings
 
 _TRIES: Final = 8
 _NEVER: Final = datetime.fromtimestamp(0, UTC)
+
+log = logging.getLogger(__name__)
 
 
 class Known(NamedTuple):
@@ -35,10 +39,22 @@ def read_incidents(deployment: Deployment, cluster: str) -> Known:
     """What is known. Raises FormatError if the object does not parse."""
     key = deployment.deployment_keys(cluster).incidents
     try:
-        body, etag = lake_store(deployment).get(key)
+        return Known(*Incidents.load_version(lake_store(deployment), key))
     except NotFound:
         return Known(Incidents(cluster=cluster, at=_NEVER), None)
-    return Known(Incidents.from_bytes(body, key), etag)
+
+
+def _read_to_change(deployment: Deployment, cluster: str) -> Known:
+    """As :func:`read_incidents`. One that does not parse is begun again: the open incidents are found, and told, again.
+
+    Else nobody would be told of anything for as long as a person does not remove the object.
+    """
+    try:
+        return read_incidents(deployment, cluster)
+    except FormatError:
+        log.exception("the incidents are begun again")
+        store, key = lake_store(deployment), deployment.deployment_keys(cluster).incidents
+        return Known(Incidents(cluster=cluster, at=_NEVER), store.head(key).etag)
 
 
 def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Incidents], Incidents]) -> Incidents:
@@ -49,7 +65,7 @@ def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Inc
     """
     key, store = deployment.deployment_keys(cluster).incidents, lake_store(deployment)
     for _ in range(_TRIES):
-        known, etag = read_incidents(deployment, cluster)
+        known, etag = _read_to_change(deployment, cluster)
         after = change(known)
         if after == known:
             return known
@@ -59,6 +75,15 @@ def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Inc
             continue
         return after
     raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; the next look tries again")
+
+
+def compared(deployment: Deployment) -> clocks.Reading | None:
+    """This host's clock and that of the store that has the watermark indexes; None if that cannot be asked."""
+    try:
+        return clocks.read(open_store(resolver_of(deployment.raw).default().store, deployment.store))
+    except StoreError:
+        log.warning("the store's clock cannot be asked for", exc_info=True)
+        return None
 
 
 def watch(deployment: Deployment, cluster: str, now: datetime) -> Incidents:
@@ -80,7 +105,7 @@ def record(deployment: Deployment, cluster: str, found: Look) -> Incidents:
     if after.at == at:
         store, keys = lake_store(deployment), deployment.deployment_keys(cluster)
         sampled_at = overview.record(store, keys, overview_of(found.sightings), found.sightings.sampled_at)
-        store.put(keys.sightings, found.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
+        put_over(store, keys.sightings, found.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
     return after
 
 
@@ -94,6 +119,6 @@ def read_sightings(deployment: Deployment, cluster: str) -> Sightings:
     """What the last look left; nothing, if it left none that can be read: it is a memory and no proof."""
     key = deployment.deployment_keys(cluster).sightings
     try:
-        return Sightings.from_bytes(lake_store(deployment).get(key).body, key)
+        return Sightings.load(lake_store(deployment), key)
     except (NotFound, FormatError):
         return Sightings(cluster=cluster, at=_NEVER)

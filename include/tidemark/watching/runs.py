@@ -30,9 +30,9 @@ def samples_of(lake: Lake, ledger: Ledger, seen: int | None) -> NewSamples:
     known: Ledger | None = ledger
     oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
     while known is not None and known.n > max(0, oldest):
-        if known.kind in {"ingest", "replay", "rebuild"} and (sample := _sample(lake, known)):
+        if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(lake, known)):
             found.append(sample)
-        if known.kind in {"replay", "rebuild"}:
+        if known.kind in {"replay", "rebuild", "repair"}:
             return NewSamples(tuple(found), mended=True)
         known = _parent(lake, known)
     return NewSamples(tuple(found), mended=False)
@@ -42,7 +42,7 @@ def _parent(lake: Lake, ledger: Ledger) -> Ledger | None:
     if ledger.parent is None:
         return None
     key = lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-    return Ledger.from_bytes(lake.store.get(key).body, key)
+    return Ledger.load(lake.store, key)
 
 
 def _sample(lake: Lake, ledger: Ledger) -> Sample | None:

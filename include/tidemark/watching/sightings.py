@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
+from tidemark import object_sizes
 from tidemark.health import Mark
 from tidemark.overview import TopicSummary
 from tidemark.stored import Part, StoredObject
@@ -72,6 +73,8 @@ class Sightings(StoredObject):
 
     ``sampled_at`` is when the topics were last sampled, see :mod:`tidemark.overview`.
     """
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
 
     cluster: str
     at: AwareDatetime

@@ -9,19 +9,21 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tidemark.audits import Verdict
-from tidemark.errors import TidemarkError
+from tidemark.errors import FormatError, NeverSeen, TidemarkError
 from tidemark.health import Mark, TopicHealth, marked, topic_health
 from tidemark.incidents import Condition, IncidentKind, Unknown
 from tidemark.ledger import Ledger
 from tidemark.overview import TopicSummary
+from tidemark.seen import check_seen
 from tidemark.table import Lake, committed_ledger
 from tidemark.watching import conditions
-from tidemark.watching.deployment_conditions import unreadable
+from tidemark.watching.deployment_conditions import unreadable, unseen
 from tidemark.watching.runs import samples_of
 from tidemark.watching.sightings import TopicSighting, latest
 from tidemark.watermark_index import Led
 
 _REREAD_AFTER: Final = timedelta(hours=1)
+_BY_SEEING: Final[frozenset[IncidentKind]] = frozenset({"unseen"})
 _BY_LEDGER: Final[frozenset[IncidentKind]] = frozenset({"gap", "late", "quarantine"})
 
 
@@ -59,7 +61,7 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
     found: list[Condition] = []
     unknown: list[Unknown] = []
     sighting = before
-    steps = (_ledger, _BY_LEDGER), (_verdict, frozenset[IncidentKind]({"audit"}))
+    steps = (_seen, _BY_SEEING), (_ledger, _BY_LEDGER), (_verdict, frozenset[IncidentKind]({"audit"}))
     for step, kinds in steps:
         try:
             new, sighting = step(lake, around, sighting, now)
@@ -91,6 +93,19 @@ def _uploaded(led: Mapping[int, Led], ledger: Ledger, before: tuple[Mark, ...], 
     goals = {(one.entry.incarnation, one.entry.partition): one.entry.next_offset for one in led.values()}
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
     return tuple(marked(goals, landed, before, now))
+
+
+def _seen(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+    """Whether any agent ever told of the topic; asked only while no index does and nothing has landed."""
+    if around.led or around.committed or around.led is None:
+        return [], before
+    try:
+        check_seen(lake.deployment, lake.topic)
+    except FormatError:
+        return [], before  # an index that does not parse is told of by itself
+    except NeverSeen as error:
+        return [unseen(lake.topic.cluster, lake.topic.topic, str(error), now)], before
+    return [], before
 
 
 def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
@@ -148,7 +163,7 @@ def _read(lake: Lake, around: Around, before: TopicSighting, now: datetime, *, e
 
 def _copy(lake: Lake) -> Ledger:
     key = lake.keys.deployment.committed_ledger(lake.topic.topic)
-    return Ledger.from_bytes(lake.store.get(key).body, key)
+    return Ledger.load(lake.store, key)
 
 
 def _digest(around: Around) -> str:
@@ -170,6 +185,6 @@ def _verdict(lake: Lake, around: Around, before: TopicSighting, now: datetime) -
     if around.verdict in {"", before.passed}:
         return [], before
     key = lake.keys.deployment.verdict(lake.topic.topic)
-    verdict = Verdict.from_bytes(lake.store.get(key).body, key)
+    verdict = Verdict.load(lake.store, key)
     passed = "" if verdict.failed else around.verdict
     return list(conditions.audits(verdict)), before.model_copy(update={"passed": passed})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 from tidemark.derivation import Derivation
 from tidemark.gaps import Acknowledgement, Gap
@@ -31,18 +32,24 @@ from tidemark_airflow.page.models import (
 from tidemark_airflow.page.reading import TopicNow
 from tidemark_airflow.page.strips import spans_of
 
+_HIDDEN: Final = "(this names topics that you may not see)"
+
 
 def topics_answer(
     topics: Iterable[TopicSettings],
     overviews: Mapping[str, Overview | None],
     incidents: Iterable[Incident],
     *,
+    hidden: Collection[str] = (),
     state: str = "",
     contains: str = "",
     offset: int = 0,
     limit: int = 100,
 ) -> TopicsAnswer:
-    """Those in ``state`` whose name, owner or table ``contains`` a text: ``limit`` of them from ``offset`` on."""
+    """Those in ``state`` whose name, owner or table ``contains`` a text: ``limit`` of them from ``offset`` on.
+
+    Incidents that are about no single topic do not name those that are ``hidden`` from who asks.
+    """
     known = {
         (cluster, one.topic): one for cluster, found in overviews.items() for one in (found.topics if found else ())
     }
@@ -63,8 +70,18 @@ def topics_answer(
         total=len(chosen),
         offset=offset,
         topics=chosen[offset : offset + limit],
-        incidents=_open(one for one in incidents if one.topic is None),
+        incidents=[_without(one, hidden) for one in _open(one for one in incidents if one.topic is None)],
     )
+
+
+def _without(incident: IncidentNow, hidden: Collection[str]) -> IncidentNow:
+    """The incident without words that name a ``hidden`` topic: a sentence with such a name is left out as a whole."""
+    told = {name: _HIDDEN for name in ("title", "text", "likely", "mend") if _names(getattr(incident, name), hidden)}
+    return incident.model_copy(update=told)
+
+
+def _names(text: str, hidden: Collection[str]) -> bool:
+    return not {word.strip(".") for word in re.findall(r"[\w.-]+", text)}.isdisjoint(hidden)
 
 
 def _open(incidents: Iterable[Incident]) -> list[IncidentNow]:

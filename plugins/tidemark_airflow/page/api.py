@@ -34,11 +34,13 @@ def topics(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> models.TopicsAnswer:
     """The topics that one may see, from the worst state to the best."""
-    found = may(user, "GET", settings.in_order(reader().deployment()))
+    all_topics = settings.in_order(reader().deployment())
+    found = may(user, "GET", all_topics)
+    hidden = {one.topic for one in all_topics} - {one.topic for one in found}
     overviews = {cluster: reader().overview(cluster) for cluster in dict.fromkeys(one.cluster for one in found)}
     incidents = [one for cluster in overviews for one in reader().incidents(cluster)]
     return answers.topics_answer(
-        found, overviews, incidents, state=state or "", contains=contains, offset=offset, limit=limit
+        found, overviews, incidents, hidden=hidden, state=state or "", contains=contains, offset=offset, limit=limit
     )
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, Final
 
+from tidemark import object_sizes
 from tidemark.errors import NotFound
 from tidemark.evidence import evidence_key, parse_evidence, read_evidence
 from tidemark.table import Lake
@@ -60,6 +61,6 @@ class KeptEvidence:
 
 def _body(lake: Lake, key: str) -> bytes | None:
     try:
-        return lake.store.get(key).body
+        return lake.store.get(key, limit=object_sizes.EVIDENCE).body
     except NotFound:
         return None  # the attempt wrote none, or it was swept meanwhile: whoever reads it is told

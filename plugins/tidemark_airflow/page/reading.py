@@ -167,8 +167,10 @@ class Reader:
     def _indexes_of(self, place: tuple[str, str]) -> Indexes:
         return Indexes(self.deployment(), place[0])
 
-    def _look_at(self, place: tuple[str, str]) -> str:
-        return self._indexes.get(place).look()
+    def _look_at(self, place: tuple[str, str]) -> Indexes:
+        indexes = self._indexes.get(place)
+        indexes.look()
+        return indexes
 
     def _shared(self, cluster: str) -> tuple[Store, DeploymentKeys]:
         deployment = self.deployment()
@@ -190,8 +192,8 @@ class Reader:
         ledger = committed_ledger(lake)
         # By where they lie, too: the topics file may say otherwise one day.
         place = lake.topic.cluster, lake.deployment.model_dump_json(include={"raw", "store"})
-        failure = self._looks.get(place)
-        led = self._indexes.get(place).leaders_of(lake.topic.topic)
+        indexes = self._looks.get(place)
+        led = indexes.leaders_of(lake.topic.topic)
         entries = [one.entry for one in led.values()]
         brokers = {partition: one.broker for partition, one in led.items()}
         at = utc_now()
@@ -201,7 +203,7 @@ class Reader:
             ledger,
             {(one.incarnation, one.partition): one for one in entries},
             topic_health(lake.topic, ledger, entries, at, brokers=brokers),
-            failure,
+            indexes.failure_of(lake.topic.topic),
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:

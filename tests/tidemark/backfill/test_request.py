@@ -66,8 +66,9 @@ def test_a_form_is_a_request_for_each_topic() -> None:
         pytest.param(
             {"from_date": "2026-11-23", "to_date": "2026-11-23"}, "from_date", "is yet to come (it is 2026", id="future"
         ),
-        pytest.param({"mode": "erase"}, "mode", "'erase' must be one of rebuild, compare, missing, replay", id="mode"),
+        pytest.param({"mode": "erase"}, "mode", "must be one of rebuild, compare, missing, replay, repair", id="mode"),
         pytest.param({"mode": "missing", "extend": True}, "extend", "cannot be with mode missing", id="extend"),
+        pytest.param({"mode": "repair", "extend": True}, "extend", "cannot be with mode repair", id="extended repair"),
         pytest.param({"max_gib": 0}, "max_gib", "must be a whole number of GiB, 1 or more", id="zero"),
         pytest.param({"max_gib": "many"}, "max_gib", "must be a whole number", id="no number"),
         pytest.param({"max_gib": True}, "max_gib", "must be a whole number", id="a flag"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,7 @@ def test_it_is_written_once(world: World, topics: Path, capsys: pytest.CaptureFi
         "disk of broker 1",
         True,
     )
+    assert first["written_as"].endswith(f"{getpass.getuser()}@{socket.gethostname()}"), "whatever --by says"
     [key] = words(world)
     assert Acknowledgement.from_bytes(world.store.get(key).body, key).by == "ada"
     no_errors(world.once())

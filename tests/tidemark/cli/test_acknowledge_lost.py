@@ -91,3 +91,11 @@ def test_landed_offsets_that_an_election_cut_off_are_not_given_up(
     assert world.land().gaps == ((0, 0, 3, 6),)
     assert world.ledger.by_partition[0, 0].gaps[0].reason == "unclean_election"
     assert asked(capsys, world, 3, 6)[0] == 1
+
+
+def test_a_new_table_has_what_was_given_up_as_acknowledged_from_its_first_run_on(world: World) -> None:
+    removed(world)
+    world.raw.acknowledge(3, 6)
+    assert world.land().gaps == ()
+    assert world.offsets() == [0, 1, 2, 6, 7, 8]
+    assert world.classes()["acknowledged"] == 3

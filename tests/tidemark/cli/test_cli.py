@@ -50,6 +50,8 @@ def test_files_names_each_live_file_by_its_url(landed: World, capsys: pytest.Cap
 
 def test_files_of_a_table_that_is_not_there_yet_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path)
+    world.raw.segment([simple(0)])
+    world.raw.publish()
     assert call(capsys, "files", "orders", "--topics", world.topics_file, "--output", "json")[:2] == (0, "[]\n")
 
 

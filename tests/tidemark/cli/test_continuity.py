@@ -160,5 +160,8 @@ def test_a_date_whose_rows_are_not_the_ledgers_fails(world: World, capsys: pytes
 
 
 def test_a_table_that_is_not_there_yet_has_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = report(World(tmp_path), capsys)
+    world = World(tmp_path)
+    world.raw.segment([simple(0)])
+    world.raw.publish()
+    code, found = report(world, capsys)
     assert (code, found["partitions"], found["rows"]) == (0, [], 0)

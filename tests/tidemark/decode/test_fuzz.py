@@ -38,6 +38,7 @@ from tests.tidemark.records.build import (
 from tidemark.decode import Limits, decode_batches, scan_headers
 from tidemark.decode.chunks import chunks
 from tidemark.decode.columns import MAX_MILLISECONDS
+from tidemark.decode.decompress import Arena
 from tidemark.errors import SegmentError
 
 __all__ = ["snappy_for_kafka_python"]
@@ -218,9 +219,10 @@ def reasoned(data: bytes) -> bool:
     if any(row["magic"] == 2 and not row["record_count"] and row["size"] > HEADER.size for row in headers):
         return True
     wanted = (headers["magic"] == 2) & (headers["record_count"] != 0)
+    arena = Arena(LIMITS.arena_bytes)
     return any(
         memory[at] >= 0x80
-        for memory, starts, ends, _ in chunks(buffer, headers[wanted], 0, LIMITS, lambda *_: None)
+        for memory, starts, ends, _ in chunks(buffer, headers[wanted], 0, LIMITS, arena, lambda *_: None)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         for at in attributes_of(memory, start, end)
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.tidemark.records.build import simple
+from tidemark.decode import kernels
 from tidemark.decode.jit import copy_bytes
 
 DECODE = """
@@ -25,28 +26,46 @@ print(len(rows), row_hash_sum(rows), "pandas" in sys.modules, "kafka" in sys.mod
 INCLUDE = Path(__file__).parents[3] / "include"
 
 
-def run(path: Path, **env: str) -> list[str]:
+def run(path: Path, **env: str) -> tuple[list[str], str]:
+    """What a new process prints that decodes, and what it says beside that."""
     segment = path / "segment.log"
     segment.write_bytes(simple(0, 5, "zstd"))
     command = [sys.executable, "-c", DECODE, str(segment)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done.stdout.split(), done.stderr
 
 
-def test_a_worker_loads_neither_pandas_nor_a_kafka_client(tmp_path: Path) -> None:
-    count, _, pandas, kafka = run(tmp_path, PYTHONPATH=str(INCLUDE))
-    assert (count, pandas, kafka) == ("5", "False", "False")
+def test_a_worker_loads_neither_pandas_nor_a_kafka_client_and_compiles_nothing(tmp_path: Path) -> None:
+    run(tmp_path, PYTHONPATH=str(INCLUDE))  # the kernels are compiled now, if installation has not
+    (count, _, pandas, kafka), said = run(tmp_path, PYTHONPATH=str(INCLUDE))
+    assert (count, pandas, kafka, said) == ("5", "False", "False", "")
 
 
-def test_a_worker_that_may_write_nowhere_decodes_all_the_same(tmp_path: Path) -> None:
+def test_another_checkout_of_the_code_compiles_nothing(tmp_path: Path) -> None:
+    run(tmp_path, PYTHONPATH=str(INCLUDE))
     code = tmp_path / "code"
     shutil.copytree(INCLUDE / "tidemark", code / "tidemark", ignore=shutil.ignore_patterns("__pycache__"))
-    # A file where numba's directories would have to be: not even root can write there.
-    (code / "tidemark" / "decode" / "__pycache__").write_text("")
-    (tmp_path / "home").write_text("")
-    home = str(tmp_path / "home")
-    assert run(tmp_path, PYTHONPATH=str(code), HOME=home, XDG_CACHE_HOME=home)[0] == "5"
+    for path in code.rglob("*.py"):
+        path.touch()
+    (count, *_), said = run(tmp_path, PYTHONPATH=str(code))
+    assert (count, said) == ("5", "")
+
+
+def test_all_kernels_are_compiled_at_installation() -> None:
+    package = INCLUDE / "tidemark"
+    found = {path for path in package.rglob("*.py") if "\n@kernel(" in path.read_text()}
+    assert {".".join(path.relative_to(INCLUDE).with_suffix("").parts) for path in found} == set(kernels.MODULES)
+
+
+def test_all_kernels_can_be_loaded_before_the_first_batch() -> None:
+    """Else their seconds would count as those of the first batch, which a worker does not have."""
+    command = (
+        "from tidemark.decode import kernels; kernels.load_all(); "
+        "print(*(one.ready for one in kernels._registered.values()))"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 4
 
 
 @pytest.mark.parametrize("arguments", [(-1, 0, 1), (0, -1, 1), (0, 0, -1), (0, 0, 11), (6, 0, 5), (0, 16, 5)])

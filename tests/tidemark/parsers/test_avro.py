@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,7 @@ import fastavro
 import pytest
 
 from tests.tidemark.parsers.support import records, rows_of, topic_of
-from tidemark.errors import ConfigError, RegistryUnavailable
-from tidemark.parsers import registry
+from tidemark.errors import ConfigError
 from tidemark.parsers.base import Parser
 from tidemark.parsers.build import parser_of
 
@@ -144,68 +139,6 @@ def test_schemas_that_evolve_are_read_into_the_tables(tmp_path: Path) -> None:
     assert "SchemaResolutionError" in parsed.refused[2]
     assert "schema 9, which is unknown" in parsed.refused[3]
     assert "zero byte" in parsed.refused[4]
-
-
-class _Registry(BaseHTTPRequestHandler):
-    schemas: dict[str, Any]
-    failures: int
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        number = self.path.rpartition("/")[2]
-        if type(self).failures:
-            type(self).failures -= 1
-            self._answer(503, {})
-        elif number in self.schemas:
-            self._answer(200, {"schema": json.dumps(self.schemas[number])})
-        else:
-            self._answer(404, {"error_code": 40403, "message": "Schema not found"})
-
-    def _answer(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def running(failures: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """A registry with schemas 1 and 2 that refuses its first requests: (URL, paths asked for)."""
-    asked: list[str] = []
-    members = {"schemas": {"1": V1, "2": V2}, "failures": failures, "asked": asked}
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Registry", (_Registry,), members)) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_a_registry_is_asked_once_for_each_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_PAUSE_SECONDS", 0)
-    with running(failures=2) as (url, asked):
-        values = [framed(1, encoded(V1, {"a": 1, "gone": "x"})), framed(2, encoded(V2, {"a": 2})), framed(5, b"")] * 3
-        for _ in range(2):
-            parsed = avro(tmp_path, V2, f"framing: confluent\nregistry: {{url: '{url}'}}").parse(rows_of(values))
-            assert set(parsed.refused) == {2, 5, 8}
-            assert [row.get("a") for row in records(parsed)] == [1, 2, None] * 3
-        assert asked == ["/schemas/ids/1"] * 3 + ["/schemas/ids/2", "/schemas/ids/5", "/schemas/ids/5"]
-
-
-def test_a_registry_that_does_not_answer_ends_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_PAUSE_SECONDS", 0)
-    with running(failures=99) as (url, asked):
-        parser = avro(tmp_path, V2, f"framing: confluent\nregistry: {{url: '{url}'}}")
-        with pytest.raises(RegistryUnavailable, match="answered 503"):
-            parser.parse(rows_of([framed(1, b"")]))
-        assert len(asked) == registry.TRIES
 
 
 @pytest.mark.parametrize(

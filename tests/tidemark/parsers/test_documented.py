@@ -105,7 +105,7 @@ def test_each_kind_has_an_example() -> None:
     [
         ("{kind: json, columns: [{name: a, type: int65}]}", r"columns\.0\.type: .*must be one of boolean"),
         ("{kind: json, columns: [{name: a, type: 'decimal(39,0)'}]}", r"columns\.0\.type: .*1 to 38 digits"),
-        ("{kind: json, columns: [{name: a, type: int8, nul: 1}]}", r"columns\.0\.nul: is no known key"),
+        ("{kind: json, columns: [{name: a, type: int8, nul: 1}]}", r"columns\.0\.nul: is not a known key"),
         ("{kind: json, columns: []}", "at least one is needed"),
         ("{kind: json, columns: [{name: DT, type: int8}]}", "'DT': dt is the table's own"),
         ("{kind: json, columns: [{name: Kafka_x, type: int8}]}", "'Kafka_x': the prefix kafka_"),

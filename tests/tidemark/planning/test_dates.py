@@ -74,7 +74,7 @@ def state(found: Closing | None) -> str:
     return found.after.state if found else "open"
 
 
-def test_a_date_is_final_when_all_partitions_are_landed_up_to_their_high_watermarks() -> None:
+def test_a_date_is_final_when_all_partitions_are_landed_up_to_their_log_ends() -> None:
     found = close(ledger({0: 10, 1: 0}), entry(10), entry(0))
     assert found
     assert (found.before.state, found.after.state, found.after.closed_at) == ("open", "final", DUE)
@@ -89,8 +89,16 @@ def test_a_date_is_final_when_all_partitions_are_landed_up_to_their_high_waterma
         entry(11, base=11, first=END),
         entry(11, base=10, first=END - timedelta(milliseconds=1)),
         entry(11, base=None, first=END),
+        entry(10).model_copy(update={"log_end_offset": 11}),
     ],
-    ids=["behind", "observed too early", "a segment between", "a record of the date", "an agent that does not say"],
+    ids=[
+        "behind",
+        "observed too early",
+        "a segment between",
+        "a record of the date",
+        "an agent that does not say",
+        "a record above the high watermark",
+    ],
 )
 def test_a_date_waits_for_a_partition_that_is_not_done(one: IndexEntry) -> None:
     assert close(ledger({0: 10, 1: 10}), one, entry(10)) is None

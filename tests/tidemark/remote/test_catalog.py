@@ -20,6 +20,7 @@ from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storag
 from tidemark.remote.aborts import Aborts
 from tidemark.remote.partition import TidemarkPartition
 from tidemark.store.clients import forget_clients
+from tidemark.stored import stamp
 from tidemark.tombstones import Tombstone
 
 
@@ -40,10 +41,12 @@ def bury(raw: RawBuilder, start: int, end: int) -> None:
     keys = raw.keys()
     said = {
         "cluster": "east", "topic": "orders", "topic_id": "A" * 22, "incarnation": 0, "partition": 0,
-        "from": start, "to": end, "by": "retention", "at": raw.now, "window": "1d", "report": "r",
-        "ledger_n": 1, "ledger_attempt": 1, "segments": [],
+        "from": start, "to": end, "by": "retention", "written_as": "ada@host", "at": raw.now, "window": "1d",
+        "report": "r", "ledger_n": 1, "ledger_attempt": 1, "segments": [
+            {"base_offset": start, "next_offset": end, "uploaded_at": raw.now, "manifest_etag": "x", "objects": {}}
+        ],
     }  # fmt: skip
-    key = raw._control.tombstone(keys.place, 0, start, end, "20261121T000000000Z")
+    key = raw._control.tombstone(keys.place, 0, start, end, stamp(raw.now))
     raw.store.put(key, Tombstone.model_validate(said).to_bytes())
 
 
@@ -74,6 +77,16 @@ def test_topics_partitions_and_what_agents_observed(remote_store: RemoteStore) -
     part = topics.partition("orders", 4)
     assert part is not None
     assert part.observed_log_end() == (6, OBSERVED_AT)
+
+
+def test_what_an_agent_says_under_an_epoch_that_nobody_had_counts_for_nothing(remote_store: RemoteStore) -> None:
+    raw, other = remote_store.raw(), RawBuilder(remote_store.store, prefix=remote_store.prefix, broker=7)
+    raw.segment([simple(0)])
+    other.segment([simple(0), simple(3)])
+    other.partition().leader_epoch = 1 << 30
+    other.publish()
+    raw.publish()
+    assert opened(remote_store.storage()).observed_log_end() == (3, OBSERVED_AT)
 
 
 def test_what_a_partition_costs_in_requests(remote_store: RemoteStore) -> None:

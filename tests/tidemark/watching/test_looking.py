@@ -39,7 +39,15 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path / "world", "orders", "clicks")
+    world = World(tmp_path / "world", "orders", "clicks")
+    for topic in ("orders", "clicks"):
+        seen(world, topic)
+    return world
+
+
+def seen(world: World, topic: str) -> None:
+    """An agent has told of the topic."""
+    world.raw.put(world.control.incarnations(topic), b"{}")
 
 
 def looked(world: World, minute: int = 0) -> list[Incident]:
@@ -299,7 +307,7 @@ def test_a_look_leaves_an_overview_that_follows_the_log_without_the_ledger(
     landed(world, "orders")
     world.put_index(entry("orders", 0, 100, log_end=130))
     assert keys(world) == []
-    assert [(one.state, one.lag) for one in topics(world)] == [("complete", 0), ("complete", 30)]
+    assert [(one.state, one.lag) for one in topics(world)] == [("unknown", 0), ("complete", 30)]
     world.put_index(entry("orders", 0, 100, log_end=150))
     requests = Requests(monkeypatch)
     assert keys(world, 1) == []
@@ -339,3 +347,26 @@ def test_an_older_look_changes_nothing(world: World) -> None:
     assert keys(world, 1) == []
     record(world.deployment, CLUSTER, early)
     assert read_incidents(world.deployment, CLUSTER).incidents.incidents == ()
+
+
+def test_a_topic_of_which_no_agent_ever_told(world: World) -> None:
+    """Its empty table is no comfort; people have a quarter of an hour to make the topic, or to start the agents."""
+    world.raw.delete(world.control.incarnations("clicks"))
+    seen(world, "click-stream")
+    world.put_index(entry("orders", 0, 100))
+    assert [unseen(world, minute) for minute in (0, 14)] == [[], []]
+    [found] = unseen(world, 16)
+    assert found.key == "unseen/kafka-1/clicks"
+    assert "no agent of cluster kafka-1 has ever seen this topic" in found.text
+    seen(world, "clicks")
+    assert unseen(world, 17) == []
+
+
+def unseen(world: World, minute: int) -> list[Incident]:
+    return [one for one in looked(world, minute) if one.kind == "unseen"]
+
+
+def test_a_topic_that_an_agent_leads_and_that_has_no_segment_yet_is_waited_for(world: World) -> None:
+    world.raw.delete(world.control.incarnations("clicks"))
+    world.put_index(entry("orders", 0, 100), entry("clicks", 0, 0))
+    assert [unseen(world, minute) for minute in (0, 20)] == [[], []]

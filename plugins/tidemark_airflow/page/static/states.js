@@ -8,7 +8,7 @@ export const TOPIC = {
   held: ["‖", "Held", "an open transaction holds a partition"],
   behind: ["→", "Behind", "offsets wait to be landed"],
   complete: ["✓", "Complete", "nothing waits to be landed"],
-  unknown: ["?", "Unknown", "nobody has looked yet"],
+  unknown: ["?", "Unknown", "nobody has looked yet, or no agent tells of the topic"],
 };
 
 export const SPAN = {

@@ -1,0 +1,168 @@
+"""Follows a demo until all that is stored has landed, says what it waits for, and knows when waiting is pointless.
+
+What ends a demo that does not settle: a part that ended, a topic whose runs fail over and over, or nothing happening at
+all. On a busy machine everything takes longer; as long as anything is sent, stored, landed or begins, it goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from demo.accounts import Auditor, landed_up_to
+from demo.stack import Stack
+from demo.steps import Steps
+from demo.streams import SENSORS, STREAMS, Production, Stream
+
+SAY_AFTER: Final = 20.0
+"""Seconds without a row landing after which the demo says what it waits for, and again each time."""
+
+_IDLE: Final = 240.0
+"""Seconds in which nothing happens, and no task runs, after which the demo gives up."""
+
+_TASK: Final = 900.0
+"""Seconds in which nothing happens but that a task runs; in the demo each is a matter of seconds."""
+
+_FAILED_RUNS: Final = 3
+
+Ends = dict[str, dict[int, int]]
+"""By topic and partition, the offset after the last."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """How far everything is."""
+
+    sent: int
+    rows: int
+    stored: Ends
+    landed: Ends
+
+    def behind(self, stream: Stream) -> list[int]:
+        """The partitions of which less has landed than is stored."""
+        landed = self.landed[stream.topic]
+        return [number for number, end in sorted(self.stored[stream.topic].items()) if end > landed.get(number, 0)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The task of a topic's newest run that is not done."""
+
+    run: str
+    name: str
+    state: str
+    tries: int
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.state == "deferred":
+            return f"Airflow's task {self.name} waits for the watermarks"
+        return f"Airflow's task {self.name} is {self.state}, try {self.tries}"
+
+
+class Follower:
+    """Follows one production through ``stack``."""
+
+    def __init__(self, stack: Stack, steps: Steps, production: Production, auditor: Auditor) -> None:
+        self._stack = stack
+        self._steps = steps
+        self._production = production
+        self._auditor = auditor
+        self._tasks: dict[str, Task | None] = {}
+        self._agent: dict[tuple[str, int], str] = {}
+        self._landed_at = self._changed_at = self._said_at = time.monotonic()
+
+    def follow(self) -> None:
+        """Return when all is landed that can be.
+
+        Raises TimeoutError when nothing happens any more, ProcessFailed for a part that ended, RuntimeError for runs
+        that fail, and what a producer raised.
+        """
+        last, announced = self._look(), False
+        while self._production.running or not self._settled(last):
+            time.sleep(2 if self._production.running else 1)
+            found = self._look()
+            if found.rows != last.rows:
+                self._steps.say(f"sent {found.sent:,}, landed {found.rows:,}")
+                self._landed_at = self._said_at = time.monotonic()
+            if found != last:
+                self._changed_at = time.monotonic()
+            last = found
+            if not announced and not self._production.running:
+                announced = True
+                self._production.join()
+                self._steps.say("all sent and acknowledged; waiting for the last segments to land")
+            if time.monotonic() - self._said_at > SAY_AFTER:
+                self._check()
+                self._say(last)
+        self._production.join()
+
+    def _look(self) -> Situation:
+        ledgers = {stream.topic: self._auditor.ledger(stream) for stream in STREAMS}
+        return Situation(
+            sent=sum(self._production.sent.values()),
+            rows=sum(ledger.rows for ledger in ledgers.values()),
+            stored={stream.topic: self._auditor.stored_up_to(stream) for stream in STREAMS},
+            landed={topic: landed_up_to(ledger) for topic, ledger in ledgers.items()},
+        )
+
+    def _settled(self, found: Situation) -> bool:
+        """Whether all that is stored has landed, and the quiet topic's tail is stored."""
+        return not self._unstored(found, SENSORS) and not any(found.behind(stream) for stream in STREAMS)
+
+    def _unstored(self, found: Situation, stream: Stream) -> list[int]:
+        """The partitions of which less is stored than was acknowledged; meant for when all is sent."""
+        committed = self._production.acknowledged[stream.topic].committed
+        stored = found.stored[stream.topic]
+        return [number for number, offsets in sorted(committed.items()) if stored.get(number, 0) <= max(offsets)]
+
+    def _check(self) -> None:
+        """Raise if waiting on is pointless."""
+        self._stack.check()
+        tasks = {stream.topic: self._task(stream) for stream in STREAMS}
+        if tasks != self._tasks:
+            self._tasks, self._changed_at = tasks, time.monotonic()
+        running = any(task is not None and task.state == "running" for task in tasks.values())
+        patience = _TASK if running else _IDLE
+        if time.monotonic() - self._changed_at > patience:
+            raise TimeoutError(f"nothing has happened for {patience:.0f} s, and not all that is stored has landed")
+
+    def _task(self, stream: Stream) -> Task | None:
+        client, dag = self._stack.airflow.client, f"tidemark_ingest__demo__{stream.topic}"
+        failed = client.get(f"/dags/{dag}/dagRuns", state="failed", limit=1)["total_entries"]
+        if failed >= _FAILED_RUNS:
+            raise RuntimeError(f"{failed} runs of {dag} have failed: see their tasks' logs")
+        for run in client.get(f"/dags/{dag}/dagRuns", limit=1, order_by="-run_after")["dag_runs"]:
+            for one in client.task_instances(dag, run["dag_run_id"]):
+                if one["state"] != "success":
+                    state = one["state"] or "not scheduled yet"
+                    return Task(run["dag_run_id"], one["task_id"], state, max(1, one["try_number"]))
+        return None
+
+    def _say(self, found: Situation) -> None:
+        """For which partitions is waited, and why."""
+        self._said_at = time.monotonic()
+        waited = f"no row has landed for {self._said_at - self._landed_at:.0f} s"
+        try:
+            self._agent = self._stack.agent_waits()
+        except OSError as error:
+            self._steps.say(f"the agent does not answer: {error}")
+        reasons = [reason for stream in STREAMS for reason in self._reasons(found, stream)]
+        for reason in reasons or ["nothing is stored yet: segments are still being written"]:
+            self._steps.say(f"{waited}: {reason}")
+
+    def _reasons(self, found: Situation, stream: Stream) -> list[str]:
+        stored, landed = found.stored[stream.topic], found.landed[stream.topic]
+        reasons = []
+        if behind := found.behind(stream):
+            task = self._tasks.get(stream.topic)
+            why = task.text if task else "no run of the topic's DAG is under way"
+            ends = (f"{number} ({landed.get(number, 0):,} of {stored[number]:,} stored offsets)" for number in behind)
+            reasons.append(f"{stream.topic}: partition {', '.join(ends)}: {why}")
+        if not self._production.running:
+            for number in self._unstored(found, stream):
+                why = self._agent.get((stream.topic, number), "the agent waits for nothing there")
+                reasons.append(f"{stream.topic}: partition {number} is stored up to {stored.get(number, 0):,}: {why}")
+        return reasons

@@ -1,0 +1,33 @@
+"""SQL over a kept demo's tables, by DuckDB: ``python -m demo.query 'SELECT count(*) FROM clicks'``.
+
+Each topic is a view of the files that ``tidemark files`` lists.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from demo.accounts import Auditor, align
+from demo.streams import STREAMS
+from tidemark.topics import load_topics
+
+
+def main() -> int:
+    """Run the statement that is the only argument."""
+    if len(sys.argv) != 2 or "AWS_ENDPOINT_URL" not in os.environ:  # the program and the statement
+        sys.stderr.write("usage: . .tidemark/demo/env.sh; python -m demo.query 'SELECT …'\n")
+        return 2
+    auditor = Auditor(load_topics(Path(os.environ["TIDEMARK_TOPICS"])), os.environ)
+    for stream in STREAMS:
+        if files := auditor.files(stream):
+            auditor.duckdb.read_parquet(files, hive_partitioning=True).create_view(stream.topic)
+    result = auditor.duckdb.sql(sys.argv[1])
+    rows = [tuple(str(value) for value in row) for row in result.fetchall()]
+    sys.stdout.write(align([tuple(result.columns), *rows]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

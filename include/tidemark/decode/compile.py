@@ -1,0 +1,35 @@
+"""Compile the decoder's kernels at installation: ``python -m tidemark.decode.compile [--installation]``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from tidemark.decode import kernels
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile what is missing, for this user or for all users of this environment; 1 if it cannot be written."""
+    parser = argparse.ArgumentParser(prog="python -m tidemark.decode.compile", description=__doc__)
+    parser.add_argument(
+        "--installation",
+        action="store_true",
+        help=f"for all users of this environment: into {kernels.installation()} instead of the user's cache",
+    )
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    folder = kernels.installation() if options.installation else kernels.user_cache()
+    try:
+        made = kernels.ensure(folder)
+    except OSError as error:
+        sys.stderr.write(f"the decoder's kernels cannot be written: {error}\n")
+        return 1
+    if not made:
+        sys.stdout.write(f"the decoder's kernels are compiled already: {folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Which Avro schemas are read at all: those by which a record makes no more values than its bytes can pay for.
+
+An item of an array that takes no bytes may be there 2^62 times in a record of ten bytes; a record that holds itself
+nests as deep as its bytes say, on the stack of the process; records that hold others twice, thirty levels of them, make
+2^30 values of nothing. All three are refused by the schema alone, before a record is read by it.
+
+The rule is one sum. A value counts 1, and each byte that it takes at the least pays for ``VALUES_PER_BYTE``. Fields of
+a record add up; a union is its branch that costs most. An array's item and a map's entry must pay for themselves, and
+the record as a whole may cost ``MAX_FREE_VALUES`` more than its bytes pay for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tidemark.parsers.json_rows import levels
+
+VALUES_PER_BYTE: Final = 16
+MAX_FREE_VALUES: Final = 1 << 14
+MAX_NAMED_TYPES: Final = 2000
+MAX_LEVELS: Final = 256
+"""Of objects and lists in the JSON of a schema; an Avro type in another takes two or three."""
+
+_BYTES: Final = {
+    "null": 0,
+    "boolean": 1,
+    "int": 1,
+    "long": 1,
+    "float": 4,
+    "double": 8,
+    "bytes": 1,
+    "string": 1,
+    "enum": 1,
+}
+"""What a value takes at the least."""
+
+
+class UnboundedSchema(ValueError):
+    """A schema that is not read; the message says why, with the path of the field."""
+
+
+def check_levels(text: bytes) -> None:
+    """Raise UnboundedSchema if ``text``, JSON, is nested so deep that what reads schemas might not return."""
+    if levels(text) > MAX_LEVELS:
+        raise UnboundedSchema(f"has more than {MAX_LEVELS} levels")
+
+
+def check_bounded(schema: Any, named: dict[str, Any]) -> None:
+    """Check ``schema``, which fastavro has parsed, and with it the types that it knows by their full names.
+
+    Raises:
+        UnboundedSchema: a record's values are not bounded by its bytes.
+    """
+    if len(named) > MAX_NAMED_TYPES:
+        raise UnboundedSchema(f"has {len(named)} named types, and more than {MAX_NAMED_TYPES} are not read")
+    cost = _Costs(named).of(schema, "schema")
+    if cost > MAX_FREE_VALUES:
+        raise UnboundedSchema(f"may make {cost} values of no bytes, and more than {MAX_FREE_VALUES} are not read")
+
+
+class _Costs:
+    """Values that a type makes beyond those that its bytes pay for; negative where the bytes pay for more."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._known: dict[str, int] = {}
+        self._open: set[str] = set()
+
+    def of(self, schema: Any, path: str) -> int:
+        if isinstance(schema, list):
+            if not schema:
+                raise UnboundedSchema(f"{path}: is a union of nothing")
+            return 1 - VALUES_PER_BYTE + max(self.of(one, path) for one in schema)
+        if isinstance(schema, str):
+            return _simple(schema) if schema in _BYTES else self._of_name(schema, path)
+        kind = schema["type"]
+        if kind in {"record", "error", "enum", "fixed"}:
+            return self._of_name(schema["name"], path)
+        if kind == "array":
+            self._check_item(self.of(schema["items"], f"{path}[]"), f"{path}[]")
+            return 1 - VALUES_PER_BYTE
+        if kind == "map":
+            key = _simple("string")
+            self._check_item(key + self.of(schema["values"], f"{path}{{}}"), f"{path}{{}}")
+            return 1 - VALUES_PER_BYTE
+        return self.of(kind, path)
+
+    @staticmethod
+    def _check_item(cost: int, path: str) -> None:
+        if cost > 0:
+            raise UnboundedSchema(f"{path}: takes so few bytes that a short record could make values without end of it")
+
+    def _of_name(self, name: str, path: str) -> int:
+        if name in self._open:
+            raise UnboundedSchema(f"{path}: {name} holds itself")
+        if name not in self._known:
+            self._open.add(name)
+            self._known[name] = self._declared(self._named[name], path)
+            self._open.remove(name)
+        return self._known[name]
+
+    def _declared(self, schema: Any, path: str) -> int:
+        kind = schema["type"]
+        if kind == "enum":
+            return _simple("enum")
+        if kind == "fixed":
+            size = schema["size"]
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise UnboundedSchema(f"{path}: is of {size!r} bytes")
+            return 1 - VALUES_PER_BYTE * size
+        return 1 + sum(self.of(one["type"], f"{path}.{one['name']}") for one in schema["fields"])
+
+
+def _simple(kind: str) -> int:
+    return 1 - VALUES_PER_BYTE * _BYTES[kind]

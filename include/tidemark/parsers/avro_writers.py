@@ -1,0 +1,107 @@
+"""The schemas by which the records of a task were written: found, judged once each, and bounded in number and size.
+
+A record may name any of 2^32 numbers, so a task has a budget: it looks up MAX_IN_VAIN numbers that there is nothing to
+read by, and reads MAX_TEXT characters of schemas. Beyond either, a number that it has not looked up yet refuses its
+records with that reason. The numbers of a batch that most of its records name come first, then lower ones, so those
+of producers go before those of noise; and a replay of the quarantine has a budget of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException
+
+from tidemark.parsers.avro_bounds import check_bounded, check_levels
+from tidemark.parsers.avro_types import plain_types
+from tidemark.parsers.by_row import RefusedRecord
+from tidemark.parsers.registry import Schemas, Unreadable, Written
+
+MAX_IN_VAIN: Final = 4096
+MAX_TEXT: Final = 32 << 20
+_AT_ONCE: Final = 64
+
+
+def parsed_schema(texts: Sequence[str | bytes]) -> Any:
+    """The last of ``texts`` as fastavro reads by it; the others are of types that it refers to.
+
+    Raises:
+        ValueError: it is no Avro schema, or one whose values are not bounded by a record's bytes.
+    """
+    named: dict[str, Any] = {}
+    parsed: Any = None
+    try:
+        for text in texts:
+            check_levels(text.encode() if isinstance(text, str) else text)
+            parsed = fastavro.parse_schema(plain_types(json.loads(text)), named)
+        if len(texts) > 1:
+            parsed = fastavro.parse_schema(_whole(plain_types(parsed), dict(named)), named := {})
+        check_bounded(parsed, named)
+    except SchemaParseException as error:
+        raise ValueError(f"is no Avro schema: {error}") from error
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(f"is no Avro schema: {type(error).__name__} {error}") from error
+    return parsed
+
+
+def _whole(schema: Any, named: dict[str, Any]) -> Any:
+    """``schema`` with each type of ``named`` declared where it is first used: fastavro resolves some of those alone."""
+    if isinstance(schema, list):
+        return [_whole(one, named) for one in schema]
+    if isinstance(schema, str):
+        declared = named.pop(schema, None)
+        return schema if declared is None else _whole(declared, named)
+    named.pop(schema.get("name", ""), None)
+    inner = {key: _whole(schema[key], named) for key in ("items", "values") if key in schema}
+    if "fields" in schema:
+        inner["fields"] = [{**one, "type": _whole(one["type"], named)} for one in schema["fields"]]
+    return {**schema, **inner}
+
+
+class Writers:
+    """The writers' schemas of one task; ``reader`` is the table's, parsed."""
+
+    def __init__(self, schemas: Schemas, reader: Any) -> None:
+        self._schemas = schemas
+        self._reader = reader
+        self._known: dict[int, Any] = {}
+        self._in_vain: dict[int, str] = {}
+        self._text = 0
+
+    def learn(self, numbers: Sequence[int]) -> None:
+        """Look up those of ``numbers`` that are new. Raises as :meth:`tidemark.parsers.registry.Schemas.find`."""
+        new = [number for number in numbers if number not in self._known and number not in self._in_vain]
+        while new and self._exhausted is None:
+            group, new = new[:_AT_ONCE], new[_AT_ONCE:]
+            for number, found in self._schemas.find(group).items():
+                self._add(number, found)
+
+    def get(self, number: int) -> Any:
+        """The schema of this number, which was learnt. Raises RefusedRecord."""
+        if number in self._known:
+            return self._known[number]
+        reason = self._in_vain.get(number, f"is not looked up: {self._exhausted}; a replay looks again")
+        raise RefusedRecord(f"names schema {number}, which {reason}")
+
+    @property
+    def _exhausted(self) -> str | None:
+        if len(self._in_vain) >= MAX_IN_VAIN:
+            return f"the task has looked up {len(self._in_vain)} others in vain"
+        if self._text >= MAX_TEXT:
+            return f"the task has read {self._text} characters of schemas"
+        return None
+
+    def _add(self, number: int, found: Written | Unreadable) -> None:
+        if isinstance(found, Unreadable):
+            self._in_vain[number] = found.reason
+            return
+        self._text += found.size
+        try:
+            parsed = parsed_schema(found.texts)
+        except ValueError as error:
+            self._in_vain[number] = str(error)
+        else:
+            self._known[number] = self._reader if parsed == self._reader else parsed

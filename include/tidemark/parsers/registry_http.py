@@ -1,0 +1,146 @@
+"""HTTP to a schema registry: authentication by what the environment holds, a CA of one's own, no redirects.
+
+Secrets come from the environment of the process alone, and go nowhere but into the header of a request to the host of
+``registry.url``: redirects are not followed, and errors name the variables and never what they hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import time
+from typing import Any, Final, NamedTuple
+
+import urllib3
+
+from tidemark.errors import ConfigError
+from tidemark.parsers.settings import Registry
+
+CONNECT_SECONDS: Final = 5.0
+READ_SECONDS: Final = 10.0
+"""Without a byte."""
+
+DEADLINE_SECONDS: Final = 30.0
+"""For a whole answer."""
+
+_MAX_BYTES: Final = 8 << 20
+"""Of an answer: JSON may spell each character of a schema in six."""
+
+_CHUNK: Final = 1 << 16
+
+
+class Answer(NamedTuple):
+    """A status, and the object that came with it; None if none did, or one too large."""
+
+    status: int
+    document: dict[str, Any] | None
+
+
+class RegistryHttp:
+    """Connections to a registry, kept open. Threads may share it."""
+
+    def __init__(self, settings: Registry, connections: int) -> None:
+        self._settings = settings
+        self._url = settings.url.rstrip("/")
+        options: dict[str, Any] = {}
+        if self._url.startswith("https:"):
+            authorities = settings.ca_file.data.decode() if settings.ca_file else None
+            options["ssl_context"] = ssl.create_default_context(cadata=authorities)
+        self._pool = urllib3.PoolManager(
+            maxsize=connections,
+            block=True,
+            retries=False,
+            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
+            **options,
+        )
+
+    def get(self, path: str) -> Answer:
+        """One request.
+
+        Raises:
+            ConfigError: a secret is missing, or the certificate is not trusted.
+            OSError, ValueError: there was no whole answer.
+        """
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", "User-Agent": "tidemark"}
+        headers |= self._authorization()
+        try:
+            answer = self._pool.request(
+                "GET", f"{self._url}{path}", headers=headers, redirect=False, preload_content=False
+            )
+            try:
+                body = _body(answer)
+            finally:
+                answer.release_conn()
+        except urllib3.exceptions.SSLError as error:
+            if error.args and isinstance(error.args[0], ssl.SSLCertVerificationError):
+                raise self._error("ca_file", f"the registry's certificate is not trusted: {error.args[0]}") from error
+            raise OSError(str(error)) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise OSError(str(error)) from error
+        return Answer(answer.status, _document(answer.status, body))
+
+    def denied(self, status: int) -> ConfigError:
+        """The error of an answer that lets nothing be read."""
+        auth = self._settings.auth
+        if auth == "none":
+            return self._error("auth", f"the registry answers {status}: set auth to basic or bearer")
+        names = " and ".join(self._variables())
+        return self._error("auth", f"the registry answers {status} to what {names} hold; correct them, or their rights")
+
+    def no_registry(self, path: str, status: int) -> ConfigError:
+        """The error of an answer that no registry gives."""
+        if 300 <= status < 400:
+            return self._error("url", f"{path} is answered by a redirect ({status}); set the URL that it leads to")
+        return self._error("url", f"{path} is answered by {status} without an error code, as no registry answers")
+
+    def _error(self, field: str, rule: str) -> ConfigError:
+        return ConfigError(self._url, [(f"parser.registry.{field}", rule)])
+
+    def _variables(self) -> tuple[str, ...]:
+        kinds = {"basic": ("USER", "PASSWORD"), "bearer": ("TOKEN",)}
+        return tuple(f"{self._settings.variables}_{one}" for one in kinds[self._settings.auth])
+
+    def _authorization(self) -> dict[str, str]:
+        if self._settings.auth == "none":
+            return {}
+        held = []
+        for name in self._variables():
+            found = os.environ.get(name, "").strip()
+            if not found or not found.isprintable() or (name.endswith("_USER") and ":" in found):
+                raise self._error("auth", f"the environment variable {name} must be set, in one line, where tasks run")
+            held.append(found)
+        if self._settings.auth == "bearer":
+            if not held[0].isascii():
+                raise self._error("auth", f"the environment variable {self._variables()[0]} must be ASCII")
+            return {"Authorization": f"Bearer {held[0]}"}
+        return {"Authorization": f"Basic {base64.b64encode(':'.join(held).encode()).decode()}"}
+
+
+def _body(answer: urllib3.BaseHTTPResponse) -> bytes | None:
+    """The whole body, or None if it is too large. Raises OSError if it takes too long."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    body = bytearray()
+    while chunk := answer.read1(_CHUNK, decode_content=False):
+        body += chunk
+        if len(body) > _MAX_BYTES:
+            answer.close()
+            return None
+        if time.monotonic() > deadline:
+            answer.close()
+            raise OSError(f"the answer took longer than {DEADLINE_SECONDS:.0f} s")
+    return bytes(body)
+
+
+def _document(status: int, body: bytes | None) -> dict[str, Any] | None:
+    """What the body says. Raises ValueError if a good answer says nothing."""
+    if body is None:
+        return None
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        if status == 200:
+            raise ValueError(f"answered what is no JSON: {error}") from error
+        return None
+    return found if isinstance(found, dict) else None

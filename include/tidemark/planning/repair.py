@@ -1,0 +1,232 @@
+"""The plan of a run that makes a table right again after somebody else changed it, from raw.
+
+What the ledger and the evidence say stays true: below a partition's next offset, every offset has one class. So what is
+wrong shows in two sets. Live files of which no evidence tells go (what DELETE, UPDATE, OPTIMIZE or an overwrite wrote).
+And offsets to which the rest of the evidence gives no class, or more than one, are converted again: those of the files
+that are gone, with all that shares their ranges of bytes. The rest of the table is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from tidemark.errors import ContinuityError
+from tidemark.evidence import PARSED
+from tidemark.intervals import Intervals
+from tidemark.ledger import Ledger, PartitionState
+from tidemark.planning.following import following
+from tidemark.planning.missing import lost_files
+from tidemark.planning.partition import left_at
+from tidemark.planning.raw import RawPartition, RawTopic
+from tidemark.planning.reading import joined
+from tidemark.planning.rebuild import expired_dates, files_by_date, plan_partition
+from tidemark.planning.truncation import decided_below
+from tidemark.records import Lineage
+from tidemark.runs import Cut, PartitionPlan, RunPlan, Task
+from tidemark.standing import Standing
+from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.tampering import files_digest, is_untampered, unknown_files
+from tidemark.watermark import Watermark
+
+_VERSIONS: Final = 100
+"""Versions of the table that are looked at for the last one that was right."""
+
+_Key = tuple[int, int]
+
+
+class _Held(NamedTuple):
+    """A row of evidence that holds and whose file stays, if it has one."""
+
+    first: int
+    next: int
+    rows: int
+    file: str
+    has_segment: bool
+
+
+def plan_repair(lake: Lake, *, attempt: int | None = None) -> RunPlan:
+    """How to make the table right again; empty if it is as Tidemark left it, and all its files are there.
+
+    Raises:
+        ContinuityError: raw does not hold all the offsets any more; tells which dates miss rows, and the choice.
+    """
+    table = open_table(lake)
+    ledger = ledger_of(lake, table)
+    live = live_files(table) if table is not None else []
+    lost = {file for files in lost_files(lake, {one.dt for one in live}).values() for file in files}
+    nothing = RunPlan(**following(lake, ledger, attempt), kind="repair")
+    if not lost and is_untampered(lake, ledger, live):
+        return nothing
+    standing = Standing.at(lake, ledger, live)
+    gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {one.path for one in live})}
+    try:
+        found = _Search(lake, ledger, _held(standing, gone))
+    except ContinuityError as error:
+        raise ContinuityError(f"{error}. {_choice(lake, ledger, live, gone)}") from error
+    return nothing.model_copy(
+        update={
+            "generation": ledger.generation + 1,
+            "partitions": tuple(plan for plan, _ in found.planned),
+            "tasks": tuple(task for _, tasks in found.planned for task in tasks),
+            "leaves": tuple(sorted(expired_dates(ledger))),
+            "removes": tuple(one.path for one in live if one.path in gone | found.files),
+            "supersedes": files_by_date(standing.told(lambda _, file: file in found.files).aside),
+            "found": files_digest(live),
+        }
+    )
+
+
+def _held(standing: Standing, gone: Collection[str]) -> dict[_Key, list[_Held]]:
+    """By partition, what holds without the files that are ``gone``."""
+    found: dict[_Key, list[_Held]] = {}
+    for row in standing.evidence():
+        file = (row["file"] or "") if row["class"] in PARSED else ""
+        if file not in gone:
+            one = _Held(row["first"], row["next"], row["rows"], file, row["segment"] is not None)
+            found.setdefault((row["incarnation"], row["partition"]), []).append(one)
+    return found
+
+
+def _expired_again(standing: Standing) -> set[str]:
+    """The live files whose rows retention has taken from the table: somebody has brought them back."""
+    names = ("incarnation", "partition", "first", "next", "dt", "hash128")
+    expired: set[tuple[object, ...]] = set()
+    landed: dict[tuple[object, ...], str] = {}
+    for row in standing.evidence():
+        what = tuple(row[name] for name in names)
+        if row["class"] == "expired" and row["segment"] is not None:
+            expired.add(what)
+        elif row["class"] == "landed":
+            landed[what] = row["file"]
+    return {landed[one] for one in expired & landed.keys()}
+
+
+class _Search:
+    """What to convert again, partition by partition; and the ``files`` that are replaced by it.
+
+    A partition whose log has left the branch that landed, by an unclean election, goes back to before the cut: the next
+    ingest lands the new branch from there.
+    """
+
+    def __init__(self, lake: Lake, ledger: Ledger, held: Mapping[_Key, list[_Held]]) -> None:
+        self.planned: list[tuple[PartitionPlan, list[Task]]] = []
+        self.files: set[str] = set()
+        self._raw = RawTopic(lake)
+        self._lives = self._raw.incarnations().incarnations
+        for key, state in ledger.by_partition.items():
+            rows = held.get(key, [])
+            if offsets := _without_one_class(rows, state.next_offset):
+                self._plan(key, state, rows, offsets)
+
+    def _plan(self, key: _Key, state: PartitionState, rows: list[_Held], offsets: Intervals) -> None:
+        life = self._lives[key[0]]
+        part = self._raw.partition(life.topic_id, life.place, *key)
+        watermark = self._raw.watermark(part)
+        left = left_at(watermark, state) if watermark else None
+        end = state.next_offset
+        if watermark is not None and left is not None:
+            end = self._end_before(part, state, watermark, rows, left)
+        below = [one for one in rows if one.first < end]
+        wanted, files = _whole(below, offsets.clip(0, end))
+        self.files |= files | {one.file for one in rows if one.file and one.first >= end}
+        plan, tasks = (
+            plan_partition(self._raw, part, state, wanted, join=False) if wanted else (_nowhere(state, end), [])
+        )
+        if left is not None:
+            cut = Cut(at=left, old_next=state.next_offset, leader_epoch=state.leader_epoch, lineage=state.lineage)
+            plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut})
+        self.planned.append((plan, tasks))
+
+    def _end_before(
+        self, part: RawPartition, state: PartitionState, watermark: Watermark, rows: list[_Held], left: int
+    ) -> int:
+        """The last offset at or below ``left`` that no row and no file lies across, and up to which all is decided."""
+        end = decided_below(self._raw, part, state, Lineage(watermark.lineage), left)
+        if end is None:
+            raise ContinuityError(f"{part.keys.folder}: raw holds nothing right below {left}, where the log left it")
+        hulls: dict[object, tuple[int, int]] = {}
+        for number, one in enumerate(rows):
+            before = hulls.get(one.file or number, (one.first, one.next))
+            hulls[one.file or number] = min(before[0], one.first), max(before[1], one.next)
+        while across := [first for first, after in hulls.values() if first < end < after]:
+            end = min(across)
+        return end
+
+
+def _nowhere(state: PartitionState, at: int) -> PartitionPlan:
+    return PartitionPlan(
+        incarnation=state.incarnation,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        start=at,
+        end=at,
+        leader_epoch=state.leader_epoch,
+        lineage=state.lineage,
+    )
+
+
+def _whole(rows: list[_Held], offsets: Intervals) -> tuple[Intervals, set[str]]:
+    """``offsets``, with all of the files that have rows there, and these files; without what no segment ever held."""
+    while True:
+        files = {one.file for one in rows if one.file and offsets.clip(one.first, one.next)}
+        hulls = Intervals((one.first, one.next) for one in rows if one.file in files)
+        if not hulls - offsets:
+            break
+        offsets |= Intervals(span for span in _spans(rows) if hulls.clip(*span))
+    return offsets - Intervals((one.first, one.next) for one in rows if not one.has_segment), files
+
+
+def _without_one_class(rows: Iterable[_Held], end: int) -> Intervals:
+    """The offsets below ``end`` in which the rows of a span do not add up to its offsets, or which have no row."""
+    counted: dict[int, int] = {}
+    rows = sorted(rows)
+    spans = _spans(rows)
+    at = iter(spans)
+    span = next(at, None)
+    for one in rows:
+        while span is not None and one.first >= span[1]:
+            span = next(at, None)
+        assert span is not None
+        counted[span[0]] = counted.get(span[0], 0) + one.rows
+    right = Intervals(span for span in spans if counted[span[0]] == span[1] - span[0])
+    return right.missing(0, end)
+
+
+def _spans(rows: Iterable[_Held]) -> list[tuple[int, int]]:
+    return [(one.start, one.end) for one in joined((one.first, one.next) for one in rows)]
+
+
+def _choice(lake: Lake, ledger: Ledger, live: Iterable[LiveFile], replaced: Collection[str]) -> str:
+    """What a person can do about dates that raw does not give again."""
+    rows: dict[str, int] = {}
+    for one in live:
+        if one.path not in replaced:
+            rows[one.dt] = rows.get(one.dt, 0) + one.rows
+    dates = [dt for dt, state in sorted(ledger.dates.items()) if rows.get(dt, 0) != state.rows]
+    what = f"So these dates cannot all be made again from raw: {', '.join(dates) or 'none'}; nothing was changed. "
+    version = _last_right(lake, ledger)
+    if version is None:
+        return f"{what}The table's log has no version any more that was right: restore raw or the table from a backup"
+    return (
+        f"{what}Version {version} of the table is the last that was right: RESTORE it to that version, as long as "
+        "VACUUM has not taken its files; then it needs no repair"
+    )
+
+
+def _last_right(lake: Lake, ledger: Ledger) -> int | None:
+    """The newest version of the table with the files that the ledger's commit left; None if it is not to be found."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    newest = open_table(lake)
+    if newest is None:
+        return None
+    for version in range(newest.version() - 1, max(-1, newest.version() - _VERSIONS), -1):
+        try:
+            table = DeltaTable(lake.url, version=version, storage_options=lake.delta_options)
+        except DeltaError:
+            return None  # the log was cleaned up
+        if files_digest(live_files(table)) == ledger.files:
+            return version
+    return None

@@ -1,0 +1,13 @@
+"""Have the workers of a Spark Connect server load what conversions need: once, after the server has started.
+
+``python warm_up.py --remote sc://127.0.0.1:15002 --workers 4``
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidemark_spark.warming import main
+
+if __name__ == "__main__":
+    sys.exit(main())

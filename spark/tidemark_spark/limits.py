@@ -1,0 +1,69 @@
+"""What the kernel holds this process to while it does something: memory, and time. Linux alone."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tidemark.topics import WorkLimits
+
+IDLE: Final = 6
+"""How many times longer than its processor time something may take, on a busy machine or while it waits."""
+
+TIMERS: Final = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
+"""The timers of a process, and the signals by which the kernel ends it, wherever it then is, in native code too."""
+
+
+def seconds_for(limits: WorkLimits, size: int) -> float:
+    """The processor time that it may take to parse rows of ``size`` bytes."""
+    return limits.time.total_seconds() + size / limits.rate
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """A signal ends this process if what is done within takes more processor time, or :data:`IDLE` times as long."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, IDLE * seconds)
+    try:
+        yield
+    finally:
+        for timer in TIMERS:
+            signal.setitimer(timer, 0)
+
+
+@contextmanager
+def bounded_memory(more: int) -> Iterator[None]:
+    """Of private memory this process gets no more than ``more`` bytes beyond what it has now.
+
+    Python and Arrow then raise MemoryError; other native code may abort. What Arrow's allocator has set aside and does
+    not use counts as what the process has: about 1 GiB, unless ``MIMALLOC_ARENA_EAGER_COMMIT`` is 0.
+    """
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = _pages(5) + more
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def resident() -> int:
+    """The memory that this process has in use, in bytes."""
+    return _pages(1)
+
+
+def _pages(field: int) -> int:
+    """A field of ``/proc/self/statm``, in bytes: 1 is what is resident, 5 what is private, used or not."""
+    return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()
+
+
+@cache
+def goes_first(score: int) -> None:
+    """Where memory runs out, let the kernel end this process rather than others: the higher the score, the sooner."""
+    with suppress(OSError):  # it may be higher already, which only the privileged may lower
+        Path("/proc/self/oom_score_adj").write_text(f"{score}")

@@ -1,0 +1,54 @@
+"""The triggerer's scan and the page, where 7 of 100 requests are cut, lost or refused: each look is complete."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.plugins.world import CLUSTER, World, entry
+from tests.support.faulty_s3 import proxy
+from tests.support.proxy import Fault, FaultProxy, Rule
+from tidemark.layout import ControlKeys
+from tidemark.store import open_store
+from tidemark.stored import utc_now
+from tidemark.watermark_index import WatermarkIndex
+from tidemark_airflow.page.indexes import Indexes
+from tidemark_airflow.pending import Mark
+from tidemark_airflow.scan import IndexScanner, Source
+
+__all__ = ["proxy"]
+
+FAULTS = (Fault.CUT_MID_BODY, Fault.LOSE_REPLY, Fault.ERROR, Fault.UNAVAILABLE, Fault.SLOW_DOWN)
+BROKERS = 5
+
+
+@pytest.mark.parametrize("rounds", [15, pytest.param(300, marks=pytest.mark.full)])
+def test_every_look_is_complete(rounds: int, proxy: FaultProxy, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    world = World(tmp_path, "orders")
+    world.write_topics(
+        cluster=CLUSTER, raw={"url": f"s3://raw/{name}"}, lake=f"s3://lake/{name}", topics=[{"topic": "orders"}]
+    )
+    raw, control = open_store("s3://raw"), ControlKeys(name, CLUSTER)
+    scanner, indexes = IndexScanner(Source.of(world.deployment, CLUSTER, 1)), Indexes(world.deployment, CLUSTER)
+    for number in range(1, rounds + 1):
+        proxy.rules = []
+        for broker in range(BROKERS):
+            entries = (entry("orders", broker, number),)
+            index = WatermarkIndex(
+                cluster=CLUSTER, broker=broker, agent_version="test", written_at=utc_now(), entries=entries
+            )
+            raw.put(control.index(broker), index.to_bytes())
+        proxy.rules = [Rule(fault, 0.07 / len(FAULTS)) for fault in FAULTS]
+        scan = scanner.scan()
+        indexes.look()
+        assert scan.failing_since is None
+        expected = dict.fromkeys(range(BROKERS), number)
+        assert {mark.partition: mark.next_offset for mark in map(Mark._make, scan.topics["orders"])} == expected
+        found = indexes.leaders_of("orders")
+        assert {partition: led.entry.next_offset for partition, led in found.items()} == expected
+        assert indexes.failure_of("orders") == ""
+    print(f"{rounds} looks, {dict(proxy.counts())}")  # noqa: T201 - what a test tried is part of its result
+    assert proxy.counts()

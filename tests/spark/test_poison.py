@@ -1,0 +1,104 @@
+"""A topic with poison of each kind, on real Spark: all else lands in one run, and what is said of the poison holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.poison import IN_DECODER, KINDS, REASONS, SETTINGS
+from tests.spark.world import World
+from tests.support.paths import ROOT
+from tests.support.spark import SparkStandalone, spark_submit
+from tests.tidemark.records.build import T0, Record, batch
+from tidemark.runs import RunResult
+
+pytestmark = pytest.mark.timeout(900)
+
+JOBS = ROOT / "spark" / "jobs"
+ROWS = 50
+"""Records of a batch."""
+DAY = 86_400_000
+
+
+def records(*poison: bytes) -> list[Record]:
+    """A batch's records on two dates, of which some are poison."""
+    values = [b"value %d" % i for i in range(ROWS)]
+    values[7 : 7 + len(poison)] = poison
+    return [Record(i, T0 + i % 2 * DAY, b"k%d" % i, value, [("h", b"x")]) for i, value in enumerate(values)]
+
+
+def upload(world: World, kinds: list[bytes]) -> dict[tuple[int, int], str]:
+    """Poison in partition 0, in batches in 1, none in 2; returns the reasons by partition and offset."""
+    world.raw.segment([batch(0, records()), batch(ROWS, records(*kinds)), batch(2 * ROWS, records())], 0)
+    large = [Record(0, T0, None, bytes(65 << 20))]
+    world.raw.segment(
+        [batch(0, records(), "lz4"), batch(ROWS, records(IN_DECODER), "lz4"), batch(100, large, "zstd")], 1
+    )
+    world.raw.segment([batch(0, records()), batch(ROWS, records(), "zstd")], 2)
+    world.raw.publish()
+    found = {(0, ROWS + 7 + i): REASONS[kind].format(memory=1 << 30) for i, kind in enumerate(kinds)}
+    found[1, ROWS] = "converting it ends the process by SIGSEGV"
+    found[1, 2 * ROWS] = "zstd: more than 67108864 bytes when decompressed, which is the bound of a batch"
+    return found
+
+
+def submitted(world: World, job: str, *options: str, **more: Any) -> str:
+    """The last line of what a job prints; it must end with code 0."""
+    arguments = ("--topics", str(world.topics_file), "--topic", "orders", *options)
+    output = spark_submit(JOBS / job, *arguments, env={"PYTHONPATH": str(ROOT)}, **more)
+    return output.strip().splitlines()[-1]
+
+
+def check(world: World, reasons: dict[tuple[int, int], str]) -> None:
+    """All but the poison has landed, and that is in quarantine, whole."""
+    world.check()
+    refused = {(row["kafka_partition"], row["kafka_offset"]): row for row in world.quarantine()}
+    assert {key: row["reason"] for key, row in refused.items()} == reasons
+    assert world.classes(0) == {"landed": 3 * ROWS - (len(reasons) - 2), "quarantined": len(reasons) - 2}
+    assert world.classes(1) == {"landed": ROWS, "quarantined": ROWS + 1}
+    assert world.classes(2) == {"landed": 2 * ROWS}
+    for (partition, offset), row in refused.items():
+        assert row["parser"] == "function/tests.spark.poison:sizes/1"
+        if partition == 0:
+            index = offset - ROWS
+            assert (row["kafka_key"], row["timestamp_ms"]) == (b"k%d" % index, T0 + index % 2 * DAY)
+            assert (row["kafka_value"] in KINDS, row["kafka_headers"]) == (True, [{"key": "h", "value": b"x"}])
+            assert row["batch"] is None
+    batches = [batch(ROWS, records(IN_DECODER), "lz4"), batch(100, [Record(0, T0, None, bytes(65 << 20))], "zstd")]
+    found = [(refused[1, at]["batch"], refused[1, at]["next_offset"]) for at in (ROWS, 2 * ROWS)]
+    assert found == [(batches[0], 2 * ROWS), (batches[1], 2 * ROWS + 1)]
+
+
+def test_poison_costs_its_own_place_and_nothing_else(tmp_path: Path) -> None:
+    world = World(tmp_path, *SETTINGS)
+    reasons = upload(world, [b"poison: segfault", b"poison: exit", b"poison: stall", b"poison: raise"])
+    result = RunResult.from_bytes(submitted(world, "convert.py").encode(), "output")
+    assert (result.status, result.quarantined) == ("landed", 4 + ROWS + 1)
+    check(world, reasons)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("where", ["local", "standalone"])
+def test_what_is_said_of_poison_holds(where: str, tmp_path: Path, spark_standalone: SparkStandalone) -> None:
+    """Every kind, with a rebuild, a comparison, a replay and an audit, each of which meets it again."""
+    more: dict[str, Any] = {"master": "local[2]", "timeout": 600}
+    if where == "standalone":
+        conf = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
+        more |= {"master": spark_standalone.master_url, "conf": conf}
+    world = World(tmp_path, *SETTINGS)
+    reasons = upload(world, list(KINDS))
+    assert json.loads(submitted(world, "convert.py", **more))["status"] == "landed"
+    check(world, reasons)
+    assert json.loads(submitted(world, "convert.py", **more))["status"] == "empty"
+    before = world.rows()
+    submitted(world, "convert.py", "--rebuild", "--all", "--compare", **more)
+    assert json.loads(submitted(world, "convert.py", "--rebuild", "--all", **more))["status"] == "landed"
+    check(world, reasons)
+    assert world.rows() == before
+    assert json.loads(submitted(world, "convert.py", "--replay", **more))["status"] == "empty"
+    submitted(world, "audit.py", **more)
+    check(world, reasons)

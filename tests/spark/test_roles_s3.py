@@ -1,0 +1,98 @@
+"""Whole runs under the roles of ``deploy/policies`` alone: landing, upkeep, words on gaps, reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.rebuilds import carry_out, planned_here
+from tests.spark.test_compaction import merge
+from tests.spark.test_retain_s3 import deployed
+from tests.spark.world import World
+from tests.support.s3 import S3Server
+from tests.tidemark.records.build import simple
+from tests.uploader_agent.test_policies import PREFIX, statements
+from tidemark.acknowledging import gaps_of
+from tidemark.errors import AccessDenied
+from tidemark.gaps import Gap
+from tidemark.remote.catalog import RemoteTopics
+from tidemark.remote.storage import Storage
+from tidemark.store import StoreOptions, open_store
+from tidemark.store.clients import forget_clients
+from tidemark_spark.sweep import sweep
+
+ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    users = {name: statements(name, cluster="east") for name in ROLES}
+    with S3Server(tmp_path_factory.mktemp("s3"), users=users) as server:
+        yield server
+
+
+Act = Callable[[str], World]
+
+
+@pytest.fixture
+def act(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Act]:
+    """The deployment as a role has it, while an administrator stands for the agents."""
+
+    def as_user(user: str) -> None:
+        forget_clients()
+        for name, value in server.env(user).items():
+            monkeypatch.setenv(name, value)
+
+    as_user("admin")
+    agents = open_store("s3://raw", StoreOptions(endpoint_url=server.endpoint, path_style=True))
+    first: list[World] = []
+
+    def acting(role: str) -> World:
+        as_user(role)
+        world = deployed(server, tmp_path, "compaction: {files: 2}", PREFIX, "tables")
+        if first:
+            world.raw = first[0].raw
+        world.raw.store = agents
+        first.append(world)
+        return world
+
+    yield acting
+    forget_clients()
+
+
+def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
+    world = act("pipeline")
+    for base in (0, 3, 6):
+        world.raw.segment(simple(base))
+        world.land()
+    assert world.next_offset() == 9
+    with pytest.raises(AccessDenied):
+        world.lake.store.delete(f"{world.lake.keys.root}/{next(iter(world.seen()._live)).path}")
+
+    world = act("maintenance")
+    assert merge(world).status == "landed"
+    carry_out(world, planned_here(world))
+    sweep(world.lake)
+    assert len(world.rows()) == 9
+    with pytest.raises(AccessDenied):
+        open_store("s3://raw", world.lake.deployment.store).put(world.raw.keys().watermark, b"x")
+
+    known = world.raw.partition()
+    known.gaps, known.next_offset, known.end = [world.raw.gap(9, 12)], 9, 12
+    world.raw.publish()
+    for role, start in (("acknowledge", 9), ("page", 10)):
+        found = gaps_of(act(role).lake, 0)
+        word, new = found.acknowledge(start, start + 1, "ada", "disk of broker 1")
+        assert new
+        assert word.written_as.startswith("key ")
+        assert f" by {word.written_as.partition(' by ')[2]}" in word.written_as
+    reader = act("reader")
+    topics = RemoteTopics(Storage.at(f"s3://raw/{PREFIX}", "east", options=reader.lake.deployment.store))
+    part = topics.partition("orders", 0)
+    assert part is not None
+    assert part.end(committed=False) == 9
+    at = part.next_stretch(9, committed=False)
+    assert isinstance(at, Gap)
+    assert (at.start, at.end) == (11, 12), "what nobody gave up"

@@ -1,0 +1,185 @@
+"""A journal of tests: a line for each that ended. It names the slowest, sums up, and lets a long run go on.
+
+`make test` begins an empty one. That of `make test-full` lies in the user's cache and is named by the content of the
+tree: what passed is not run again, so that an interrupted run goes on where it stopped, and any change of a file begins
+another journal. ``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT, cache_dir
+
+TRIED = "tried: "
+"""What the names of a test's properties begin with that say how much it has tried, by kind."""
+
+_DONE = {"passed", "skipped"}
+_SLOWEST = 10
+
+
+def tree_digest(root: Path = ROOT) -> str:
+    """Git's name for the content of the working tree, files that git does not track yet included."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-index-") as folder:
+        env = os.environ | {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+
+        def git(*arguments: str) -> str:
+            command = ["git", *arguments]
+            return subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, text=True).stdout.strip()
+
+        git("read-tree", "HEAD")
+        git("add", "--all")
+        return git("write-tree")
+
+
+def full_journal() -> Path:
+    """Where the journal of `make test-full` lies for the tree as it is now."""
+    return cache_dir() / "test-full" / f"{tree_digest()}.jsonl"
+
+
+@dataclass
+class Result:
+    """How a test ended: ``outcome`` as pytest names it, and the amounts that it tried by kind."""
+
+    outcome: str = "passed"
+    seconds: float = 0.0
+    tried: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Contents:
+    """A journal as read: each test's last result by node id, and the node ids that were ever collected."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    collected: set[str] = field(default_factory=set)
+
+    @property
+    def done(self) -> set[str]:
+        """The tests that need not run again."""
+        return {nodeid for nodeid, result in self.results.items() if result.outcome in _DONE}
+
+
+def read(path: Path) -> Contents:
+    """The journal at ``path``; empty if there is none. A last line that was cut off counts for nothing."""
+    contents = Contents()
+    for entry in _entries(path):
+        if "collected" in entry:
+            contents.collected |= set(entry["collected"])
+        else:
+            contents.results[entry["test"]] = Result(entry["outcome"], entry["seconds"], Counter(entry["tried"]))
+    return contents
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
+class JournalPlugin:
+    """Leaves out what the journal at ``path`` says is done, and adds each test that ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._done = read(path).done
+        self._running: dict[str, Result] = {}
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what is done; in a process of pytest-xdist, its first process notes what was collected."""
+        if not hasattr(config, "workerinput"):
+            self._append({"collected": [item.nodeid for item in items]})
+        left_out = [item for item in items if item.nodeid in self._done]
+        items[:] = [item for item in items if item.nodeid not in self._done]
+        config.hook.pytest_deselected(items=left_out)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
+        """Note what a process collected."""
+        self._append({"collected": ids})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a test once its last phase has ended. Processes of pytest-xdist report to the first one."""
+        if os.environ.get("PYTEST_XDIST_WORKER"):
+            return
+        result = self._running.setdefault(report.nodeid, Result())
+        result.seconds += report.duration
+        if report.outcome != "passed" and result.outcome != "failed":
+            result.outcome = report.outcome
+        if report.when == "teardown":
+            del self._running[report.nodeid]
+            for name, amount in report.user_properties:
+                if name.startswith(TRIED) and isinstance(amount, int | float):
+                    result.tried[name.removeprefix(TRIED)] += amount  # type: ignore[assignment]
+            self._append(
+                {
+                    "test": report.nodeid,
+                    "outcome": result.outcome,
+                    "seconds": round(result.seconds, 3),
+                    "tried": result.tried,
+                    "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                }
+            )
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        """In one write, since another run of pytest may add to the same journal."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab", buffering=0) as journal:
+            journal.write((json.dumps(entry) + "\n").encode())
+
+
+def report(contents: Contents) -> str:
+    """The slowest tests, the totals by folder, and what the tests have tried by kind."""
+    lines = [f"The {_SLOWEST} slowest tests, in seconds, with what they set up:"]
+    slowest = sorted(contents.results.items(), key=lambda item: -item[1].seconds)[:_SLOWEST]
+    lines += [f"{result.seconds:9.1f}  {nodeid}" for nodeid, result in slowest]
+    tried: Counter[str] = Counter()
+    by_folder: dict[str, Counter[str]] = defaultdict(Counter)
+    for nodeid in contents.collected | contents.results.keys():
+        result = contents.results.get(nodeid)
+        by_folder[_folder(nodeid)][result.outcome if result else "not run"] += 1
+        tried += result.tried if result else Counter()
+    columns = ["passed", "skipped", "failed", "not run"]
+    rows = [(folder, *(counts[name] for name in columns)) for folder, counts in sorted(by_folder.items())]
+    rows.append(("all", *(sum(counts[name] for counts in by_folder.values()) for name in columns)))
+    lines += ["", f"{'tests':32}" + "".join(f"{name:>10}" for name in columns)]
+    lines += [f"{name:32}" + "".join(f"{count:>10,}" for count in counts) for name, *counts in rows]
+    if tried:
+        lines += ["", "tried, by kind"] + [f"{amount:>16,}  {kind}" for kind, amount in sorted(tried.items())]
+    return "\n".join(lines)
+
+
+def _folder(nodeid: str) -> str:
+    parts = nodeid.partition("::")[0].split("/")[1:-1]
+    return "/".join(parts[:2]) or "support"
+
+
+def main(arguments: list[str]) -> int:
+    """Print where the journal of `make test-full` lies (``--path``), or the totals of the journal that is named."""
+    if arguments == ["--path"]:
+        sys.stdout.write(f"{full_journal()}\n")
+        return 0
+    contents = read(Path(arguments[0]))
+    sys.stdout.write(report(contents) + "\n")
+    failed = sorted(nodeid for nodeid in contents.collected | contents.results.keys() if nodeid not in contents.done)
+    for nodeid in failed:
+        result = contents.results.get(nodeid)
+        sys.stdout.write(f"{result.outcome if result else 'not run'}: {nodeid}\n")
+    return 1 if failed or not contents.results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

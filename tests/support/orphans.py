@@ -1,0 +1,64 @@
+"""Ends what a process of pytest has started and left behind, however that process ended.
+
+Each process of pytest marks its environment, which its children inherit, and starts a watcher that waits for the end
+of a pipe. Only that process holds the pipe's other end, so it closes also when the process is killed; the watcher then
+ends every process on this machine that carries the mark.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+
+import psutil
+
+MARK = "TIDEMARK_TEST_PROCESS"
+_PATIENCE = 5.0
+"""Seconds that processes have to end by themselves after SIGTERM."""
+
+
+class OrphanWatch:
+    """Marks this process's environment, and ends the marked processes with it."""
+
+    def __init__(self) -> None:
+        mark = uuid.uuid4().hex
+        env = {name: value for name, value in os.environ.items() if name != MARK}
+        command = [sys.executable, "-m", "tests.support.orphans", mark]
+        self._watcher = subprocess.Popen(command, stdin=subprocess.PIPE, env=env, start_new_session=True)
+        os.environ[MARK] = mark
+
+    def close(self) -> None:
+        """End now what is left; returns when it has ended."""
+        self._watcher.communicate()
+
+
+def end_marked(mark: str) -> list[psutil.Process]:
+    """End all processes of this user that carry ``mark``, and return them: SIGTERM first, then SIGKILL."""
+    found = [process for process in psutil.process_iter() if _carries(process, mark)]
+    for process in found:
+        _end(process, force=False)
+    for process in psutil.wait_procs(found, timeout=_PATIENCE)[1]:
+        _end(process, force=True)
+    return found
+
+
+def _carries(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(MARK) == mark
+    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+        return False  # it has ended meanwhile, or is another user's
+
+
+def _end(process: psutil.Process, *, force: bool) -> None:
+    try:
+        process.kill() if force else process.terminate()
+    except psutil.NoSuchProcess:
+        return  # it has ended by itself
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    while end_marked(sys.argv[1]):
+        pass  # a process that was ended may have started another one

@@ -1,0 +1,224 @@
+"""Hosts whose clocks are wrong: an hour or a day ahead, 25 hours behind. The store's counts; nothing closes early."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.plugins.world import CLUSTER, World, entry
+from tests.spark import world as spark_world
+from tests.support.s3 import S3Server
+from tests.tidemark.records.build import T0, Record, batch
+from tests.uploader_agent import fakes
+from tidemark import clocks, stored
+from tidemark.errors import AccessDenied, Refused
+from tidemark.layout import ControlKeys
+from tidemark.planning import plan_ingest
+from tidemark.planning.raw import RawTopic
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.answers import translated
+from tidemark.store.clients import forget_clients
+from tidemark.watching.recording import watch
+from tidemark.watermark_index import WatermarkIndex, as_stored, listed, load_all
+from uploader_agent import clock
+from uploader_agent.runtime import Runtime
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+WRONG = [HOUR, DAY, -25 * HOUR]
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(
+    request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Store]:
+    """A place that nobody else uses, in a directory and on a server."""
+    if request.param == "local":
+        yield open_store(f"file://{tmp_path}/raw")
+        return
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    forget_clients()
+    bucket = f"clocks-{os.urandom(6).hex()}"
+    s3_server.client().create_bucket(Bucket=bucket)
+    yield open_store(
+        f"s3://{bucket}", StoreOptions(endpoint_url=s3_server.endpoint, region="us-east-1", path_style=True)
+    )
+    forget_clients()
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[timedelta]]:
+    """How far this host's clock is ahead: change it at will. The store's is right."""
+    skew = [timedelta()]
+    right = stored.utc_now
+
+    def now() -> datetime:
+        return right() + skew[0]
+
+    real = Runtime.time
+    monkeypatch.setattr(Runtime, "time", lambda runtime: real(runtime) + skew[0].total_seconds())
+    monkeypatch.setattr(stored, "utc_now", now)
+    monkeypatch.setattr(clocks, "utc_now", now)
+    yield skew
+    monkeypatch.setattr(clock, "_skew", timedelta())
+
+
+def is_now(at: datetime) -> bool:
+    return abs(at - datetime.now(UTC)) < timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("skew", [*WRONG, timedelta(seconds=90)])
+def test_a_hosts_clock_is_compared_with_the_stores(store: Store, host: list[timedelta], skew: timedelta) -> None:
+    assert is_now(store.now())
+    right = clocks.read(store)
+    assert right is not None
+    assert (right.skew, is_now(right.now)) == (timedelta(), True)
+    host[0] = skew
+    reading = clocks.read(store)
+    assert reading is not None
+    assert abs(reading.skew - skew) < timedelta(seconds=5)
+    assert is_now(reading.now)
+    assert clock.measure(store) == clock.skew()
+    assert is_now(clock.utc_now())
+    host[0] = timedelta()
+    assert clock.measure(store) == timedelta()
+
+
+@pytest.mark.parametrize("skew", [timedelta(), *WRONG])
+def test_an_agent_states_the_stores_time_whatever_its_host_says(
+    tmp_path: Path, host: list[timedelta], skew: timedelta
+) -> None:
+    world = fakes.World(tmp_path)
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    host[0] = skew
+    world.once()
+    for base in (0, 100, 200):
+        partition.log(base).unlink(missing_ok=True)
+    partition.fill(300, 400, end=500)
+    world.metadata.log_start = 300  # so there is a gap
+    agent = world.once()
+    index = WatermarkIndex.load(world.store, world.control.index(1))
+    gaps = [gap.detected_at for one in index.entries for gap in one.gaps]
+    assert gaps
+    stated = [
+        index.written_at,
+        *(one.observed_at for one in index.entries),
+        *gaps,
+        world.manifest(0).uploaded_at,  # by which dates' sanity goes: 25 h behind, all records would be refused
+        world.watermark()[1].written_at,
+    ]
+    assert all(map(is_now, stated)), stated
+    assert abs(timedelta(seconds=index.clock_skew) - skew) < timedelta(seconds=5)
+    assert agent.metrics.clock_skew._value.get() == index.clock_skew
+
+
+@pytest.mark.parametrize("ahead", [HOUR, DAY])
+def test_no_statement_is_later_than_the_object_that_carries_it(store: Store, ahead: timedelta) -> None:
+    """As of an agent that could not ask the store."""
+    now = datetime.now(UTC)
+    statement = entry("orders", 0, 5, observed_at=now + ahead - timedelta(seconds=40))
+    ahead_of = WatermarkIndex(cluster="c", broker=1, agent_version="1", written_at=now + ahead, entries=(statement,))
+    store.put("i/1.json", ahead_of.to_bytes())
+    [index] = load_all(store, listed(store, "i/")).indexes.values()
+    assert is_now(index.written_at)
+    assert index.written_at - index.entries[0].observed_at == timedelta(seconds=40), "as old as by its own clock"
+    assert abs(timedelta(seconds=index.clock_skew) - ahead) < timedelta(seconds=30)
+
+
+def said(written_at: datetime, observed_at: datetime) -> WatermarkIndex:
+    statement = entry("a", 0, 5, observed_at=observed_at)
+    return WatermarkIndex(cluster="c", broker=1, agent_version="1", written_at=written_at, entries=(statement,))
+
+
+def test_what_seems_to_be_behind_is_left_alone_and_what_is_in_time_is_the_same() -> None:
+    now = datetime.now(UTC)
+    for written_at in (now, now + timedelta(seconds=1), now - 25 * HOUR, now - timedelta(days=400)):
+        index = said(written_at, written_at)
+        assert as_stored(index, now) is index
+    # A former agent's statement, taken over by one whose clock is right.
+    assert as_stored(said(now, now + DAY), now).entries[0].observed_at == now
+
+
+def dated(root: Path, ahead: timedelta, *, modified: datetime) -> spark_world.World:
+    """A landed date, and a last word of an agent, ahead of the store's clock, that the store got at ``modified``."""
+    world = spark_world.World(root, "lateness: 1h")
+    world.raw.segment([batch(0, [Record(0)])])
+    world.land()
+    world.raw.now = world.raw.observed_at = modified + ahead
+    world.raw.publish()
+    path = root / "raw" / ControlKeys("", "east").index(1)
+    os.utime(path, (modified.timestamp(), modified.timestamp()))
+    return world
+
+
+@pytest.mark.parametrize("ahead", [timedelta(), HOUR, DAY])
+def test_a_date_does_not_close_by_an_agent_that_was_ahead_and_is_dead(tmp_path: Path, ahead: timedelta) -> None:
+    """It was seen for the last time half an hour before the date could close: more records may be on the broker."""
+    closes = datetime.fromtimestamp(T0 / 1000, UTC).replace(hour=0, minute=0, second=0, microsecond=0) + DAY + HOUR
+    world = dated(tmp_path, ahead, modified=closes - timedelta(minutes=30))
+    found = plan_ingest(world.lake).closes
+    assert all(one.after.state == "final_incomplete" for one in found.values()), "by its age alone, and said to be"
+    assert all(one.observed_at < closes for one in RawTopic(world.lake).entries.values())
+    later = dated(tmp_path / "later", ahead, modified=closes + timedelta(minutes=30))
+    assert [one.after.state for one in plan_ingest(later.lake).closes.values()] == ["final"]
+
+
+def test_a_date_does_not_close_by_the_planners_clock(tmp_path: Path, host: list[timedelta]) -> None:
+    today = datetime.now(UTC)
+    world = spark_world.World(tmp_path)
+    world.raw.now = world.raw.observed_at = today
+    world.raw.segment([batch(0, [Record(0, round(today.timestamp() * 1000))])])
+    world.land()
+    assert [one.state for one in world.ledger.dates.values()] == ["open"]
+    host[0] = timedelta(days=30)
+    world.raw.publish()
+    plan = plan_ingest(world.lake)
+    assert (plan.closes, is_now(plan.created_at)) == ({}, True)
+
+
+def test_an_agent_that_was_a_day_ahead_and_died_is_told_of_in_time(tmp_path: Path) -> None:
+    world = World(tmp_path / "world", "orders")
+    now = stored.utc_now()
+    index = WatermarkIndex(
+        cluster=CLUSTER, broker=1, agent_version="test", written_at=now + DAY, entries=(entry("orders", 0, 5),)
+    )
+    world.raw.put(world.control.index(1), index.to_bytes())
+
+    def keys(minutes: int) -> list[str]:
+        found = watch(world.deployment, CLUSTER, now + timedelta(minutes=minutes))
+        return [one.key for one in found.incidents if one.open]
+
+    assert keys(0) == []
+    assert keys(5) == [f"agent_gone/{CLUSTER}/1", f"clock/{CLUSTER}/1"]
+    world.put_index(entry("orders", 0, 5), broker=1)
+    assert keys(6) == [f"agent_gone/{CLUSTER}/1"], "its clock is right now; it is silent as the look sees it"
+
+
+def test_a_store_that_refuses_a_skew_is_not_taken_for_wrong_credentials() -> None:
+    answer = {
+        "Error": {"Code": "RequestTimeTooSkewed", "Message": "The difference is too large."},
+        "ResponseMetadata": {"HTTPStatusCode": 403},
+    }
+    found = translated("s3://raw/k", ClientError(answer, "GetObject"))  # type: ignore[arg-type]
+    assert isinstance(found, Refused)
+    assert not isinstance(found, AccessDenied)
+    assert "clock" in str(found)
+    assert "the credentials are not the reason" in str(found)
+
+
+@pytest.mark.parametrize("skew", WRONG)
+def test_config_check_tells_of_it(tmp_path: Path, host: list[timedelta], skew: timedelta) -> None:
+    url = f"file://{tmp_path}"
+    assert clocks.problem(url, StoreOptions()) == ""
+    host[0] = skew
+    way = "ahead of" if skew > timedelta() else "behind"
+    assert f"s {way} the store's clock: set it" in clocks.problem(url, StoreOptions())
+    assert "cannot be compared" in clocks.problem("file:///proc", StoreOptions())
+    assert clocks.problem(f"{url}/none", StoreOptions()) == ""
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,166 @@
+"""What can be planted in the agent: faults that the simulation must see, and losses that must do no harm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from tests.uploader_agent.simulation.disk import SimulatedDoorbell, Watches
+from tidemark.layout import TopicPartition
+from uploader_agent.agenda import Agenda
+from uploader_agent.folder import Folder
+from uploader_agent.index_thread import IndexThread
+from uploader_agent.leadership import Leadership
+from uploader_agent.loop import Agent
+from uploader_agent.observation import Observation
+from uploader_agent.partition import Job, LedPartition
+from uploader_agent.poller import OffsetsAnswer, Poller, Question
+from uploader_agent.queue import UploadQueue
+
+Patches = Iterable[Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``patches`` plant it, in topics that are ``replicated`` or not, or where that is None, as the schedule has it."""
+
+    patches: Callable[[], Patches]
+    replicated: bool | None = None
+
+
+def _log_end_is_the_high_watermark() -> Patches:
+    """What ``offset_lag`` of DescribeLogDirs comes to on a leader."""
+    yield patch.object(Observation, "log_end", property(lambda self: self.offsets.high_watermark))
+
+
+def _answer_goes_to_the_last_question() -> Patches:
+    """One slot for each partition: the first answer takes it, whatever was asked for last; the next finds none."""
+    yield from _log_end_is_the_high_watermark()
+    ask, observe = Leadership.ask, Leadership.observe
+    slots: dict[TopicPartition, Question] = {}
+
+    def remembering(self: Leadership, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Question]:
+        questions = ask(self, wanted)
+        slots.update(questions)
+        return questions
+
+    def confusing(self: Leadership, answer: OffsetsAnswer) -> set[TopicPartition]:
+        asked = {at: slots.pop(at) for at in answer.asked if at in slots}
+        return observe(self, replace(answer, asked=asked))
+
+    yield patch.object(Leadership, "ask", remembering)
+    yield patch.object(Leadership, "observe", confusing)
+
+
+def _offsets_always_go_first() -> Patches:
+    yield patch.object(Poller, "_leaders_next", property(lambda _: False, lambda _self, _value: None), create=True)
+
+
+def _every_third_agenda_entry_is_lost() -> Patches:
+    add, count = Agenda.add, itertools.count()
+
+    def losing(self: Agenda[Any], key: Any, moment: float) -> None:
+        if next(count) % 3:
+            add(self, key, moment)
+
+    yield patch.object(Agenda, "add", losing)
+
+
+def _what_is_lost_from_the_agenda_is_not_looked_for() -> Patches:
+    """As it was: a scan plans again where the disk has changed, or where there was a job or a gap."""
+    yield from _every_third_agenda_entry_is_lost()
+    plan = LedPartition.plan
+
+    def planned(self: LedPartition, quiet_before: float) -> list[Job]:
+        jobs = plan(self, quiet_before)
+        self.restless = bool(jobs or self.gaps)
+        return jobs
+
+    yield patch.object(LedPartition, "plan", planned)
+
+
+def _the_poller_ends_at_an_error() -> Patches:
+    def ending(self: Poller) -> None:
+        while not self._stopped:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._offsets or self._leaders is not None)
+            self._answer_one()
+            failed = any(answer.error for answer in self._answers)
+            self._answered()
+            if failed:
+                return
+
+    yield patch.object(Poller, "_run", ending)
+
+
+def _the_scan_finds_nothing() -> Patches:
+    """A directory is listed once."""
+    look = Folder.look
+
+    def deaf(self: Folder) -> bool:
+        return look(self) if self.tail is None else False
+
+    yield patch.object(Folder, "look", deaf)
+
+
+def _the_index_is_shown_once() -> Patches:
+    show = IndexThread.show
+
+    def once(self: IndexThread, *shown: Any) -> None:
+        if self._shown is None:
+            show(self, *shown)
+
+    yield patch.object(IndexThread, "show", once)
+
+
+def _inotify_tells_nothing() -> Patches:
+    yield patch.object(Watches, "put", lambda _self, _event: None)
+
+
+def _every_third_ring_is_lost() -> Patches:
+    ring, count = SimulatedDoorbell.ring, itertools.count()
+    yield patch.object(SimulatedDoorbell, "ring", lambda self: ring(self) if next(count) % 3 else None)
+
+
+def _a_job_that_failed_is_not_looked_at_again() -> Patches:
+    revisit = Agent._revisit
+    yield patch.object(Agent, "_revisit", lambda self, at, after: None if after else revisit(self, at, after))
+
+
+def _a_back_off_that_ends_wakes_nobody() -> Patches:
+    yield patch.object(UploadQueue, "_pause", lambda _self, _now: None)
+
+
+FAULTS = {
+    "an answer goes to the last question": Mutant(_answer_goes_to_the_last_question, replicated=False),
+    "the log end is the high watermark": Mutant(_log_end_is_the_high_watermark, replicated=True),
+    "offsets always go first": Mutant(_offsets_always_go_first),
+    "what is lost from the agenda is not looked for": Mutant(_what_is_lost_from_the_agenda_is_not_looked_for),
+    "the poller ends at an error": Mutant(_the_poller_ends_at_an_error),
+    "the scan finds nothing": Mutant(_the_scan_finds_nothing),
+    "the index is shown once": Mutant(_the_index_is_shown_once),
+}
+"""What must be seen."""
+
+LOSSES = {
+    "inotify tells nothing": Mutant(_inotify_tells_nothing),
+    "every third ring of another thread is lost": Mutant(_every_third_ring_is_lost),
+    "every third agenda entry is lost": Mutant(_every_third_agenda_entry_is_lost),
+    "a job that failed is not looked at again": Mutant(_a_job_that_failed_is_not_looked_at_again),
+    "a back-off that ends wakes nobody": Mutant(_a_back_off_that_ends_wakes_nobody),
+}
+"""What must do no harm: something else looks again, and in the time that the settings promise."""
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[Mutant | None]:
+    """Plant one of :data:`FAULTS` or :data:`LOSSES`; none if there is no name."""
+    with ExitStack() as stack:
+        mutant = (FAULTS | LOSSES)[name] if name else None
+        for one in mutant.patches() if mutant else ():
+            stack.enter_context(one)
+        yield mutant

@@ -1,0 +1,166 @@
+"""What must be true of the store: at every write of a watermark index, and when all has become quiet."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+
+from tests.uploader_agent.simulation.broker import US, Cluster, Moment, Partition
+from tests.uploader_agent.simulation.clock import START
+from tests.uploader_agent.simulation.store import SimulatedStore
+from tidemark.gaps import Gap
+from tidemark.incarnations import TopicIncarnations
+from tidemark.intervals import Intervals
+from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.manifest import SegmentManifest
+from tidemark.watermark import Watermark, parse
+from tidemark.watermark_index import IndexEntry, WatermarkIndex
+
+CLUSTER = "simulated"
+CONTROL = ControlKeys("", CLUSTER)
+INDEX = CONTROL.index(US)
+
+
+_INSTANT = 1e-5
+"""Seconds before a moment within which nothing counts for it: what happens at once has no order."""
+
+
+class Oracle:
+    """Knows the cluster as it is, and compares."""
+
+    def __init__(self, cluster: Cluster, lied: Callable[[], None]) -> None:
+        """``lied`` is called when an index is written that says what is not true."""
+        self.entries: dict[tuple[str, int], IndexEntry] = {}
+        """What the index last said."""
+        self.statements = 0
+        self.gaps = 0
+        """Offsets that stand in a recorded gap at the end."""
+        self._cluster = cluster
+        self.lies: list[str] = []
+        """What indexes have said that was not true."""
+        self._lied = lied
+
+    def written(self, key: str, body: bytes) -> None:
+        """An object is written: an index must not say what is not true."""
+        if key != INDEX:
+            return
+        index = WatermarkIndex.from_bytes(body, key)
+        self.entries = {(one.topic, one.partition): one for one in index.entries}
+        for entry in index.entries:
+            self.statements += 1
+            for wrong in self._lies(entry):
+                self.lies.append(f"{wrong}: {entry}")
+                self._lied()
+
+    def missing(self, store: SimulatedStore, since: float) -> list[str]:
+        """What of "everything stored, everything told" is missing; observations must be from ``since`` or later."""
+        return [wrong for one in self._led() for wrong in self._missing(one, store, since)]
+
+    def unstored(self, store: SimulatedStore) -> set[TopicPartition]:
+        """The partitions led of which not all is stored."""
+        return {one.at for one in self._led() if self._unstored(one, store)}
+
+    def differing(self, store: SimulatedStore) -> Iterator[str]:
+        """Stored bytes that are not those of the log, and offsets that are neither stored nor in a gap."""
+        for partition in self._led():
+            yield from self._differing(partition, store)
+
+    def _led(self) -> list[Partition]:
+        return [one for _, one in sorted(self._cluster.partitions.items()) if one.leader == US]
+
+    def _lies(self, entry: IndexEntry) -> Iterator[str]:
+        lives = [one for one in self._cluster.lives if one.at == (entry.topic, entry.partition)]
+        [partition] = [one for one in lives if one.kafka_id == entry.topic_id]
+        moments = [one for one in partition.history if one.leader_epoch == entry.leader_epoch]
+        at = entry.observed_at.timestamp() - START
+        then = _as_of(moments, at)
+        if then is not None and entry.high_watermark < then.high_watermark:
+            yield f"the high watermark was {then.high_watermark} at {at:.3f}"
+        if then is not None and entry.log_end_offset < then.log_end:
+            yield f"the log end was {then.log_end} at {at:.3f}"
+        if entry.high_watermark > partition.high_watermark:  # whoever leads: checkpoints tell of that, too
+            yield f"the high watermark was never above {partition.high_watermark}"
+        if entry.log_end_offset > partition.longest:
+            yield f"the log end was never above {partition.longest}"
+
+    def _missing(self, partition: Partition, store: SimulatedStore, since: float) -> Iterator[str]:
+        at, entry, watermark = partition.at, self.entries.get(partition.at), _watermark(partition, store)
+        missing = self._unstored(partition, store)
+        if missing:
+            yield f"{at}: {missing} is neither stored nor in a gap; offset.wm: {watermark}"
+        led = partition.kafka_id, partition.leader_epoch
+        if entry is None or (entry.topic_id, entry.leader_epoch) != led:
+            yield f"{at}: the index does not have it under topic id and leader epoch {led}, but: {entry}"
+            return
+        said = entry.next_offset, entry.high_watermark, entry.log_end_offset
+        stored = watermark.next_offset if watermark else min(entry.next_offset, partition.log_start)
+        true = stored, partition.high_watermark, partition.log_end
+        if said != true:
+            yield f"{at}: the index says (next, high watermark, log end) {said}, and they are {true}"
+        if entry.observed_at.timestamp() - START < since:
+            yield f"{at}: the index's observation is from {entry.observed_at.timestamp() - START:.3f}"
+
+    def _unstored(self, partition: Partition, store: SimulatedStore) -> Intervals:
+        """What is committed, and neither stored nor in a gap, by ``offset.wm``.
+
+        There is none while the first offset that the agent has seen is in a gap, or before it has seen any: the index
+        has the gaps then, and only manifests tell what is stored.
+        """
+        watermark, entry = _watermark(partition, store), self.entries.get(partition.at)
+        if watermark is not None:
+            done, gaps = [(0, watermark.next_offset), *watermark.ranges_above], watermark.gaps
+        else:
+            gaps = entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ()
+            known = _manifests(partition, store) if gaps else ()
+            done = [(0, partition.log_start), *((one.base_offset, one.next_offset) for one in known)]
+        return Intervals([(0, partition.high_watermark)]) - Intervals(done) - _offsets(gaps)
+
+    def _differing(self, partition: Partition, store: SimulatedStore) -> Iterator[str]:
+        watermark, present = _watermark(partition, store), Intervals()
+        for manifest in _manifests(partition, store):
+            start, end = manifest.base_offset, manifest.next_offset
+            keys = _keys(partition, store)
+            assert keys is not None
+            there = store.objects[keys.segment(start, "log")].body
+            if manifest.state == "corrupt" or there != partition.content(start, end):
+                yield f"{partition.at}: {start} to {end} is stored as {manifest.state}, and its bytes are not the log's"
+            present |= Intervals([(start, end)])
+        entry, legal = self.entries.get(partition.at), Intervals(partition.retired)
+        gaps = _offsets(watermark.gaps if watermark else entry.gaps if entry else ())
+        self.gaps += sum(gap.end - gap.start for gap in gaps)
+        lost = Intervals([(0, partition.high_watermark)]) - present - gaps
+        if lost - legal:
+            yield f"{partition.at}: {lost} is neither stored nor in a gap; retention took {legal}"
+        if gaps - legal:
+            yield f"{partition.at}: the gaps {gaps} are more than retention took: {legal}"
+
+
+def _offsets(gaps: Iterable[Gap]) -> Intervals:
+    return Intervals((gap.start, gap.end) for gap in gaps)
+
+
+def _manifests(partition: Partition, store: SimulatedStore) -> Iterator[SegmentManifest]:
+    keys = _keys(partition, store)
+    for key in [key for key in store.objects if keys and key.startswith(keys.folder)]:
+        if key.endswith(".manifest.json"):
+            yield SegmentManifest.from_bytes(store.objects[key].body, key)
+
+
+def _as_of(moments: list[Moment], at: float) -> Moment | None:
+    """What the broker knew at that moment; None if it did not lead under that epoch yet."""
+    found = bisect_left(moments, at - _INSTANT, key=lambda one: one.since)
+    return moments[found - 1] if found else None
+
+
+def _keys(partition: Partition, store: SimulatedStore) -> PartitionKeys | None:
+    key = CONTROL.incarnations(partition.at.topic)
+    if key not in store.objects:
+        return None
+    found = TopicIncarnations.from_bytes(store.objects[key].body, key).find(partition.kafka_id)
+    return PartitionKeys(Endpoint(store.url), CLUSTER, found[1].place, partition.at.partition) if found else None
+
+
+def _watermark(partition: Partition, store: SimulatedStore) -> Watermark | None:
+    keys = _keys(partition, store)
+    found = store.objects.get(keys.watermark) if keys else None
+    return parse(found.body, keys.watermark)[1] if keys and found else None

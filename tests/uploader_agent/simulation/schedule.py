@@ -1,0 +1,90 @@
+"""A schedule: settings, topics and what happens to them when, all from one seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal[
+    "append", "roll", "retire", "lose_leadership", "gain_leadership", "delete", "create", "crash", "restart", "shorten"
+]
+
+_WEIGHTS: dict[Kind, int] = {
+    "append": 60,
+    "roll": 16,
+    "retire": 4,
+    "lose_leadership": 4,
+    "gain_leadership": 6,
+    "delete": 1,
+    "create": 2,
+    "crash": 1,
+    "restart": 1,
+    "shorten": 1,
+}
+
+
+class Action(NamedTuple):
+    """Something that happens at ``moment``; ``numbers`` are its particulars, for the kind to make sense of."""
+
+    moment: float
+    kind: Kind
+    numbers: tuple[float, float]
+
+    def __str__(self) -> str:
+        return f"{self.moment:9.3f} {self.kind} {self.numbers[0]:.3f} {self.numbers[1]:.3f}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is drawn before anything runs. Nothing happens, and nothing goes wrong any more, after ``quiet``."""
+
+    seed: int
+    settings: dict[str, Any]
+    topics: dict[str, int]
+    """Partitions of each topic that there is at the start."""
+    replicated: bool
+    actions: list[Action]
+    quiet: float
+
+    def __str__(self) -> str:
+        happens = "\n".join(f"    {action}" for action in self.actions)
+        return f"""seed {self.seed}
+  settings {self.settings}
+  topics {self.topics}, {"two replicas" if self.replicated else "one replica"}
+  quiet from {self.quiet:.3f} s on; before that:
+{happens}"""
+
+
+def draw(seed: int) -> Schedule:
+    """The schedule of ``seed``."""
+    rng = random.Random(f"schedule {seed}")
+    quiet = rng.choice([5.0, 20.0, 60.0])
+    settings = {
+        "tail_after": f"{rng.choice([1, 2, 10, 40])}s",
+        "scan_interval": f"{rng.choice([5, 30])}s",
+        "metadata_interval": f"{rng.choice([2, 10])}s",
+        "upload": {"concurrency": rng.choice([1, 2, 3]), "retry_initial": "200ms", "retry_cap": "5s"},
+        "index": {"min_interval": f"{rng.choice([1, 10])}s", "idle_interval": f"{rng.choice([10, 60])}s"},
+        "fill": {"enabled": False},
+    }
+    topics = {name: rng.choice([1, 2]) for name in ["orders", "payments"][: rng.choice([1, 1, 2])]}
+    actions = sorted(_actions(rng, quiet))
+    return Schedule(seed, settings, topics, rng.choice([True, True, False]), actions, quiet)
+
+
+def _actions(rng: random.Random, quiet: float) -> Iterator[Action]:
+    """Actions, in bursts: what a race needs lies close together."""
+    kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
+    bursts = [rng.uniform(0.0, quiet) for _ in range(rng.randint(1, 6))]
+    for _ in range(rng.randint(3, 40)):
+        [kind] = rng.choices(kinds, weights)
+        near = rng.choice(bursts) + rng.expovariate(1.0)
+        moment = near if rng.random() < 0.7 and near < quiet else rng.uniform(0.9 * quiet, quiet)
+        yield Action(moment, kind, (rng.random(), rng.random()))
+
+
+def pick(number: float, items: list[Any]) -> Any:
+    """One of ``items`` by a number in [0, 1)."""
+    return items[int(number * len(items))]

@@ -1,0 +1,144 @@
+"""A bucket in memory whose requests take time, fail, take effect without an answer, and lose races, by seed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import BinaryIO, NamedTuple
+
+from crc32c import crc32c as crc32c_of
+
+from tests.uploader_agent.simulation.clock import START, Scheduler
+from tests.uploader_agent.simulation.faults import Faults
+from tidemark.errors import AccessDenied, NotFound, PreconditionFailed, SlowDown, StoreError, UnknownOutcome
+from tidemark.store import Body, check_size
+from tidemark.store.base import Fetched, ObjectInfo
+from tidemark.store.streaming import FileBody
+
+
+class _Object(NamedTuple):
+    body: bytes
+    etag: str
+    modified: float
+    crc32c: int
+
+
+class SimulatedStore:
+    """:class:`tidemark.store.Store`. ``written`` is told key and bytes of each object, before anybody can read it."""
+
+    url = "s3://raw"
+
+    def __init__(self, scheduler: Scheduler, faults: Faults, written: Callable[[str, bytes], None]) -> None:
+        self.objects: dict[str, _Object] = {}
+        self._scheduler = scheduler
+        self._faults = faults
+        self._written = written
+        self._versions = 0
+
+    def put(
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        *,
+        size: int | None = None,
+        crc32c: int | None = None,
+        if_match: str | None = None,
+        if_none_match: bool = False,
+    ) -> str:
+        with self._request("put", key, conditional=bool(if_match or if_none_match)):
+            content = body if isinstance(body, bytes) else body.read(-1 if size is None else size)
+            there = self.objects.get(key)
+            if if_none_match and there is not None:
+                raise PreconditionFailed(key, "exists already")
+            if if_match is not None and (there is None or there.etag != if_match):
+                raise PreconditionFailed(key, "is another version now")
+            checksum = crc32c_of(content)
+            if crc32c not in {None, checksum} or size not in {None, len(content)}:
+                raise StoreError(key, "other bytes than promised")
+            self._versions += 1
+            etag = f'"{self._versions}"'
+            self._written(key, content)
+            self.objects[key] = _Object(content, etag, START + self._scheduler.now, checksum)
+        return etag
+
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
+        with self._request("get", key):
+            found = self._find(key, if_match)
+        check_size(key, len(found.body), limit)
+        return Fetched(found.body, found.etag)
+
+    def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
+        body = self.get(key, if_match=if_match).body
+        if end > len(body):
+            raise StoreError(key, f"has no bytes {start} to {end}")
+        return body[start:end]
+
+    @contextmanager
+    def stream(
+        self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
+    ) -> Iterator[Body]:
+        found = self.get(key, if_match=if_match)
+        body = found.body[start:end]
+        yield FileBody(io.BytesIO(body), key, found.etag, len(body))
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._request("head", key):
+            found = self._find(key, None)
+        return _info(key, found)._replace(crc32c=found.crc32c)
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        with self._request("list", prefix):
+            keys = sorted(key for key in self.objects if key.startswith(prefix) and key > (start_after or ""))
+            found = [_info(key, self.objects[key]) for key in keys]
+        yield from found
+
+    def copy(self, source: str, target: str, *, source_etag: str) -> str:
+        return self.put(target, self.get(source, if_match=source_etag).body)
+
+    def now(self) -> datetime:
+        """The simulation's time, at once, or an error: how far clocks may be apart is not what is simulated."""
+        if self._faults.strike("store_error", "now"):
+            raise UnknownOutcome("", "cut")
+        if self._faults.strike("store_odd_error", "now"):
+            raise RuntimeError("what no client library promised to raise")
+        return self.clock()
+
+    def clock(self) -> datetime:
+        """The simulation's time, which is also this machine's."""
+        return datetime.fromtimestamp(START + self._scheduler.now, UTC)
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        raise AssertionError(f"the agent never deletes, but wants to delete {key} if it is {if_match}")
+
+    def _find(self, key: str, if_match: str | None) -> _Object:
+        found = self.objects.get(key)
+        if found is None:
+            raise NotFound(key, "there is no such object")
+        if if_match is not None and found.etag != if_match:
+            raise PreconditionFailed(key, "is another version now")
+        return found
+
+    @contextmanager
+    def _request(self, operation: str, key: str, *, conditional: bool = False) -> Iterator[None]:
+        """Around a request's effect: the time it takes there and back, and what goes wrong with it."""
+        what = f"{operation} {key}"
+        self._scheduler.sleep(self._faults.latency("store_slow", what))
+        writes = operation == "put"
+        if self._faults.strike("store_error", what):
+            raise SlowDown(key, "the simulation says so") if self._faults.even() else UnknownOutcome(key, "cut")
+        if self._faults.strike("store_refuses", what):
+            raise AccessDenied(key, "the simulation says so")
+        if conditional and self._faults.strike("store_conflict", what):
+            raise PreconditionFailed(key, "another conditional write is under way (409)")
+        yield
+        self._scheduler.sleep(self._faults.latency("store_slow", what))
+        if writes and self._faults.strike("store_reply_lost", what):
+            raise UnknownOutcome(key, "the reply was lost")
+        if self._faults.strike("store_odd_error", what):
+            raise RuntimeError("what no client library promised to raise")
+
+
+def _info(key: str, found: _Object) -> ObjectInfo:
+    return ObjectInfo(key, len(found.body), found.etag, datetime.fromtimestamp(found.modified, UTC))

@@ -1,0 +1,46 @@
+"""Schedules by seed, each in virtual time; see :mod:`tests.uploader_agent.simulation`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SHARE = 1000
+"""Schedules that one test runs where all are run: they share out among processes, and none takes a minute."""
+
+
+def simulate(*options: str | int) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which goes through sets in the same order whatever the seed of Python's hashes is."""
+    command = [sys.executable, "-m", "tests.uploader_agent.simulation", *map(str, options)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def check(*options: str | int) -> None:
+    ran = simulate(*options)
+    print(ran.stdout)  # noqa: T201 - the totals, for `pytest -s`
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_everything_is_stored_and_told(seed: int) -> None:
+    check("--first", seed * SHARE, "--count", 150)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("share", range(10))
+def test_everything_is_stored_and_told_in_ten_thousand_schedules(share: int, seed: int) -> None:
+    check("--first", (seed + 1 + share) * SHARE, "--count", SHARE)
+
+
+def test_planted_faults_are_seen_and_losses_do_no_harm() -> None:
+    """In schedules of the same seeds each time: whether a fault is seen must not be a matter of luck."""
+    check("--count", 120, "--plant-each")
+
+
+def test_a_schedule_is_the_same_each_time(seed: int) -> None:
+    first, second = (simulate("--first", seed, "--events") for _ in range(2))
+    assert first.stdout.count("\n") > 20
+    assert first.stdout == second.stdout
