@@ -19,6 +19,7 @@ from tidemark import object_sizes
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.health import TopicHealth
 from tidemark.layout import DeploymentKeys
+from tidemark.retry import Retry
 from tidemark.store import Store, put_over
 from tidemark.stored import Part, StoredObject
 from tidemark.topics import TopicSettings
@@ -172,9 +173,10 @@ def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: d
         log.exception("no sample is taken; the next hour's go to another object")
         return overview.at
     try:
-        store.put(key, samples.with_sample(overview).to_bytes(), if_match=found, if_none_match=found is None)
+        body = samples.with_sample(overview).to_bytes()
+        Retry().call(lambda: store.put(key, body, if_match=found, if_none_match=found is None))
     except PreconditionFailed:
-        return overview.at  # another observer was faster: its sample is as good
+        return overview.at  # an earlier try has written it, or another observer was faster: its sample is as good
     if found is None:
         _forget(store, keys, overview.at - KEPT)
     return overview.at
