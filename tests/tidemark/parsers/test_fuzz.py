@@ -154,10 +154,16 @@ def fuzz(parser: Parser, make: Callable[[random.Random], bytes], rng: random.Ran
         for row in rng.sample(range(BATCH), 3):
             alone = parser.parse(rows.slice(row, 1))
             assert alone.refused.get(0) == parsed.refused.get(row), values[row]
-            assert repr(alone.columns.to_pylist()) == repr(parsed.columns.slice(row, 1).to_pylist()), values[row]
+            assert _told(alone.columns) == _told(parsed.columns.slice(row, 1)), values[row]
         totals.update(values=BATCH, bytes=sum(map(len, values)), refused=len(parsed.refused))
     totals["rows"] = totals["values"] - totals["refused"]
     return totals
+
+
+def _told(columns: pa.RecordBatch) -> list[str]:
+    """All values as text: NaN is NaN, and times may be those of any year, which Python's are not."""
+    whole = {"window": 1 << 30, "container_window": 1 << 30, "element_size_limit": 1 << 30}
+    return [column.to_string(**whole) for column in columns.columns]
 
 
 def _check(parsed: Parsed, parser: Parser, values: Sequence[bytes]) -> None:
