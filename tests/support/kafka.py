@@ -55,7 +55,8 @@ class KafkaCluster:
         self._root = root.resolve()
         self._cluster_id = cluster_id or new_cluster_id()
         self.zookeeper: str | None = None
-        self._coordinator: ManagedProcess | None = None  # ZooKeeper, or a controller of its own
+        self.coordinator: ManagedProcess | None = None
+        """ZooKeeper, or a controller of its own."""
         self._quorum: Quorum | None = None
         if version.startswith("3."):
             self._prepare_zookeeper(free_port())
@@ -81,12 +82,12 @@ class KafkaCluster:
         self.zookeeper = f"{HOST}:{port}"
         write_properties(folder / "zoo.cfg", zookeeper_properties(folder / "data", port))
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        self._coordinator = kafka_program("zookeeper", self.version, folder, TINY_JVM, main, folder / "zoo.cfg")
+        self.coordinator = kafka_program("zookeeper", self.version, folder, TINY_JVM, main, folder / "zoo.cfg")
 
     def _prepare_controller(self, quorum: Quorum) -> None:
         folder = self._root / "controller"
         write_properties(folder / "server.properties", quorum.controller_properties(folder / "data"))
-        self._coordinator = kafka_program(
+        self.coordinator = kafka_program(
             "controller", self.version, folder, SMALL_JVM, "kafka.Kafka", folder / "server.properties"
         )
 
@@ -95,8 +96,8 @@ class KafkaCluster:
         try:
             if self._quorum is not None:
                 self._format()
-            if self._coordinator is not None:
-                self._coordinator.start()
+            if self.coordinator is not None:
+                self.coordinator.start()
             if self.zookeeper is not None:
                 self._await_zookeeper()
             for broker in self.brokers:
@@ -112,8 +113,8 @@ class KafkaCluster:
         """Stop the brokers, then what coordinates them."""
         for broker in self.brokers:
             broker.stop()
-        if self._coordinator is not None:
-            self._coordinator.stop()
+        if self.coordinator is not None:
+            self.coordinator.stop()
 
     @property
     def bootstrap(self) -> str:
@@ -128,8 +129,8 @@ class KafkaCluster:
     def records(self) -> list[ProcessRecord]:
         """The running processes, for another process to stop."""
         processes = [broker.process for broker in self.brokers]
-        if self._coordinator is not None:
-            processes.append(self._coordinator)
+        if self.coordinator is not None:
+            processes.append(self.coordinator)
         return [process.record() for process in processes if process.running]
 
     @contextmanager
@@ -164,7 +165,7 @@ class KafkaCluster:
         files = [broker.properties_path for broker in self.brokers]
         for broker in self.brokers:
             write_properties(broker.properties_path, broker.properties)
-        if self._coordinator is not None:
+        if self.coordinator is not None:
             files.append(self._root / "controller" / "server.properties")
         arguments = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", self._cluster_id, "-c")
         tools = [
@@ -176,9 +177,9 @@ class KafkaCluster:
 
     def _await_zookeeper(self) -> None:
         assert self.zookeeper is not None
-        assert self._coordinator is not None
+        assert self.coordinator is not None
         port = int(self.zookeeper.rpartition(":")[2])
-        self._coordinator.wait_until(lambda: not is_free(port))
+        self.coordinator.wait_until(lambda: not is_free(port))
 
     def __enter__(self) -> Self:
         return self.start()

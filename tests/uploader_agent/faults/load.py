@@ -94,9 +94,13 @@ def send(
     size: int = 400,
     keys: int = 0,
     one_by_one: bool = False,
+    **config: object,
 ) -> None:
-    """Send ``count`` records and wait for all; ``one_by_one`` puts each in a batch of its own that followers have."""
-    client, refused = producer(cluster), book.refused
+    """Send ``count`` records and wait for all; ``one_by_one`` puts each in a batch of its own that followers have.
+
+    ``config`` is the producer's.
+    """
+    client, refused = producer(cluster, **config), book.refused
     for number in range(count):
         key = b"key-%d" % (number % keys) if keys else None
         value = make_value(size)
