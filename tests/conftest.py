@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import signal
 import tempfile
 from pathlib import Path
@@ -92,13 +93,22 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; skip the long tests unless they are asked for."""
+    """Begin with the files that take longest; skip the long tests, and cases that the seed leaves out, unless FULL."""
     items.sort(key=_rank)
     if FULL:
         return
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="long: `make test-full` runs it"))
+        elif item.get_closest_marker("sampled"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, found in cases.items():
+        count = found[0].get_closest_marker("sampled").args[0]  # type: ignore[union-attr]  # it was just found
+        chosen = random.Random(f"{SEED}:{name}").sample(range(len(found)), min(count, len(found)))
+        for number, item in enumerate(found):
+            if number not in chosen:
+                item.add_marker(pytest.mark.skip(reason="not of this seed's sample: `make test-full` runs it"))
 
 
 def _rank(item: pytest.Item) -> int:
