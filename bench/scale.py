@@ -26,7 +26,8 @@ from tidemark.ledger import DateState, Ledger, PartitionState
 from tidemark.planning import plan_ingest, plan_rebuild
 from tidemark.standing import Standing
 from tidemark.stored import utc_now
-from tidemark.table import live_files, open_table
+from tidemark.table import LiveFile, live_files, open_table
+from tidemark.tampering import files_digest
 from tidemark_spark import driver
 from tidemark_spark.delta import commit, open_or_create
 from tidemark_spark.job import DataFile
@@ -137,9 +138,11 @@ def _fill(world: World, files: int) -> None:
     each = files // COMMITS
     ledger = world.ledger
     topic_id = world.raw.lives.incarnations[-1].topic_id
+    live: list[LiveFile] = []
     for number in range(COMMITS):
         start = number * each
         added = [_file(index) for index in range(start, start + each)]
+        live += (LiveFile(one.path, one.size, one.rows, one.dt.isoformat()) for one in added)
         attempt = number + 1
         ledger = Ledger(
             n=ledger.n + 1,
@@ -165,6 +168,7 @@ def _fill(world: World, files: int) -> None:
                 for day in range(DATES)
             },
             rows=(start + each) * ROWS,
+            files=files_digest(live),
             landed=(*ledger.landed, attempt),
             committed_at=utc_now(),
         )

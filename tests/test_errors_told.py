@@ -102,17 +102,17 @@ FAULTS = {
     ),
     "a topic that no agent knows": Fault(
         "no agent of cluster east has ever seen this topic in s3://raw/seen: did you mean orders-v2?",
-        of=without("consume", "acknowledge-gap", "incidents", "retain"),
+        of=without("consume", "acknowledge-gap", "incidents"),
         text=(("s3://raw", "s3://raw/seen"),),
     ),
     "an empty bucket": Fault(
         "no agent of cluster east has ever written to s3://raw/empty; there is none of any cluster",
-        of=without("consume", "acknowledge-gap", "incidents", "retain"),
+        of=without("consume", "acknowledge-gap", "incidents"),
         text=(("s3://raw", "s3://raw/empty"),),
     ),
     "a wrong cluster": Fault(
         "no agent of cluster west has ever written to s3://raw/seen; there are east",
-        of=without("consume", "acknowledge-gap", "incidents", "retain"),
+        of=without("consume", "acknowledge-gap", "incidents"),
         text=(("s3://raw", "s3://raw/seen"), ("cluster: east", "cluster: west")),
     ),
     "an unknown key": Fault(

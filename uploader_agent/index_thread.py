@@ -22,14 +22,8 @@ from uploader_agent.settings import IndexSettings
 
 logger = structlog.get_logger(__name__)
 
-_TRIES = 5
-"""How often the former index is asked for before the agent goes on without it, which only costs more requests."""
-
 _CLOCK_EVERY = 600.0
 """Seconds from one look at the store's clock to the next."""
-
-_PAUSE = 1.0
-"""Seconds between these tries."""
 
 
 class _Shown(NamedTuple):
@@ -122,18 +116,15 @@ class IndexThread:
             self._repeats.cleared("clock", "clock_agrees_again")
 
     def _read(self) -> Mapping[TopicPartition, IndexEntry]:
-        for _ in range(_TRIES):
-            try:
-                return self._indexes.read()
-            except FormatError as error:
-                logger.warning("former_index_ignored", error=str(error))
-                break
-            except StoreError as error:
-                logger.warning("former_index_not_read", error=str(error))
-            except Exception:
-                logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
-            if self._stopping.wait(_PAUSE):
-                break
+        """The former index; empty if it cannot be read, which only costs more requests."""
+        try:
+            return self._indexes.read()
+        except FormatError as error:
+            logger.warning("former_index_ignored", error=str(error))
+        except StoreError as error:
+            logger.warning("former_index_not_read", error=str(error))
+        except Exception:
+            logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
         return {}
 
     def _write(self, *, now: bool) -> None:

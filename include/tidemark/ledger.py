@@ -90,9 +90,9 @@ class Ledger(StoredObject):
     """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
 
     ``landed`` are the attempts whose evidence counts: all that ever landed, or a sweep that stands for those it folded.
-    ``files`` is the digest of the live files after this commit, see :mod:`tidemark.tampering`; null in ledgers of older
-    versions. ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or
-    filtered rows: of two runs that set out to do so, one is stale.
+    ``files`` is the digest of the live files after this commit, see :mod:`tidemark.tampering`.
+    ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or filtered
+    rows: of two runs that set out to do so, one is stale.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -109,7 +109,7 @@ class Ledger(StoredObject):
     dates: dict[str, DateState] = Field(default_factory=dict)
     dates_changed: tuple[str, ...] = ()
     rows: int = Field(default=0, ge=0)
-    files: str | None = None
+    files: str
     landed: tuple[int, ...] = ()
     superseded: dict[str, int] = Field(default_factory=dict)
     configuration: str = ""

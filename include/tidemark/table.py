@@ -106,8 +106,9 @@ def open_table(lake: Lake) -> DeltaTable | None:
 
 
 def _broke_off(error: Exception) -> bool:
-    """Whether the body of a listing, or of an error's reply, broke off: delta-rs does not ask for it again."""
-    return "HTTP error" in str(error) and "max_retries" not in str(error)
+    """Whether a body broke off, which delta-rs does not ask for again, or a request that it does not repeat."""
+    text = str(error)
+    return "body error" in text or ("HTTP error" in text and "max_retries" not in text)
 
 
 def _not_opened(lake: Lake, error: Exception) -> FormatError | UnknownOutcome:

@@ -34,20 +34,14 @@ def files_digest(live: Iterable[LiveFile]) -> str:
     return f"{total & _MASK:032x}"
 
 
-def is_untampered(lake: Lake, ledger: Ledger, live: Collection[LiveFile]) -> bool:
-    """Whether ``live`` are the files that the commit of ``ledger`` left.
-
-    A ledger of an earlier version has no digest; then there must be as many rows as it says, all in files that
-    evidence names.
-    """
-    if ledger.files is not None:
-        return files_digest(live) == ledger.files
-    return sum(one.rows for one in live) == ledger.rows and not unknown_files(Standing.at(lake, ledger, live))
+def is_untampered(ledger: Ledger, live: Collection[LiveFile]) -> bool:
+    """Whether ``live`` are the files that the commit of ``ledger`` left."""
+    return files_digest(live) == ledger.files
 
 
 def check_untampered(lake: Lake, ledger: Ledger, live: Collection[LiveFile]) -> None:
     """Raise :class:`TableTampered`, with the files and dates that differ, unless ``live`` is as ``ledger`` left it."""
-    if is_untampered(lake, ledger, live):
+    if is_untampered(ledger, live):
         return
     what = [*_unknown(Standing.at(lake, ledger, live)), *_counts(ledger, live)]
     detail = "; ".join(what) or "files that were replaced are live again, or others are gone"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.retention import RetentionReport, Subject, write_report
+from tidemark.seen import check_begun
 from tidemark.table import Lake
 from tidemark_spark.removing import retain_raw
 from tidemark_spark.retaining import retain_table
@@ -38,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def retain(lake: Lake, subject: Subject, now: datetime, by: str, *, dry_run: bool = False) -> RetentionReport:
-    """One topic's retention, with its report written; a dry run unless the topic has opted in."""
+    """One topic's retention, with its report written; a dry run unless the topic has opted in.
+
+    Raises:
+        NeverSeen: there is no table, and no agent was ever seen that could upload anything.
+    """
+    check_begun(lake)
     dry_run = dry_run or not lake.topic.retention.apply
     report = (retain_table if subject == "table" else retain_raw)(lake, now, by, dry_run=dry_run)
     write_report(lake, report)

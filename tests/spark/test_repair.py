@@ -381,16 +381,6 @@ def _die(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_ledger_of_an_earlier_version_is_compared_by_evidence(world: World) -> None:
-    """It has no digest; the next commit gives one."""
-    older = world.ledger.model_copy(update={"files": None})
-    live = live_files(table_of(world))
-    check_untampered(world.lake, older, live)
-    optimize(world)
-    with pytest.raises(TableTampered, match="have no evidence"):
-        check_untampered(world.lake, older, live_files(table_of(world)))
-
-
 def test_each_commit_has_the_digest_of_its_files(world: World) -> None:
     assert world.ledger.files == files_digest(live_files(table_of(world)))
     assert files_digest([]) == "0" * 32

@@ -71,7 +71,6 @@ def test_whatever_the_former_index_meets_the_agent_uploads(
         raise error("told so")
 
     monkeypatch.setattr(Indexes, "read", read)
-    monkeypatch.setattr("uploader_agent.index_thread._PAUSE", 0.01)
     with running(world, SilentDoorbell()) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)

@@ -75,7 +75,7 @@ def _piece(
     def made(start: int, end: int) -> pa.Array[Any]:
         try:
             return pa.array(found[start:end], kind).cast(target)
-        except OverflowError as error:
+        except (ArithmeticError, TypeError) as error:
             raise ValueError(str(error)) from error
 
     def alone(row: int) -> pa.Array[Any]:

@@ -56,7 +56,7 @@ def plan_repair(lake: Lake, *, attempt: int | None = None) -> RunPlan:
     live = live_files(table) if table is not None else []
     lost = {file for files in lost_files(lake, {one.dt for one in live}).values() for file in files}
     nothing = RunPlan(**following(lake, ledger, attempt), kind="repair")
-    if not lost and is_untampered(lake, ledger, live):
+    if not lost and is_untampered(ledger, live):
         return nothing
     standing = Standing.at(lake, ledger, live)
     gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {one.path for one in live})}

@@ -120,6 +120,24 @@ def test_a_time_that_does_not_fit_refuses_its_row_alone(tmp_path: Path) -> None:
     assert [row["at"].microsecond for row in records(parsed) if row] == [1000, 2000]
 
 
+def test_a_schema_that_wrote_another_kind_of_value_refuses_its_rows_alone(tmp_path: Path) -> None:
+    """fastavro hands over what the writer's logical type gives, and the writer may have given none, or another."""
+    [price] = (one for one in FULL["fields"] if one["name"] == "price")
+    table, plain = ({"type": "record", "name": "R", "fields": [one]} for one in (price, {**price, "type": "bytes"}))
+    (tmp_path / "ids").mkdir()
+    for number, schema in ((1, table), (2, plain)):
+        (tmp_path / "ids" / f"{number}.avsc").write_text(json.dumps(schema))
+    parser = avro(tmp_path, table, "framing: confluent\nschemas: ids")
+    values = [
+        framed(1, encoded(table, {"price": Decimal("1.25")})),
+        framed(2, encoded(plain, {"price": b"\x7d"})),
+        framed(1, encoded(table, {"price": Decimal("2.50")})),
+    ]
+    parsed = parser.parse(rows_of(values))
+    assert [row.get("price") for row in records(parsed)] == [Decimal("1.25"), None, Decimal("2.50")]
+    assert set(parsed.refused) == {1}
+
+
 def test_schemas_that_evolve_are_read_into_the_tables(tmp_path: Path) -> None:
     (tmp_path / "ids").mkdir()
     for number, schema in ((1, V1), (2, V2), (3, V3)):
