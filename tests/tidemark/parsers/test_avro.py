@@ -121,7 +121,7 @@ def test_a_time_that_does_not_fit_refuses_its_row_alone(tmp_path: Path) -> None:
 
 
 def test_a_schema_that_wrote_another_kind_of_value_refuses_its_rows_alone(tmp_path: Path) -> None:
-    """fastavro hands over what the writer's logical type gives, and the writer may have given none, or another."""
+    """A reader gets what the writer's logical type gives, and the writer may have given none, or another."""
     [price] = (one for one in FULL["fields"] if one["name"] == "price")
     table, plain = ({"type": "record", "name": "R", "fields": [one]} for one in (price, {**price, "type": "bytes"}))
     (tmp_path / "ids").mkdir()
