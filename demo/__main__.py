@@ -51,6 +51,7 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
         production = Production(stack.kafka.bootstrap, options.seconds, options.seed, HOME / "producers.log")
         production.start()
         steps.say(f"producing {sum(stream.records for stream in STREAMS):,} records to {len(STREAMS)} topics …")
+        stack.await_ready()
         auditor = Auditor(stack.deployment, stack.s3.env())
         Follower(stack, steps, production, auditor).follow()
         exact = _report(stack, steps, auditor, production)

@@ -105,11 +105,12 @@ class Production:
         self.sent = dict.fromkeys(self.acknowledged, 0)
         senders = ((CLICKS, self._clicks), (ORDERS, self._orders), (SENSORS, self._sensors))
         self._threads = [
-            threading.Thread(target=self._run, args=(stream, sender), name=stream.topic) for stream, sender in senders
+            threading.Thread(target=self._run, args=(stream, sender), name=stream.topic, daemon=True)
+            for stream, sender in senders
         ]
 
     def start(self) -> None:
-        """Begin sending."""
+        """Begin sending; a demo that fails ends without waiting for what is left."""
         for thread in self._threads:
             thread.start()
 

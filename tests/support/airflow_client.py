@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 
 # What the API answers: JSON whose shape depends on the path.
 Json = Any
@@ -131,7 +131,7 @@ class AirflowClient:
         return json.loads(answer) if answer else None
 
     def _send(self, method: str, path: str, body: Mapping[str, object] | None, headers: Mapping[str, str]) -> str:
-        connection = HTTPConnection(self._host, self._port, timeout=30)
+        connection = HTTPConnection(self._host, self._port, timeout=HUNG)
         try:
             content = None if body is None else json.dumps(body)
             connection.request(
