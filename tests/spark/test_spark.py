@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,13 +20,16 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.killed_driver import without_spark
+from tests.spark.racer import PRELOADED
 from tests.spark.test_runs import spread
 from tests.spark.test_sweep import OLDER, age_all
 from tests.spark.world import World, in_process
 from tests.support.jars import class_path
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
-from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, small_jvm_env, spark_env, spark_submit
+from tests.support.spark import delta_conf, s3a_conf, small_jvm_env, spark_env, spark_submit
+from tests.support.waiting import HUNG
 from tests.tidemark.records.build import Record, batch, simple
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
@@ -41,14 +45,28 @@ JOB = ROOT / "spark" / "jobs" / "convert.py"
 AFTER_THE_COMMIT = ("commit", "marks", "result")
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        *("file", "commit"),
-        *(pytest.param(point, marks=pytest.mark.full) for point in ("plan", "evidence", "ledger", "marks", "result")),
-    ],
-)
+POINTS = ("plan", "evidence", "ledger", "commit", "marks", "result")
+"""Of the driver's own work."""
+
+
+@pytest.mark.parametrize("point", POINTS)
 def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point: str) -> None:
+    """Its tasks are carried out in the process that is killed."""
+    spread(world)
+    world.raw.publish()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
+    process = context.Process(target=without_spark, args=(point, arguments), daemon=True)
+    process.start()
+    process.join(HUNG)
+    assert process.exitcode == -signal.SIGKILL
+    check_mended(world, point)
+
+
+@pytest.mark.parametrize("point", ["file", *(pytest.param(point, marks=pytest.mark.full) for point in POINTS)])
+def test_a_driver_of_spark_that_is_killed_leaves_an_exact_table(world: World, point: str) -> None:
+    """At ``file``, while its workers are at work."""
     spread(world)
     world.raw.publish()
     told = {"KILL_AT": point, "LAKE": str(world.topics_file.parent / "lake")}
@@ -64,6 +82,11 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    check_mended(world, point)
+
+
+def check_mended(world: World, point: str) -> None:
+    """After a driver was killed at ``point``, the table is exact, and the same attempt lands, once."""
     [plan] = _plans(world)
     assert world.ledger.n == (1 if point in AFTER_THE_COMMIT else 0)
     world.check()
@@ -148,7 +171,7 @@ class Deployed:
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Any:
-    """A raw store with three dates, landed once by Spark on this machine."""
+    """A raw store with three dates, landed once."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_server.env().items():
             patch.setenv(name, value)
@@ -156,22 +179,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> A
         raw = found.world("local").raw
         spread(found.world("local"))
         raw.segment([batch(0, [Record(0, headers=[("a", b"1"), ("a", None)]), Record(1, key=None, value=b"")])], 2)
-        raw.publish()
-        result = found.convert("local", "local[2]")
+        result = found.world("local").land()
         assert (result.status, result.rows, result.quarantined) == ("landed", 36, 2)
         yield found
-
-
-def test_a_cluster_gives_the_same_table_as_one_machine(deployed: Deployed, spark_standalone: SparkStandalone) -> None:
-    result = deployed.convert("cluster", spark_standalone.master_url)
-    assert (result.status, result.rows, result.files) == ("landed", 36, 7)
-    local, cluster = deployed.world("local"), deployed.world("cluster")
-    assert cluster.rows() == local.rows()
-    cluster.check()
-    here, there = (
-        sorted((one["dt"], one["rows"], one["size"]) for one in files_of(each.lake, None)) for each in (local, cluster)
-    )
-    assert here == there
 
 
 @pytest.mark.full
