@@ -42,11 +42,10 @@ class FleetAgent:
         self.log = root / "agent.log"
         self.notes = root / "puts"
         self.clock = root / "clock"
-        own = {name: value for name, value in settings.items() if name != "client"}
         self.settings: dict[str, Any] = {
-            "broker": {"properties": str(broker.properties_path), "client": settings.get("client", {})},
+            "broker": {"properties": str(broker.properties_path)},
             "state_dir": str(root / "state"),
-            **own,
+            **settings,
         }
         root.mkdir(parents=True)
         self.process = self._process("run", self.plan(), None)
@@ -135,7 +134,7 @@ class Fleet:
         nodes: Sequence[int] = (1, 2, 3),
         **more: Any,
     ) -> None:
-        """``nodes`` are the brokers that have an agent, ``more`` are settings, ``client`` that of ``broker``."""
+        """``nodes`` are the brokers that have an agent, ``more`` are settings."""
         self.cluster = cluster
         self.store = raw
         self.reader = Reader(raw, prefix, cluster.cluster_id)

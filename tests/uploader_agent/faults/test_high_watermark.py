@@ -38,8 +38,7 @@ def test_a_tail_that_followers_have_not_fetched(kraft3: KafkaCluster, make_fleet
     """It is looked at while nothing of it may be stored, and nothing is appended after that look."""
     name, book, port = f"unfetched-{rounds}", Book(), free_port()
     create(kraft3, name, [[1, 2]], min_insync_replicas="1")
-    quick = {"request_timeout_ms": 1500}  # it asks the frozen broker, too
-    fleet = make_fleet(kraft3, name, [name], nodes=[1], tail_after="500ms", http={"port": port}, client=quick)
+    fleet = make_fleet(kraft3, name, [name], nodes=[1], tail_after="500ms", http={"port": port})
 
     def reasons() -> list[str]:
         with urlopen(f"http://{HOST}:{port}/waiting", timeout=30) as answer:
