@@ -11,6 +11,7 @@ import pytest
 from tests.spark.programs import Programs
 from tests.spark.world import World
 from tests.support.paths import env_python
+from tests.support.s3 import S3Server
 from tests.support.spark import local_conf, small_jvm_env, spark_env
 
 
@@ -21,10 +22,13 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture(scope="package")
-def on_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    """A driver of Spark on this machine, for programs that make their session themselves: the first one's is all's."""
+def on_spark(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Programs]:
+    """A driver of Spark on this machine, for programs that make their session themselves: the first one's is all's.
+
+    ``s3://`` is ``s3_server``.
+    """
     conf = [part for name, value in local_conf().items() for part in ("--conf", f"{name}={value}")]
-    told = {"PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"])}
+    told = {"PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"]), **s3_server.env()}
     log = tmp_path_factory.mktemp("on-spark") / "driver.log"
     with Programs(env_python("dev"), spark_env(small_jvm_env() | told, env="dev"), log) as programs:
         assert programs.run("tests.spark.at_parallelism", "local[2]").code == 0

@@ -21,6 +21,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.killed_driver import without_spark
+from tests.spark.programs import Programs
 from tests.spark.racer import PRELOADED
 from tests.spark.test_runs import spread
 from tests.spark.test_sweep import OLDER, age_all
@@ -38,9 +39,6 @@ from tidemark.standing import Standing
 from tidemark.table import live_files
 from tidemark_spark.driver import run
 from tidemark_spark.sweep import sweep
-
-JOB = ROOT / "spark" / "jobs" / "convert.py"
-
 
 AFTER_THE_COMMIT = ("commit", "marks", "result")
 
@@ -148,7 +146,7 @@ def _plans(world: World) -> list[RunPlan]:
 
 
 class Deployed:
-    """A raw store on a server, and the job that converts it into one of several lakes."""
+    """A raw store on a server, and several lakes."""
 
     def __init__(self, root: Path, server: S3Server) -> None:
         self.root, self.server = root, server
@@ -161,12 +159,6 @@ class Deployed:
             raw, lake = f"s3://raw/{self._name}", f"s3://lake/{self._name}-{name}"
             self.worlds[name] = World(self.root / name, raw=raw, lake=lake)
         return self.worlds[name]
-
-    def convert(self, name: str, master: str, *more: str) -> RunResult:
-        """The last line that the job prints."""
-        arguments = ("--topics", str(self.world(name).topics_file), "--topic", "orders", *more)
-        output = spark_submit(JOB, *arguments, master=master, env=self.server.env())
-        return RunResult.from_bytes(output.strip().splitlines()[-1].encode(), "output")
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +249,7 @@ def _hex(value: bytes | None) -> str | None:
     return None if value is None else value.hex().upper()
 
 
-def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
+def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark: Programs) -> None:
     from tidemark_spark import convert
 
     world = deployed.world("local")
@@ -269,7 +261,9 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
     assert convert.main([*arguments[:3], "nothing"]) == 2
     assert world.ledger == before
     rows = world.rows()
-    result = deployed.convert("local", "local[2]", "--rebuild", *dates, "--extend")  # which reads raw twice
+    done = on_spark.run("tidemark_spark.convert", [*arguments, *dates, "--extend"])  # which reads raw twice
+    assert done.code == 0, done.errors[-3000:]
+    result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
     assert world.rows() == rows
     world.check()
