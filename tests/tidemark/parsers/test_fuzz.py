@@ -162,11 +162,8 @@ def fuzz(parser: Parser, make: Callable[[random.Random], bytes], rng: random.Ran
 
 def _told(columns: pa.RecordBatch) -> list[str]:
     """All values as text: NaN is NaN, and times may be those of any year, which Python's are not."""
-    all_of_it = 1 << 30
-    return [
-        column.to_string(window=all_of_it, container_window=all_of_it, element_size_limit=all_of_it)
-        for column in columns.columns
-    ]
+    whole: dict[str, Any] = {"window": 1 << 30, "container_window": 1 << 30, "element_size_limit": 1 << 30}
+    return [column.to_string(**whole) for column in columns.columns]
 
 
 def _check(parsed: Parsed, parser: Parser, values: Sequence[bytes]) -> None:
