@@ -306,7 +306,7 @@ def test_options_of_the_agents_file_reach_kazoo(world: World) -> None:
         )
 
 
-def test_zookeeper_says_what_the_controller_wrote(kafka39: KafkaCluster) -> None:
+def test_zookeeper_says_what_the_controller_wrote(kafka39: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     at = TopicPartition("in-zookeeper", 0)
     kafka39.create_topic(at.topic)
     broker = read_broker(kafka39.brokers[0].properties_path)
@@ -318,5 +318,6 @@ def test_zookeeper_says_what_the_controller_wrote(kafka39: KafkaCluster) -> None
         assert authority.leader(at) == metadata.leaders([at])[at]
     assert authority.leader(TopicPartition("never-made", 0)) is None
     nobody = {**broker.zookeeper, "hosts": "127.0.0.1:1", "connection_retry": {"max_tries": 0}}
+    monkeypatch.setattr("uploader_agent.authority._PATIENCE", 0.5)
     with pytest.raises(BrokerUnavailable, match="cannot be asked"):
         ZooKeeperAuthority(nobody).leader(at)
