@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.consumer import history
+from tests.consumer.history import History
 from tests.consumer.world import Place, World
+from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
@@ -19,7 +23,7 @@ QUICK = {
     "log.cleaner.backoff.ms": "200",
     "log.retention.check.interval.ms": "300",
     "log.segment.delete.delay.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
     "transaction.max.timeout.ms": "900000",
 }
 
@@ -29,6 +33,12 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Kafka 4.3.1, one broker that cleans and deletes soon; use topics of your own."""
     with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka"), common=QUICK) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="package")
+def kafka(brokers: KafkaCluster) -> KafkaCluster:
+    """The same one: what needs a broker of 4.3.1 here needs no other."""
+    return brokers
 
 
 @pytest.fixture(scope="package")
@@ -53,6 +63,12 @@ def s3_place(s3_server: S3Server) -> Iterator[Place]:
         options = StoreOptions(endpoint_url=s3_server.endpoint, region="us-east-1", path_style=True)
         yield Place(f"s3://raw/consumer-{uuid.uuid4().hex}", options, s3_server.env())
     forget_clients()
+
+
+@pytest.fixture(scope="package")
+def made(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> History:
+    """A history of four partitions, to be read only."""
+    return history.make(kafka, tmp_path_factory.mktemp("history"), random.Random(f"{SEED}:history"))
 
 
 VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]

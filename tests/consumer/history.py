@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +11,11 @@ import yaml
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.support.kafka import KafkaCluster
-from tests.support.paths import env_bin
 from tests.support.waiting import wait_until
 from tests.tidemark.decode.clients import Client, PythonClient, RdkafkaClient
 from tests.tidemark.decode.real_logs import consumed_of, random_records, small_segments, unique
 from tests.tidemark.records.build import T0, Record
+from tests.uploader_agent.in_process import run_here
 
 SEGMENT_BYTES = 8000
 _SENT_AT_ONCE = 15
@@ -118,9 +117,6 @@ def upload(cluster: KafkaCluster, folder: Path, topic: str, partitions: int) -> 
     topics.write_text(
         yaml.safe_dump({"cluster": "test", "raw": raw, "lake": f"file://{folder}/lake", "topics": [{"topic": topic}]})
     )
-    command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "upload-once", "--config", agent]
-    done = subprocess.run(
-        command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    log = folder / "agent.log"
+    assert run_here(["upload-once", "--config", agent], log) == 0, log.read_text()
     return History(cluster, topic, partitions, topics)

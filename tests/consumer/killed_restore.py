@@ -18,6 +18,7 @@ from tidemark.restoring import beginning, running
 from tidemark.restoring.sending import Sender
 from tidemark.restoring.target import Target
 
+STEP_RECORDS, SETTLE_SECONDS = 40, 0.3
 POINTS: dict[str, tuple[type[Any], str, bool]] = {
     "begun": (Target, "save", True),  # the first progress, and without transactions each
     "sending": (KafkaProducer, "send", True),  # some of the records are on their way
@@ -47,12 +48,11 @@ def _fatal(method: Callable[..., Any], nth: int, *, after: bool) -> Callable[...
 
 
 def main(point: str, nth: int, *arguments: str) -> None:
-    """Run the command with small steps; ``never`` kills nobody."""
-    running.STEP_RECORDS = 40  # type: ignore[misc]  # the tests' own size of steps
-    beginning.SETTLE_SECONDS = 0.3  # type: ignore[misc]  # likewise
-    if point != "never":
-        kind, name, after = POINTS[point]
-        setattr(kind, name, _fatal(getattr(kind, name), nth, after=after))
+    """Run the command with small steps."""
+    running.STEP_RECORDS = STEP_RECORDS  # type: ignore[misc]  # the tests' own size of steps
+    beginning.SETTLE_SECONDS = SETTLE_SECONDS  # type: ignore[misc]  # likewise
+    kind, name, after = POINTS[point]
+    setattr(kind, name, _fatal(getattr(kind, name), nth, after=after))
     sys.argv = ["tidemark", "restore", *arguments]
     cli.main()
 

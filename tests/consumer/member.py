@@ -25,8 +25,8 @@ def main(bootstrap: str, url: str, cluster: str, topic: str, group: str, mode: s
             auto_offset_reset="earliest",
             auto_commit_interval_ms=20,
             max_poll_records=25,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=500,
+            session_timeout_ms=2000,
+            heartbeat_interval_ms=200,
         ) as consumer,
     ):
         for record in consumer:

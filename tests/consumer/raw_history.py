@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import yaml
 
 from tests.consumer.history import Kept
+from tests.consumer.killed_restore import SETTLE_SECONDS, STEP_RECORDS
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.decode.real_logs import random_records, unique
 from tests.tidemark.records.build import CODEC_IDS, Record, batch, marker, transactional
+from tidemark import cli
+from tidemark.restoring import beginning, running
 from tidemark.store import open_store
 from tidemark.watermark import parse, render
 
@@ -39,7 +46,9 @@ class RawHistory:
     def run(
         self, cluster: KafkaCluster, target: str, *more: str, point: str = "never", nth: int = 1
     ) -> tuple[int, Any]:
-        """(exit code, report or error) of a restore as a process of its own, which may kill itself."""
+        """(exit code, report or error) of a restore: one that kills itself is a process of its own."""
+        if point == "never":
+            return self._run_here(self.command(cluster, target, *more))
         arguments = [point, str(nth), *self.command(cluster, target, *more)]
         done = subprocess.run(
             [sys.executable, "-m", "tests.consumer.killed_restore", *arguments],
@@ -50,6 +59,22 @@ class RawHistory:
             check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+    @staticmethod
+    def _run_here(arguments: list[str]) -> tuple[int, Any]:
+        """Likewise in this process, in steps of the same size."""
+        output, errors = io.StringIO(), io.StringIO()
+        with (
+            patch.object(running, "STEP_RECORDS", STEP_RECORDS),
+            patch.object(beginning, "SETTLE_SECONDS", SETTLE_SECONDS),
+            patch.object(sys, "argv", ["tidemark", "restore", *arguments]),
+            redirect_stdout(output),
+            redirect_stderr(errors),
+            pytest.raises(SystemExit) as ended,
+        ):
+            cli.main()
+        code = int(ended.value.code or 0)
+        return code, json.loads(output.getvalue()) if code == 0 else errors.getvalue()
 
     def add(self, partition: int, records: list[Record], codec: str = "none") -> None:
         """One more segment with one batch."""

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.consumer import history
 from tests.consumer.history import History
-from tests.support.fixtures import SEED
-from tests.support.kafka import KafkaCluster
 from tests.support.ports import free_port
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.cli.test_consume import told
 from tests.tidemark.decode.real_logs import unique
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def made(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> History:
-    return history.make(kafka, tmp_path_factory.mktemp("consume"), random.Random(f"{SEED}:consume"), partitions=2)
 
 
 def consume(capsys: Capture, made: History, *more: str) -> list[dict[str, Any]]:

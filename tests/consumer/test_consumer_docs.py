@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import random
 import re
 import shlex
 from contextlib import closing
@@ -18,10 +17,7 @@ import pytest
 import yaml
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.consumer import history
 from tests.consumer.history import History, kept
-from tests.support.fixtures import SEED
-from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tests.tidemark.cli.test_cli import call
@@ -40,11 +36,6 @@ def blocks(section: str, language: str = "python") -> list[str]:
     [text] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
     found: list[str] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     return found
-
-
-@pytest.fixture(scope="module")
-def made(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> History:
-    return history.make(kafka, tmp_path_factory.mktemp("docs"), random.Random(f"{SEED}:docs"), partitions=2)
 
 
 def adapted(code: str, made: History, group: str = "") -> str:
@@ -160,8 +151,8 @@ def test_the_commands_do_what_they_say(
     assert len(outputs[3].splitlines()) == 100
     assert "nothing was written" in outputs[4]
     assert "read back and equal" in outputs[5]
-    assert kept(made.cluster, again, 2) == made.records()
-    assert sum(map(len, kept(made.cluster, exact, 2))) > 0
+    assert kept(made.cluster, again, made.partitions) == made.records()
+    assert sum(map(len, kept(made.cluster, exact, made.partitions))) > 0
 
 
 def test_the_page_names_every_mode_setting_and_figure() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from tests.consumer.conftest import brokers_of, place_of
+from tests.consumer.conftest import place_of
 from tests.consumer.kinds import KINDS, Kind, read_by_librdkafka
 from tests.consumer.world import World, origins, partitions, read_to
+from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tidemark.consumer import Mode
 from tidemark.remote import RemoteTopics
@@ -52,22 +53,27 @@ class Uploaded:
         return found
 
 
-@pytest.fixture(scope="module", params=["4.3.1-local", "4.3.1-s3", "3.9.2-local"])
-def uploaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, full: bool) -> Uploaded:
-    version, _, store = request.param.partition("-")
-    folder: Path = tmp_path_factory.mktemp(f"modes-{store}")
-    kinds = {name: kind for name, kind in KINDS.items() if full or wanted(version, store, name)}
-    return Uploaded(World(folder, brokers_of(version, request), place_of(store, request, folder)), version, kinds)
+FEW = {name: KINDS[name] for name in ("lz4", "committed")}
+"""A sample of all kinds: in `make test` every kind is read from the local store, and these over S3 and by 3.9.2."""
 
 
-def wanted(version: str, store: str, name: str) -> bool:
-    """A sample of the whole matrix: each kind over the local store, a few over S3 and on the older broker."""
-    return name in {"lz4", "committed"} if (version, store) != ("4.3.1", "local") else True
+@pytest.fixture(scope="module", params=["local", "s3"])
+def uploaded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, brokers: KafkaCluster, full: bool
+) -> Uploaded:
+    folder: Path = tmp_path_factory.mktemp(f"modes-{request.param}")
+    kinds = KINDS if full or request.param == "local" else FEW
+    return Uploaded(World(folder, brokers, place_of(request.param, request, folder)), brokers.version, kinds)
 
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("name", list(KINDS))
 def test_records_equal_the_brokers_own(uploaded: Uploaded, name: str, mode: Mode) -> None:
+    check_records(uploaded, name, mode)
+
+
+def check_records(uploaded: Uploaded, name: str, mode: Mode) -> None:
+    """What a consumer of the mode gets is what the brokers have, from the tiers that the mode says."""
     if name not in uploaded.kinds:
         pytest.skip("long: `make test-full` runs it")
     kind, expected = uploaded.kinds[name], uploaded.expected[name]
@@ -86,6 +92,10 @@ def test_records_equal_the_brokers_own(uploaded: Uploaded, name: str, mode: Mode
 
 
 def test_what_kafka_has_deleted_comes_from_storage(uploaded: Uploaded) -> None:
+    check_deleted(uploaded)
+
+
+def check_deleted(uploaded: Uploaded) -> None:
     """KAFKA_PREFERRED and REMOTE_PREFERRED, once the log start has moved into the middle of what is stored."""
     name = "zstd" if "zstd" in uploaded.kinds else "lz4"
     expected, remote_ends, ends = uploaded.expected[name], uploaded.remote_ends(name), uploaded.ends[name]

@@ -13,16 +13,10 @@ import pytest
 from tests.consumer import history
 from tests.consumer.history import History, kept
 from tests.consumer.raw_history import raw_history
-from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
 from tests.tidemark.records.build import T0, Record
-
-
-@pytest.fixture(scope="module")
-def made(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> History:
-    return history.make(kafka, tmp_path_factory.mktemp("history"), random.Random(f"{SEED}:history"))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,27 @@ def stored(world: World, topic: str, count: int = 400, parts: int = 1) -> list[T
     produce(world.kafka.bootstrap, topic, some(count * parts, parts))
     world.upload(topic)
     return partitions(topic, parts)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Topics for tests that only read: ``one`` has 400 records in its partition, ``two`` 300 in each of two."""
+
+    world: World
+    one: TopicPartition
+    two: list[TopicPartition]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, brokers: KafkaCluster) -> Shared:
+    folder = tmp_path_factory.mktemp("tiers")
+    world = World(folder, brokers, Place(f"file://{folder}/raw"))
+    one, two = f"one-{folder.name}", f"two-{folder.name}"
+    for topic, count, parts in ((one, 400, 1), (two, 300, 2)):
+        brokers.create_topic(topic, partitions=parts, config=SMALL["4.3.1"])
+        produce(brokers.bootstrap, topic, some(count * parts, parts))
+    world.upload(one, two)
+    return Shared(world, partitions(one)[0], partitions(two, 2))
 
 
 def requests_of(consumer: Any) -> Counter[str]:
@@ -88,12 +110,12 @@ def test_remote_only_asks_brokers_for_assignment_and_commits_alone(world: World)
     assert {"JoinGroupRequest", "OffsetCommitRequest"} <= set(sent), "the requests were not counted"
 
 
-def test_kafka_only_never_opens_storage(local_world: World) -> None:
-    [tp] = stored(local_world, f"closed-{local_world.folder.name}")
+def test_kafka_only_never_opens_storage(shared: Shared) -> None:
+    tp = shared.one
     with TieredConsumer(
-        bootstrap_servers=local_world.kafka.bootstrap,
+        bootstrap_servers=shared.world.kafka.bootstrap,
         mode="KAFKA_ONLY",
-        storage=local_world.folder / "no-such-file.yaml",
+        storage=shared.world.folder / "no-such-file.yaml",
     ) as consumer:
         consumer.assign([tp])
         consumer.seek_to_beginning()
@@ -102,9 +124,9 @@ def test_kafka_only_never_opens_storage(local_world: World) -> None:
         assert not [one.name for one in threading.enumerate() if one.name.startswith("tidemark")]
 
 
-def test_kafka_preferred_asks_storage_nothing_as_long_as_kafka_has_the_offset(local_world: World) -> None:
-    [tp] = stored(local_world, f"lazy-{local_world.folder.name}")
-    with local_world.consumer(Mode.KAFKA_PREFERRED, auto_offset_reset="latest") as consumer:
+def test_kafka_preferred_asks_storage_nothing_as_long_as_kafka_has_the_offset(shared: Shared) -> None:
+    tp = shared.one
+    with shared.world.consumer(Mode.KAFKA_PREFERRED, auto_offset_reset="latest") as consumer:
         consumer.assign([tp])
         consumer.seek(tp, 0)
         read_to(consumer, {tp: 400})
@@ -112,8 +134,8 @@ def test_kafka_preferred_asks_storage_nothing_as_long_as_kafka_has_the_offset(lo
         assert consumer.tier(tp) == "kafka"
 
 
-def test_storage_that_fails_is_an_error_or_left_to_kafka(local_world: World) -> None:
-    [tp] = stored(local_world, f"broken-{local_world.folder.name}")
+def test_storage_that_fails_is_an_error_or_left_to_kafka(shared: Shared) -> None:
+    local_world, tp = shared.world, shared.one
     storage = local_world.storage()
 
     class Broken:
@@ -142,9 +164,9 @@ def test_storage_that_fails_is_an_error_or_left_to_kafka(local_world: World) -> 
 
 
 @pytest.mark.parametrize("mode", [Mode.KAFKA_ONLY, Mode.REMOTE_ONLY])
-def test_wakeup_ends_a_long_poll_from_another_thread(local_world: World, mode: Mode) -> None:
-    [tp] = stored(local_world, f"wake-{mode.lower()}-{local_world.folder.name}", 60)
-    with local_world.consumer(mode) as consumer:
+def test_wakeup_ends_a_long_poll_from_another_thread(shared: Shared, mode: Mode) -> None:
+    tp = shared.one
+    with shared.world.consumer(mode) as consumer:
         consumer.assign([tp])
         given = len(read_until(consumer, bool, max_records=20)[tp])
         consumer.wakeup()
@@ -172,14 +194,13 @@ def test_wakeup_ends_a_long_poll_from_another_thread(local_world: World, mode: M
         assert consumer.poll() == {}
 
 
-def test_wakeup_is_heard_while_a_group_is_joined(local_world: World) -> None:
+def test_wakeup_is_heard_while_a_group_is_joined(shared: Shared) -> None:
     """The coordinator holds the join back for the other member, which does not come."""
-    topic = f"join-{local_world.folder.name}"
-    stored(local_world, topic, 60, 2)
-    settings = {"group_id": f"g-{topic}", "heartbeat_interval_ms": 200, "max_poll_interval_ms": 20_000}
-    with local_world.consumer(Mode.KAFKA_ONLY, topic, **settings) as first:
+    topic = shared.two[0].topic
+    settings = {"group_id": f"g-join-{topic}", "heartbeat_interval_ms": 200, "max_poll_interval_ms": 20_000}
+    with shared.world.consumer(Mode.KAFKA_ONLY, topic, **settings) as first:
         read_until(first, bool)
-        with local_world.consumer(Mode.KAFKA_ONLY, topic, **settings) as second:
+        with shared.world.consumer(Mode.KAFKA_ONLY, topic, **settings) as second:
             timer = threading.Timer(0.5, second.wakeup)
             timer.start()
             with pytest.raises(WakeupError):
@@ -193,12 +214,11 @@ def test_wakeup_is_heard_while_a_group_is_joined(local_world: World) -> None:
             )
 
 
-def test_nothing_is_lost_when_a_poll_is_interrupted(local_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_when_a_poll_is_interrupted(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C after one partition was drained: its records come again, and close commits none of them."""
-    topic = f"interrupt-{local_world.folder.name}"
-    tps = stored(local_world, topic, 100, 2)
-    group = {"group_id": f"g-{topic}", "enable_auto_commit": True}
-    with local_world.consumer(Mode.REMOTE_PREFERRED, max_poll_records=500, **group) as consumer:
+    tps = shared.two
+    group = {"group_id": f"g-interrupt-{tps[0].topic}", "enable_auto_commit": True}
+    with shared.world.consumer(Mode.REMOTE_PREFERRED, max_poll_records=500, **group) as consumer:
         consumer.assign(tps)
         fetcher = consumer._fetcher
         plain = fetcher._move
@@ -215,19 +235,19 @@ def test_nothing_is_lost_when_a_poll_is_interrupted(local_world: World, monkeypa
             read_until(consumer, bool)
         assert moved
         assert consumer.position(moved[0]) == 0
-    with local_world.consumer(Mode.REMOTE_PREFERRED, **group) as consumer:
+    with shared.world.consumer(Mode.REMOTE_PREFERRED, **group) as consumer:
         consumer.assign(tps)
         assert not any(consumer.committed(tp) for tp in tps)
-        assert all(len(found) == 100 for found in read_to(consumer, dict.fromkeys(tps, 100)).values())
+        assert all(len(found) == 300 for found in read_to(consumer, dict.fromkeys(tps, 300)).values())
 
 
 # Arrow
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_poll_arrow_gives_the_same_records(local_world: World, mode: Mode) -> None:
-    tps = stored(local_world, f"arrow-{mode.lower()}-{local_world.folder.name}", 300, 2)
-    with local_world.consumer(mode) as consumer:
+def test_poll_arrow_gives_the_same_records(shared: Shared, mode: Mode) -> None:
+    tps = shared.two
+    with shared.world.consumer(mode) as consumer:
         ends = consumer.end_offsets(tps)
         consumer.assign(tps)
         records = read_to(consumer, ends)
@@ -493,8 +513,8 @@ def test_the_history_of_a_deleted_topic_is_read(local_world: World) -> None:
     assert [record.offset for record in found] == list(range(end))
 
 
-def test_storage_comes_as_a_topics_file(local_world: World, tmp_path: Path) -> None:
-    [tp] = stored(local_world, f"file-{local_world.folder.name}")
+def test_storage_comes_as_a_topics_file(shared: Shared, tmp_path: Path) -> None:
+    local_world, tp = shared.world, shared.one
     path = tmp_path / "topics.yaml"
     path.write_text(
         f"cluster: {local_world.cluster}\nraw: {{url: '{local_world.place.url}'}}\n"

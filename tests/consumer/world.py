@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from tests.support.kafka_broker import KafkaVersion
 from tests.support.paths import env_bin
 from tests.support.process import ManagedProcess
 from tests.support.waiting import HUNG
+from tests.uploader_agent.in_process import run_here
 from tidemark.consumer import Mode, TieredConsumer
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.remote import Storage
@@ -75,24 +75,18 @@ class World:
             "state_dir": str(self.folder / "agent"),
             "include": list(topics),
             "tail_after": "1h",
-            "scan_interval": "500ms",
-            "index": {"min_interval": "500ms"},
+            "scan_interval": "200ms",
+            "index": {"min_interval": "200ms"},
             **settings,
         }
         path.write_text(yaml.safe_dump(content))
         return path
 
     def upload(self, *topics: str, **settings: Any) -> None:
-        """Upload what has been rotated, by the agent in its own environment."""
-        done = subprocess.run(
-            [env_bin("agent", "tidemark-agent"), "upload-once", "--config", self.agent_file(topics, **settings)],
-            env={**self.place.env, "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        """Upload what has been rotated, by the agent in this process."""
+        log = self.folder / "upload.log"
+        code = run_here(["upload-once", "--config", self.agent_file(topics, **settings)], log, self.place.env)
+        assert code == 0, log.read_text()
 
     def agent(self, *topics: str, **settings: Any) -> ManagedProcess:
         """The agent as it runs beside a broker; start it with ``with``."""

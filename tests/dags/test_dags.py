@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -14,6 +13,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from tests.plugins.world import World
 from tests.support.paths import ROOT
+from tests.support.waiting import HUNG
 from tidemark.backfill.request import DEFAULTS, FIELDS
 from tidemark_airflow.ingest import dag_id
 
@@ -33,7 +33,7 @@ ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_watch"]
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 
 PARSE = """\
-import json, socket, sys, time
+import json, os, socket, sys, time
 
 def refuse(*_):
     raise AssertionError("a DAG file opened a connection")
@@ -47,18 +47,21 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
 before = set(sys.modules)
-started = time.perf_counter()
-bag = DagBag(sys.argv[1])
-deprecated = [text for texts in bag.captured_warnings.values() for text in texts if "Deprecat" in text]
-found = {
-    "errors": bag.import_errors,
-    "heavy": sorted(set(json.loads(sys.argv[2])) & set(sys.modules) - before),
-    "dags": sorted(bag.dags),
-    "deprecated": deprecated,
-    "seconds": time.perf_counter() - started,
-}
-print("RESULT", json.dumps(found))
+for folder, topics in json.loads(sys.argv[1]):
+    os.environ["TIDEMARK_TOPICS"] = topics
+    started = time.perf_counter()
+    bag = DagBag(folder)
+    deprecated = [text for texts in bag.captured_warnings.values() for text in texts if "Deprecat" in text]
+    found = {
+        "errors": bag.import_errors,
+        "heavy": sorted(set(json.loads(sys.argv[2])) & set(sys.modules) - before),
+        "dags": sorted(bag.dags),
+        "deprecated": deprecated,
+        "seconds": time.perf_counter() - started,
+    }
+    print("RESULT", json.dumps(found))
 """
+THOUSAND = [f"topic-{n:03}" for n in range(1000)]
 
 
 def bag_of(world: World, monkeypatch: pytest.MonkeyPatch) -> DagBag:
@@ -76,40 +79,50 @@ def bag(world: World, monkeypatch: pytest.MonkeyPatch) -> DagBag:
     return bag_of(world, monkeypatch)
 
 
-def parse_alone(world: World, folder: Path = ROOT / "dags") -> dict[str, Any]:
-    """What a fresh process finds in ``folder`` that may open no connection."""
-    command = [sys.executable, "-c", PARSE, str(folder), json.dumps(HEAVY)]
-    env = {**os.environ, "TIDEMARK_TOPICS": str(world.topics_file)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120)
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-    return found
+class Parsed(NamedTuple):
+    """What a fresh process that may open no connection finds, one folder after the other."""
+
+    dags: dict[str, Any]
+    examples: dict[str, Any]
+    thousand: dict[str, Any]
+    """The DAGs where the topics file has a thousand topics on S3."""
 
 
-def test_parsing_needs_no_network_no_connection_and_nothing_heavy_or_deprecated(world: World) -> None:
-    found = parse_alone(world)
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> Parsed:
+    small = World(tmp_path_factory.mktemp("small"), "orders", "clicks", owner="payments")
+    large = World(tmp_path_factory.mktemp("large"))
+    topics = [{"topic": name, "cluster": "kafka-1"} for name in THOUSAND]
+    large.write_topics(raw={"url": "s3://raw"}, lake="s3://lake/tables", topics=topics)
+    dags = ROOT / "dags"
+    asked = [(dags, small), (dags / "examples", small), (dags, large)]
+    folders = json.dumps([(str(folder), str(world.topics_file)) for folder, world in asked])
+    command = [sys.executable, "-c", PARSE, folders, json.dumps(HEAVY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HUNG)
+    lines = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    return Parsed(*(json.loads(line) for line in lines))
+
+
+def test_parsing_needs_no_network_no_connection_and_nothing_heavy_or_deprecated(parsed: Parsed) -> None:
+    found = parsed.dags
 
     assert found["dags"] == sorted([*ALWAYS, "tidemark_ingest__kafka-1__clicks", "tidemark_ingest__kafka-1__orders"])
     assert (found["errors"], found["heavy"], found["deprecated"]) == ({}, [], [])
 
 
-def test_examples_parse_and_are_no_dags_of_the_deployment(world: World) -> None:
-    found = parse_alone(world, ROOT / "dags" / "examples")
+def test_examples_parse_and_are_no_dags_of_the_deployment(parsed: Parsed) -> None:
+    found = parsed.examples
 
     assert found["dags"] == ["daily_orders"]
     assert (found["errors"], found["heavy"], found["deprecated"]) == ({}, [], [])
 
 
-def test_a_thousand_topics_on_s3_parse_in_one_go(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    names = [f"topic-{n:03}" for n in range(1000)]
-    topics = [{"topic": name, "cluster": "kafka-1"} for name in names]
-    world.write_topics(raw={"url": "s3://raw"}, lake="s3://lake/tables", topics=topics)
-    found = parse_alone(world)
+def test_a_thousand_topics_on_s3_parse_in_one_go(parsed: Parsed) -> None:
+    found = parsed.thousand
     sys.stdout.write(f"1,000 topics parsed in {found['seconds']:.1f} s\n")
 
     assert (found["errors"], found["deprecated"]) == ({}, [])
-    assert found["dags"] == sorted([*ALWAYS, *(f"tidemark_ingest__kafka-1__{name}" for name in names)])
+    assert found["dags"] == sorted([*ALWAYS, *(f"tidemark_ingest__kafka-1__{name}" for name in THOUSAND)])
     # Airflow itself checks s3:// asset URIs by the amazon provider, which imports its client.
     assert set(found["heavy"]) <= {"boto3", "botocore"}
 

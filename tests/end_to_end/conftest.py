@@ -8,20 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.deployment import SmallDeployment
+from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
-from tidemark.store.clients import forget_clients
 
 
 @pytest.fixture
-def mark(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def mark(s3_server: S3Server) -> Iterator[str]:
     """What tells this test's topics and objects from others' on the S3 server, whose credentials are in place."""
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    forget_clients()
-    yield uuid.uuid4().hex[:8]
-    forget_clients()
+    with credentials(s3_server):
+        yield uuid.uuid4().hex[:8]
 
 
 @pytest.fixture

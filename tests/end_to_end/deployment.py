@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.spark.world import in_process
@@ -18,14 +21,31 @@ from tests.support.s3 import S3Server
 from tests.support.spark import spark_submit
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.runs import RunResult
+from tidemark.store.clients import forget_clients
 from tidemark.table import Lake, open_lake
 from tidemark.topics import Deployment, load_topics
 from tidemark_spark.driver import run
 
+ENTROPY_BITS = 3
+
+
+@contextmanager
+def credentials(s3: S3Server) -> Iterator[None]:
+    """The S3 server's credentials in this process's environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.env().items():
+            patch.setenv(name, value)
+        forget_clients()
+        yield
+        forget_clients()
+
 
 @dataclass
 class SmallDeployment:
-    """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server."""
+    """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server.
+
+    ``more`` are further topics, as the topics file has them, of which the agent knows nothing.
+    """
 
     folder: Path
     kafka: KafkaCluster
@@ -33,10 +53,11 @@ class SmallDeployment:
     prefix: str
     topics: tuple[str, ...]
     tail_after: str = "0s"
+    more: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         store = {"endpoint_url": self.s3.endpoint, "region": "us-east-1", "path_style": True}
-        raw = {"url": f"s3://raw/{self.prefix}", "entropy_bits": 3}
+        raw = {"url": f"s3://raw/{self.prefix}", "entropy_bits": ENTROPY_BITS}
         self.topics_file = self._write(
             "topics.yaml",
             {
@@ -45,7 +66,7 @@ class SmallDeployment:
                 "lake": f"s3://lake/{self.prefix}",
                 "store": store,
                 "defaults": {"batch": {"age": "4s"}},  # what an agent finds at its start is one run
-                "topics": [{"topic": topic} for topic in self.topics],
+                "topics": [{"topic": topic} for topic in self.topics] + [dict(one) for one in self.more],
             },
         )
         self.agent_file = self._write(

@@ -21,12 +21,11 @@ from pyarrow import dataset
 from pyarrow.fs import S3FileSystem
 
 from demo.accounts import prepare_duckdb
-from tests.end_to_end.deployment import SmallDeployment
+from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
 from tests.support.spark import delta_conf, jars_conf, s3a_conf, spark_submit
-from tidemark.store.clients import forget_clients
 
 DAY = 86_400_000
 NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
@@ -44,10 +43,7 @@ def landed(
     kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SmallDeployment, str, Rows]]:
     """A table with 300 records a day on three days, and the rows of the last one."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3_server.env().items():
-            patch.setenv(name, value)
-        forget_clients()
+    with credentials(s3_server):
         topic = f"read-{uuid.uuid4().hex[:8]}"
         small = SmallDeployment(tmp_path_factory.mktemp("reading"), kafka, s3_server, topic, (topic,))
         kafka.create_topic(topic, partitions=2)
@@ -67,7 +63,6 @@ def landed(
         small.upload()
         assert small.land(topic).rows == 900
         yield small, topic, sorted(expected)
-        forget_clients()
 
 
 def block(name: str, small: SmallDeployment, topic: str) -> str:

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import World
+from tests.support.receivers import HookServer, SmtpServer
 from tidemark_airflow import publishing, trigger
 from tidemark_airflow.outbox import Commit
+
+_ON_THE_STACK = ("test_airflow_stack.py", "test_watch_stack.py", "test_page_browser.py")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on the shared Airflow come last, one after the other: it runs for no longer than they do."""
+    items.sort(key=lambda item: _ON_THE_STACK.index(item.path.name) if item.path.name in _ON_THE_STACK else -1)
+
+
+@pytest.fixture(scope="session")
+def smtp() -> Iterator[SmtpServer]:
+    """Where the shared Airflow sends mail."""
+    with SmtpServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hook() -> Iterator[HookServer]:
+    """The web hook that the shared Airflow tells."""
+    with HookServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stack(smtp: SmtpServer, hook: HookServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
+    """The shared Airflow, all DAGs paused. Leave it with all components running, and your DAGs paused."""
+    with SharedStack(tmp_path_factory.mktemp("stack"), smtp, hook) as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

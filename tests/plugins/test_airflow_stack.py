@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,10 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.plugins.shared_stack import DAILY, STORE_SECRET, SharedStack
 from tests.plugins.world import CLUSTER, DATE, GATE, World, entry
-from tests.support.airflow import AirflowStack
 from tests.support.airflow_client import Json
-from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tidemark.scan_status import ScanStatus
 from tidemark.stored import utc_now
@@ -24,57 +21,32 @@ from tidemark.table import committed_ledger
 from tidemark_airflow import backoff
 from tidemark_airflow.outbox import read_published
 
-DAILY = "daily_orders"
 ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
 CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
-SECRET = "store-secret-of-this-test"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("world"), "orders", "clicks")
+def world(stack: SharedStack) -> Iterator[World]:
+    for dag in (ORDERS, CLICKS, DAILY):
+        stack.client.wait_for_dag(dag)
+    yield stack.ingest
+    for dag in (ORDERS, CLICKS, DAILY):
+        stack.client.pause(dag)
 
 
-@pytest.fixture(scope="module")
-def stack(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
-    home = tmp_path_factory.mktemp("airflow")
-    submit = home / "spark-submit"
-    submit.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.plugins.world "$@"\n')
-    submit.chmod(0o755)
-    dags = home / "dags"
-    shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("examples", ".airflowignore", "__pycache__"))
-    example = (ROOT / "dags" / "examples" / f"{DAILY}.py").read_text()
-    (dags / f"{DAILY}.py").write_text(example.replace('"demo"', f'"{CLUSTER}"'))
-    env = {
-        # A task whose worker is gone is tried again soon.
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "8",
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-        # So are the triggers of a triggerer that is gone.
-        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
-        "TIDEMARK_TOPICS": str(world.topics_file),
-        "TIDEMARK_SPARK_SUBMIT": str(submit),
-        "TIDEMARK_SCAN_SECONDS": "0.5",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
-    }
-    with AirflowStack(home, dags=dags, plugins=ROOT / "plugins", env=env) as airflow:
-        yield airflow
-
-
-def runs(stack: AirflowStack, dag: str) -> list[Json]:
+def runs(stack: SharedStack, dag: str) -> list[Json]:
     """The DAG's runs, oldest first."""
     found: list[Json] = stack.client.get(f"/dags/{dag}/dagRuns", order_by="run_after", limit=100)["dag_runs"]
     return found
 
 
-def states(stack: AirflowStack, dag: str, run: str) -> dict[str, str | None]:
+def states(stack: SharedStack, dag: str, run: str) -> dict[str, str | None]:
     """State by task."""
     tasks = stack.client.get(f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
     return {task["task_id"]: task["state"] for task in tasks}
 
 
-def is_waiting(stack: AirflowStack, dag: str, number: int | None = None) -> bool:
+def is_waiting(stack: SharedStack, dag: str, number: int | None = None) -> bool:
     """Whether the DAG's run ``number``, or its newest, is deferred in its first task, which holds no worker."""
     found = runs(stack, dag)
     if len(found) <= (number or 0):
@@ -83,7 +55,7 @@ def is_waiting(stack: AirflowStack, dag: str, number: int | None = None) -> bool
     return states(stack, dag, run["dag_run_id"])["wait_and_plan"] == "deferred"
 
 
-def start(stack: AirflowStack, *dags: str) -> None:
+def start(stack: SharedStack, *dags: str) -> None:
     for dag in dags:
         stack.client.wait_for_dag(dag)
         stack.client.patch(f"/dags/{dag}", {"is_paused": False})
@@ -91,7 +63,7 @@ def start(stack: AirflowStack, *dags: str) -> None:
         wait_until(partial(is_waiting, stack, dag), what=f"{dag} to wait", interval=0.5)
 
 
-def test_a_watermark_becomes_a_published_date(stack: AirflowStack, world: World) -> None:
+def test_a_watermark_becomes_a_published_date(stack: SharedStack, world: World) -> None:
     start(stack, ORDERS, CLICKS)
     assert stack.client.import_errors() == {}
 
@@ -112,7 +84,7 @@ def test_a_watermark_becomes_a_published_date(stack: AirflowStack, world: World)
     assert (published.n, published.attempt) == (1, ledger.attempt)
 
 
-def test_a_date_that_closes_starts_the_dag_that_waits_for_it(stack: AirflowStack, world: World) -> None:
+def test_a_date_that_closes_starts_the_dag_that_waits_for_it(stack: SharedStack, world: World) -> None:
     stack.client.wait_for_dag(DAILY)
     stack.client.unpause(DAILY)
     start(stack, ORDERS)
@@ -149,7 +121,7 @@ def gate(world: World) -> Iterator[Path]:
 
 
 def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
-    stack: AirflowStack, world: World, gate: Path
+    stack: SharedStack, world: World, gate: Path
 ) -> None:
     start(stack, CLICKS)
     before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
@@ -167,7 +139,7 @@ def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
 
 @pytest.mark.full
 def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_beside_the_retrys(
-    stack: AirflowStack, world: World, gate: Path
+    stack: SharedStack, world: World, gate: Path
 ) -> None:
     start(stack, CLICKS)
     before, end, n = len(runs(stack, CLICKS)), landed(world, "clicks"), committed_ledger(world.lake("clicks")).n
@@ -189,7 +161,7 @@ def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_beside_the_retrys(
 
 
 def test_what_comes_while_the_dag_is_paused_and_the_triggerer_dead_is_landed_after_all(
-    stack: AirflowStack, world: World
+    stack: SharedStack, world: World
 ) -> None:
     start(stack, CLICKS)
     stack.client.pause(CLICKS)
@@ -203,7 +175,7 @@ def test_what_comes_while_the_dag_is_paused_and_the_triggerer_dead_is_landed_aft
 
 
 @pytest.mark.full
-def test_the_run_after_a_failed_one_waits_first(stack: AirflowStack, world: World) -> None:
+def test_the_run_after_a_failed_one_waits_first(stack: SharedStack, world: World) -> None:
     start(stack, CLICKS)
     before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
     failing = runs(stack, CLICKS)[-1]["dag_run_id"]
@@ -230,7 +202,7 @@ def scan_status(world: World) -> ScanStatus:
     return ScanStatus.from_bytes(world.lake().store.get(key).body, key)
 
 
-def test_a_store_that_fails_the_scan_is_told_of_and_tried_again(stack: AirflowStack, world: World) -> None:
+def test_a_store_that_fails_the_scan_is_told_of_and_tried_again(stack: SharedStack, world: World) -> None:
     start(stack, CLICKS)
     broken = world.root / "raw" / world.control.index(500)
     broken.symlink_to("/proc/self/mem")  # reading it is an I/O error
@@ -243,7 +215,7 @@ def test_a_store_that_fails_the_scan_is_told_of_and_tried_again(stack: AirflowSt
     assert scan_status(world).failing_since is None
 
 
-def test_what_holds_a_partition_back_starts_no_run(stack: AirflowStack, world: World) -> None:
+def test_what_holds_a_partition_back_starts_no_run(stack: SharedStack, world: World) -> None:
     start(stack, ORDERS)
     before = len(runs(stack, ORDERS))
     world.put_index(entry("orders", partition=7, next_offset=5), broker=7)
@@ -254,7 +226,7 @@ def test_what_holds_a_partition_back_starts_no_run(stack: AirflowStack, world: W
     assert len(runs(stack, ORDERS)) == before
 
 
-def test_the_stores_secret_is_in_no_log(stack: AirflowStack) -> None:
+def test_the_stores_secret_is_in_no_log(stack: SharedStack) -> None:
     logs = list(stack.home.rglob("*.log"))
     assert any("task_id=convert_and_publish" in str(path) for path in logs)
-    assert not [path for path in logs if SECRET in path.read_text(errors="replace")]
+    assert not [path for path in logs if STORE_SECRET in path.read_text(errors="replace")]

@@ -11,11 +11,10 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.plugins.page_server import ANN, PageServer
 from tests.plugins.page_world import EVIL, PageWorld
+from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import CLUSTER, commit, entry, state
 from tests.support.accessibility import violations
-from tests.support.airflow import AirflowStack
 from tests.support.browser import Browser
-from tests.support.paths import ROOT
 from tidemark.gaps import Acknowledgement
 from tidemark.layout import ControlKeys
 
@@ -26,21 +25,8 @@ MOST_NODES = 3000
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> PageWorld:
-    return PageWorld(tmp_path_factory.mktemp("world"), owner=f"team {EVIL}")
-
-
-@pytest.fixture(scope="module")
-def stack(world: PageWorld, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
-    env = {
-        "TIDEMARK_TOPICS": str(world.topics_file),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ann:user,vic:viewer",
-        "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
-    }
-    home = tmp_path_factory.mktemp("airflow")
-    parts = ("api-server", "dag-processor")
-    with AirflowStack(home, dags=ROOT / "dags", plugins=ROOT / "plugins", env=env, components=parts) as airflow:
-        yield airflow
+def world(stack: SharedStack) -> PageWorld:
+    return PageWorld(stack.page, owner=f"team {EVIL}")
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +35,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield running
 
 
-def page(stack: AirflowStack, query: str = "") -> str:
+def page(stack: SharedStack, query: str = "") -> str:
     return f"{stack.url}/tidemark/{query}"
 
 
-def sign_in(browser: Browser, stack: AirflowStack, user: str, query: str) -> None:
+def sign_in(browser: Browser, stack: SharedStack, user: str, query: str) -> None:
     """Open the page, be led to Airflow's login, sign in there, and be led back."""
     password = json.loads((stack.home / "passwords.json").read_text())[user]
     browser.clear_cookies()
@@ -72,7 +58,7 @@ def words(world: PageWorld) -> list[Acknowledgement]:
 
 
 def test_who_may_only_look_sees_the_gap_and_cannot_acknowledge(
-    stack: AirflowStack, browser: Browser, world: PageWorld
+    stack: SharedStack, browser: Browser, world: PageWorld
 ) -> None:
     sign_in(browser, stack, "vic", ORDERS)
     assert GAP_NAMED in browser.first(".finding.gap").text
@@ -95,7 +81,7 @@ def test_who_may_only_look_sees_the_gap_and_cannot_acknowledge(
     browser.console()  # Chromium reports the refused request
 
 
-def test_all_views_are_accessible_in_light_and_dark(stack: AirflowStack, browser: Browser) -> None:
+def test_all_views_are_accessible_in_light_and_dark(stack: SharedStack, browser: Browser) -> None:
     sign_in(browser, stack, "ann", "")
     for scheme in ("light", "dark"):
         browser.prefer(prefers_color_scheme=scheme)
@@ -114,7 +100,7 @@ def test_all_views_are_accessible_in_light_and_dark(stack: AirflowStack, browser
     assert browser.console() == []
 
 
-def test_a_strip_is_walked_by_keys(stack: AirflowStack, browser: Browser) -> None:
+def test_a_strip_is_walked_by_keys(stack: SharedStack, browser: Browser) -> None:
     browser.get(page(stack, ORDERS))
     browser.first(".strip")
     browser.run("document.querySelector('.strip button').focus()")
@@ -128,7 +114,7 @@ def test_a_strip_is_walked_by_keys(stack: AirflowStack, browser: Browser) -> Non
     assert browser.run("return document.activeElement.className") == "span uploaded"
 
 
-def test_the_backfill_form_is_filled_in(stack: AirflowStack, browser: Browser) -> None:
+def test_the_backfill_form_is_filled_in(stack: SharedStack, browser: Browser) -> None:
     stack.client.wait_for_dag("tidemark_backfill")
     browser.get(page(stack, f"{ORDERS}&dt=2026-03-24"))
     browser.first("button", text="Backfill this date").click()
@@ -151,7 +137,7 @@ def test_the_backfill_form_is_filled_in(stack: AirflowStack, browser: Browser) -
     assert browser.console() == []
 
 
-def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: AirflowStack, browser: Browser) -> None:
+def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: SharedStack, browser: Browser) -> None:
     stack.client.wait_for_dag(INGEST)
     browser.get(f"{stack.url}/dags/{INGEST}/plugin/tidemark-continuity")
     browser.switch_to.frame(browser.first("iframe"))
@@ -168,7 +154,7 @@ def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: AirflowS
     browser.console()  # Airflow's own
 
 
-def test_who_may_acknowledges_a_gap(stack: AirflowStack, browser: Browser, world: PageWorld) -> None:
+def test_who_may_acknowledges_a_gap(stack: SharedStack, browser: Browser, world: PageWorld) -> None:
     browser.get(page(stack, ORDERS))
     browser.first("button", text="Acknowledge").click()
     assert violations(browser) == []

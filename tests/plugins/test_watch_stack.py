@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, gap, state
-from tests.support.airflow import AirflowStack
-from tests.support.paths import ROOT
-from tests.support.receivers import SECRET, HookServer, SmtpServer, alert_env
+from tests.support.receivers import SECRET, HookServer, SmtpServer
 from tests.support.waiting import wait_until
 from tidemark.audits import AuditReport, Finding, Verdict
 from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
@@ -36,44 +33,19 @@ ALL = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    found = World(tmp_path_factory.mktemp("world"), "orders", "idle", freshness="1s")
-    content = yaml.safe_load(found.topics_file.read_text())
-    found.write_topics(**content, watch={"agent_gone": "1h"})  # as nobody writes indexes all the while
-    return found
+def world(stack: SharedStack) -> Iterator[World]:
+    stack.client.wait_for_dag(WATCH)
+    stack.client.unpause(WATCH)
+    yield stack.watched
+    stack.client.pause(WATCH)
 
 
 @pytest.fixture(scope="module")
-def smtp() -> Iterator[SmtpServer]:
-    with SmtpServer() as server:
-        yield server
+def dags(stack: SharedStack) -> Path:
+    return stack.watch_dags
 
 
-@pytest.fixture(scope="module")
-def hook() -> Iterator[HookServer]:
-    with HookServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dags")
-    shutil.copy(ROOT / "dags" / "watch.py", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stack(
-    world: World, smtp: SmtpServer, hook: HookServer, dags: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AirflowStack]:
-    env = {"TIDEMARK_TOPICS": str(world.topics_file), **alert_env(smtp, hook)}
-    with AirflowStack(tmp_path_factory.mktemp("airflow"), dags=dags, plugins=ROOT / "plugins", env=env) as airflow:
-        airflow.client.wait_for_dag(WATCH)
-        airflow.client.unpause(WATCH)
-        yield airflow
-
-
-def look(stack: AirflowStack) -> str:
+def look(stack: SharedStack) -> str:
     """Have the watch look once more, from now on; its run."""
     run = stack.client.trigger(WATCH)
     assert stack.client.wait_for_run(WATCH, run) == "success", stack.client.task_instances(WATCH, run)
@@ -130,7 +102,7 @@ def audit(world: World, *, failed: bool) -> None:
 
 
 def test_each_incident_reaches_people_once_and_closes_by_itself(
-    stack: AirflowStack, world: World, smtp: SmtpServer, hook: HookServer, dags: Path
+    stack: SharedStack, world: World, smtp: SmtpServer, hook: HookServer, dags: Path
 ) -> None:
     run = look(stack)
     assert (hook.told, smtp.subjects) == ([], []), "an idle deployment raises nothing"
@@ -160,7 +132,7 @@ def test_each_incident_reaches_people_once_and_closes_by_itself(
 
 
 def test_a_message_that_was_not_taken_is_sent_by_the_next_try_and_the_other_notifier_only_once(
-    stack: AirflowStack, world: World, smtp: SmtpServer, hook: HookServer
+    stack: SharedStack, world: World, smtp: SmtpServer, hook: HookServer
 ) -> None:
     before = len(hook.bodies), len(smtp.mails)
     mailing = {"task_id": "deliver", "state": "up_for_retry"}
@@ -186,7 +158,7 @@ def test_a_message_that_was_not_taken_is_sent_by_the_next_try_and_the_other_noti
 
 
 def test_a_topics_file_that_does_not_load_is_told_of_and_closes_nothing(
-    stack: AirflowStack, world: World, hook: HookServer
+    stack: SharedStack, world: World, hook: HookServer
 ) -> None:
     """Such as the gap of the test before."""
     right, before = world.topics_file.read_text(), len(hook.bodies)
@@ -200,7 +172,7 @@ def test_a_topics_file_that_does_not_load_is_told_of_and_closes_nothing(
     assert "freshnes: is not a known key" in hook.bodies[before]["text"]
 
 
-def test_no_secret_is_in_a_log_or_an_xcom(stack: AirflowStack) -> None:
+def test_no_secret_is_in_a_log_or_an_xcom(stack: SharedStack) -> None:
     logs = [path.read_text(errors="replace") for path in (stack.home / "logs").rglob("*.log")]
     assert logs
     assert not [one for one in logs if SECRET in one]

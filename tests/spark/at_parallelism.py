@@ -13,7 +13,7 @@ from tidemark_spark.session import Classic, execute_on
 
 
 def main(master: str, *files: str) -> None:
-    """Run them; a deployment has one topic and one plan."""
+    """Run them; a deployment has one topic and one plan. A session that this process has is used."""
     spark = Classic.start("tests", master)
     for file in files:
         deployment = load_topics(Path(file))
@@ -21,7 +21,6 @@ def main(master: str, *files: str) -> None:
         [plan] = [read_plan(lake, one.key) for one in lake.store.list(lake.keys.attempts)]
         result = run(lake, plan, lambda job, tasks: execute_on(spark, job, tasks))
         sys.stdout.write(f"{result.status} {len(plan.tasks)} tasks {result.files} files\n")
-    spark.context.stop()
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Every client writes with every codec to topics of every kind: what a broker then has on its disk, to be landed.
+"""Clients write with codecs to topics of every kind: what a broker then has on its disk, to be landed.
 
-The partition's number tells client and codec, the topic tells who sets the timestamp and whether it is compacted. To
-each partition write two transactional producers, whose transactions interleave and go on over segments, a plain one,
-and one whose transaction stays open. Topics with the same settings share a transaction.
+The partition tells client and codec, the topic tells who sets the timestamp and whether it is compacted. To each
+partition write two transactional producers, whose transactions interleave and go on over segments, a plain one, and one
+whose transaction stays open. Topics with the same settings share a transaction.
 """
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -20,20 +20,27 @@ from tests.tidemark.decode.real_logs import small_segments, unique
 from tests.tidemark.records.build import CODEC_IDS, T0, Record
 
 CLIENTS = ("kafka-python", "librdkafka", "java")
-COMBINATIONS = [(client, codec) for client in CLIENTS for codec in CODEC_IDS]
+Combination = tuple[str, str]
+COMBINATIONS: list[Combination] = [(client, codec) for client in CLIENTS for codec in CODEC_IDS]
 SEGMENT_BYTES = 3000
 _THREADS = 6
 
 
+def sample(rng: random.Random) -> list[Combination]:
+    """Each codec once, and each client at least once."""
+    clients = rng.sample(CLIENTS, len(CLIENTS)) + rng.choices(CLIENTS, k=len(CODEC_IDS) - len(CLIENTS))
+    return list(zip(clients, CODEC_IDS, strict=True))
+
+
 class Topic(NamedTuple):
-    """A topic with a partition for each of COMBINATIONS."""
+    """A topic with a partition for each combination."""
 
     name: str
     append_time: bool
     compacted: bool
 
 
-def create_topics(cluster: KafkaCluster) -> list[Topic]:
+def create_topics(cluster: KafkaCluster, partitions: int) -> list[Topic]:
     """One for each timestamp type and clean-up policy."""
     topics = [
         Topic(unique(f"{'append' if append else 'create'}-{'compact' if compacted else 'delete'}"), append, compacted)
@@ -48,7 +55,7 @@ def create_topics(cluster: KafkaCluster) -> list[Topic]:
             "delete.retention.ms": "86400000",
             **small_segments(cluster, SEGMENT_BYTES),
         }
-        cluster.create_topic(topic.name, partitions=len(COMBINATIONS), config=config)
+        cluster.create_topic(topic.name, partitions=partitions, config=config)
     return topics
 
 
@@ -112,23 +119,34 @@ class Written(NamedTuple):
 
 
 def write_all(
-    cluster: KafkaCluster, java: JavaClient, topics: list[Topic], rng: random.Random, rounds: int
+    cluster: KafkaCluster,
+    java: JavaClient,
+    topics: list[Topic],
+    combinations: Sequence[Combination],
+    rng: random.Random,
+    rounds: int,
 ) -> list[Written]:
-    """Let all COMBINATIONS write, ``rounds`` times two transactions of each producer; they mostly wait, so at once."""
-    seeds = [rng.getrandbits(32) for _ in COMBINATIONS]
+    """Let all write, ``rounds`` times two transactions of each producer; they mostly wait, so at once."""
+    seeds = [rng.getrandbits(32) for _ in combinations]
+
+    def write(partition: int) -> Written:
+        one = combinations[partition]
+        return _write(cluster, java, topics, partition, one, random.Random(seeds[partition]), rounds)
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(
-            pool.map(
-                lambda partition: _write(cluster, java, topics, partition, random.Random(seeds[partition]), rounds),
-                range(len(COMBINATIONS)),
-            )
-        )
+        return list(pool.map(write, range(len(combinations))))
 
 
 def _write(
-    cluster: KafkaCluster, java: JavaClient, topics: list[Topic], partition: int, rng: random.Random, rounds: int
+    cluster: KafkaCluster,
+    java: JavaClient,
+    topics: list[Topic],
+    partition: int,
+    combination: Combination,
+    rng: random.Random,
+    rounds: int,
 ) -> Written:
-    family, codec = COMBINATIONS[partition]
+    family, codec = combination
 
     def writer(transactional_id: str | None) -> Writer:
         client = _maker(family, java)(cluster.bootstrap, codec, transactional_id)

@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from tests.spark.inline import Inline
 from tests.support.waiting import wait_until
-from tidemark_spark import convert, driver, publish
+from tidemark_spark import convert, driver, publish, session
 
 
 def die() -> None:
@@ -38,8 +40,20 @@ def die_with_a_file(lake: Path) -> None:
 
 
 def main() -> int:
-    """Arm the point, and run the job."""
-    point = os.environ["KILL_AT"]
+    """Run the job, whose tasks are Spark's."""
+    arm(os.environ["KILL_AT"])
+    return convert.main()
+
+
+def without_spark(point: str, arguments: Sequence[str]) -> None:
+    """Run the job with its tasks in this process, in which nothing else may run thereafter."""
+    arm(point)
+    patch.object(session, "spark", lambda *_: Inline()).start()
+    sys.exit(convert.main(arguments))
+
+
+def arm(point: str) -> None:
+    """Let this process die there."""
     if point == "plan":
         die_after(convert, "write_plan")
     elif point == "file":
@@ -54,7 +68,6 @@ def main() -> int:
         die_after(driver, "mend")
     elif point == "result":
         die_after(driver, "_report")
-    return convert.main()
 
 
 if __name__ == "__main__":

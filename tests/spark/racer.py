@@ -33,6 +33,8 @@ from tidemark_spark.driver import run
 from tidemark_spark.job import Job, Outcome
 from tidemark_spark.sink import Sink
 
+PRELOADED = ["tests.spark.racer", "tests.spark.killed_driver"]
+"""What the server that forks processes for tests loads; there is one in a process of pytest, and it starts once."""
 PARTITIONS = 4
 DT = "2026-02-02"
 _FAULTS = 0.04

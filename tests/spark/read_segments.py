@@ -1,4 +1,7 @@
-"""Read segments by the format ``tidemark``, and exported SequenceFiles; the last line of output is JSON."""
+"""Read segments by the format ``tidemark``, and exported SequenceFiles, in this process's session of Spark.
+
+The last line of output is JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.support.spark import local_conf, small_jvm_conf
 from tidemark_spark.source import TidemarkSource
 
 
 def main(topics: str, exported: str) -> None:
     """Run the queries."""
     spark = (
-        SparkSession.builder.master("local[1]")
-        .config(map={**local_conf(), **small_jvm_conf()})
-        .config("spark.sql.session.timeZone", "UTC")
+        SparkSession.builder.config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
         .getOrCreate()
     )
@@ -34,8 +34,3 @@ def main(topics: str, exported: str) -> None:
         )
     found = {"filtered": sorted(row.kafka_offset for row in chosen.select("kafka_offset").collect()), **files}
     sys.stdout.write(f"{json.dumps(found)}\n")
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.spark.programs import Programs
 from tests.spark.test_compaction import delta_rows, piecemeal
 from tests.spark.test_executors import ATTEMPT, JOB, PARSERS, UNRULY, Runs, data
 from tests.spark.test_runs import spread
@@ -26,6 +27,7 @@ from tidemark.backfill.comparisons import Comparison
 from tidemark.errors import ConfigError
 from tidemark.planning import ranges, raw
 from tidemark.runs import RunResult
+from tidemark_spark import warming
 from tidemark_spark.where import Where, add_options
 
 
@@ -52,12 +54,22 @@ def mishap(mishaps: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         path.unlink()
 
 
+@pytest.fixture(scope="module")
+def unruly(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What is to be landed by tasks to which the mishap happens."""
+    return Runs(tmp_path_factory.mktemp("unruly") / "runs", "bytes", UNRULY)
+
+
+def arguments_of(world: World) -> list[str]:
+    """The job's."""
+    return ["--topics", str(world.topics_file), "--topic", "orders", "--attempt", str(ATTEMPT)]
+
+
 def submitted(world: World, server: ConnectServer) -> subprocess.Popen[str]:
     """The job, as Airflow starts it, but that nothing secret is in its way here."""
-    arguments = ("--topics", str(world.topics_file), "--topic", "orders", "--attempt", str(ATTEMPT))
     env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     return subprocess.Popen(
-        [str(env_python("spark")), str(JOB), *arguments],
+        [str(env_python("spark")), str(JOB), *arguments_of(world)],
         env={**env, "SPARK_REMOTE": server.url, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -65,42 +77,59 @@ def submitted(world: World, server: ConnectServer) -> subprocess.Popen[str]:
     )
 
 
-def test_a_connect_server_makes_the_same_bytes(
-    tmp_path: Path, server: ConnectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (raw, ranges):
-        monkeypatch.setattr(module, "TARGET_BYTES", 1024)
-    runs = Runs(tmp_path / "runs", "avro", PARSERS["avro"])
-    assert runs.tasks > 5
-    world = runs.planned("connect")
+@pytest.fixture(scope="module")
+def landed(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, World]:
+    """What was to be landed, and the deployment in which a job has landed it, whose session has ended."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (raw, ranges):
+            patch.setattr(module, "TARGET_BYTES", 1024)
+        runs = Runs(tmp_path_factory.mktemp("connected") / "runs", "avro", PARSERS["avro"])
+        world = runs.planned("connect")
+    before = server.online_sessions()
     output, errors = submitted(world, server).communicate(timeout=300)
     assert json.loads(output.splitlines()[-1])["status"] == "landed", errors[-2000:]
+    assert server.online_sessions() == before
+    return runs, world
+
+
+@pytest.fixture(scope="module")
+def warm(server: ConnectServer) -> None:
+    """The server's workers were warmed up, by a session that has ended."""
+    before = server.online_sessions()
+    job = [str(env_python("spark")), str(ROOT / "spark" / "jobs" / "warm_up.py"), "--workers", "4"]
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    subprocess.run(job, env=env | {"SPARK_REMOTE": server.url}, check=True, timeout=HUNG)
+    wait_until(lambda: server.online_sessions() == before, what="the session to be released")
+
+
+@pytest.fixture(scope="module")
+def client(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """A client of the server for several jobs, one after the other."""
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    log = tmp_path_factory.mktemp("client") / "client.log"
+    with Programs(env_python("spark"), env | {"SPARK_REMOTE": server.url}, log) as programs:
+        yield programs
+
+
+def test_a_connect_server_makes_the_same_bytes(landed: tuple[Runs, World]) -> None:
+    runs, world = landed
+    assert runs.tasks > 5
     world.check()
     assert data(world) == runs.expected
-    assert server.online_sessions() == 0
 
 
-def test_workers_are_warmed_up_once_for_all_sessions(server: ConnectServer) -> None:
-    job = [str(env_python("spark")), str(ROOT / "spark" / "jobs" / "warm_up.py")]
-    env = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_REMOTE"}}
-    refused = subprocess.run(job, env=env, capture_output=True, text=True, check=False)
-    assert (refused.returncode, refused.stderr) == (
-        2,
-        "Spark Connect: --remote, or SPARK_REMOTE: must name the server to warm up\n",
-    )
-    subprocess.run([*job, "--workers", "4"], env=env | {"SPARK_REMOTE": server.url}, check=True, timeout=HUNG)
-    wait_until(lambda: server.online_sessions() == 0, what="the session to be released")
-
-
+@pytest.mark.usefixtures("warm", "landed")
 def test_sessions_share_workers(server: ConnectServer) -> None:
     """Each has ended, and left no daemon of its own."""
-    for _ in range(2):
-        session = (
-            f"from pyspark.sql.connect.session import SparkSession as S; s = S.builder.remote('{server.url}').create()"
-        )
-        query = "s.range(2).mapInArrow(lambda rows: rows, 'id long').count(); s.stop()"
-        subprocess.run([str(env_python("spark")), "-c", f"{session}; {query}"], check=True, timeout=120)
     assert len([one for one in psutil.Process(server.process.pid).children() if is_daemon(one)]) == 1
+
+
+def test_a_server_must_be_named_to_be_warmed_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    assert warming.main([]) == 2
+    assert capsys.readouterr().err == "Spark Connect: --remote, or SPARK_REMOTE: must name the server to warm up\n"
 
 
 def is_daemon(process: psutil.Process) -> bool:
@@ -113,29 +142,27 @@ def is_daemon(process: psutil.Process) -> bool:
 
 @pytest.mark.full
 @pytest.mark.parametrize("mishap", ["fails", "worker dies"], indirect=True)
-def test_a_task_that_fails_is_tried_again(tmp_path: Path, server: ConnectServer, mishap: Path) -> None:
-    runs = Runs(tmp_path / "runs", "bytes", UNRULY)
-    world = runs.planned("connect")
+def test_a_task_that_fails_is_tried_again(unruly: Runs, server: ConnectServer, mishap: Path) -> None:
+    world = unruly.planned((mishap / "mishap").read_text())
     output, errors = submitted(world, server).communicate(timeout=300)
     assert json.loads(output.splitlines()[-1])["status"] == "landed", errors[-2000:]
     assert {path.name for path in mishap.iterdir()} & {"failed", "died"}
-    assert data(world) == runs.expected
+    assert data(world) == unruly.expected
 
 
 @pytest.mark.parametrize("mishap", ["always fails"], indirect=True)
-def test_a_task_that_always_fails_fails_the_job(tmp_path: Path, server: ConnectServer, mishap: Path) -> None:
-    world = Runs(tmp_path / "runs", "bytes", UNRULY).planned("connect")
-    job = submitted(world, server)
-    _, errors = job.communicate(timeout=300)
-    assert job.returncode == 1
-    assert f"planted by {mishap.name}" in errors
+def test_a_task_that_always_fails_fails_the_job(unruly: Runs, client: Programs, mishap: Path) -> None:
+    world = unruly.planned("always fails")
+    done = client.run("tidemark_spark.convert", arguments_of(world))
+    assert done.code == 1
+    assert f"planted by {mishap.name}" in done.errors
     assert world.ledger.n == 0
 
 
 @pytest.mark.parametrize("mishap", ["beats"], indirect=True)
-def test_what_is_ended_leaves_nothing_on_the_server(tmp_path: Path, server: ConnectServer, mishap: Path) -> None:
-    world = Runs(tmp_path / "runs", "bytes", UNRULY).planned("connect")
-    job = submitted(world, server)
+def test_what_is_ended_leaves_nothing_on_the_server(unruly: Runs, server: ConnectServer, mishap: Path) -> None:
+    before = server.online_sessions()
+    job = submitted(unruly.planned("is ended"), server)
     beat = mishap / "beat"
     wait_until(beat.exists, what="the task to run")
     assert server.running_jobs() == 1
@@ -143,50 +170,46 @@ def test_what_is_ended_leaves_nothing_on_the_server(tmp_path: Path, server: Conn
     job.communicate(timeout=60)
     assert job.returncode == 128 + signal.SIGTERM
     wait_until(lambda: server.running_jobs() == 0, what="the server to end the job")
-    assert server.online_sessions() == 0
+    assert server.online_sessions() == before
     wait_until(lambda: time.time() - beat.stat().st_mtime > 1, what="the worker to be ended")
 
 
-def test_the_server_tells_how_far_a_run_is(tmp_path: Path, server: ConnectServer) -> None:
-    env = {**os.environ, "SPARK_REMOTE": server.url, "PYTHONPATH": str(ROOT)}
-    command = [str(env_python("spark")), "-m", "tests.spark.half_done", str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
-    assert done.stdout == "[0, 1]\n", done.stderr[-2000:]
+def test_the_server_tells_how_far_a_run_is(tmp_path: Path, client: Programs) -> None:
+    done = client.run("tests.spark.half_done", str(tmp_path))
+    assert done.output == "[0, 1]\n", done.errors[-2000:]
 
 
-def answer(world: World, server: ConnectServer, job: str, *arguments: str) -> list[str]:
+def answer(world: World, client: Programs, job: str, *arguments: str) -> list[str]:
     """The last lines that a job prints, which runs on the server."""
-    command = [str(env_python("spark")), str(JOB.with_name(job)), "--topics", str(world.topics_file), *arguments]
-    env = {**os.environ, "SPARK_REMOTE": server.url, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip().splitlines()[-3:]
+    done = client.run(f"tidemark_spark.{job}", ["--topics", str(world.topics_file), *arguments])
+    assert done.code == 0, done.errors[-2000:]
+    return done.output.strip().splitlines()[-3:]
 
 
-def test_the_audit_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
+def test_the_audit_runs_on_spark(tmp_path: Path, client: Programs) -> None:
     world = World(tmp_path)
     spread(world)
     world.land()
-    report = AuditReport.from_bytes(answer(world, server, "audit.py", "--json")[-1].encode(), "output")
+    report = AuditReport.from_bytes(answer(world, client, "audit", "--json")[-1].encode(), "output")
     assert report.passed, report.text()
     assert [one.rows for one in report.partitions] == [17, 17]
 
 
 @pytest.mark.full
-def test_a_comparison_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
+def test_a_comparison_runs_on_spark(tmp_path: Path, client: Programs) -> None:
     world = World(tmp_path)
     spread(world)
     world.land()
-    last = answer(world, server, "convert.py", "--topic", "orders", "--rebuild", "--all", "--compare")[-1]
+    last = answer(world, client, "convert", "--topic", "orders", "--rebuild", "--all", "--compare")[-1]
     compared = Comparison.from_bytes(last.encode(), "output")
     assert (compared.differences, compared.rows, world.ledger.n) == ((), 34, 1)
 
 
-def test_compaction_runs_on_spark(tmp_path: Path, server: ConnectServer) -> None:
+def test_compaction_runs_on_spark(tmp_path: Path, client: Programs) -> None:
     world = World(tmp_path, "compaction: {files: 3}")
     piecemeal(world)
     rows = delta_rows(world)
-    told, _, last = answer(world, server, "compact.py", "--topic", "orders")
+    told, _, last = answer(world, client, "compact", "--topic", "orders")
     assert told.startswith("2026-02-03: 6 files of 2 partitions")
     result = RunResult.from_bytes(last.encode(), "output")
     assert (result.status, result.rows, result.files) == ("landed", 30, 4)

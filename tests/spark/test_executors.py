@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from tests.spark.programs import Programs
 from tests.spark.world import World, in_process
 from tests.support.paths import ROOT
+from tests.support.s3 import S3Server
 from tests.support.spark import SparkStandalone, small_jvm_conf, small_jvm_env, spark_env, spark_submit
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tests.tidemark.parsers.test_protobuf import order, order_file
@@ -24,6 +27,8 @@ pytestmark = pytest.mark.timeout(900)
 
 JOB = ROOT / "spark" / "jobs" / "convert.py"
 ATTEMPT = 7
+SHARED = "local[2]"
+"""The master of ``on_spark``."""
 UNRULY = "parser: {kind: function, function: 'tests.spark.unruly:sizes', columns: [{name: size, type: int32}]}"
 PARSERS = {
     "none": "time_zone: UTC",
@@ -85,10 +90,11 @@ class Runs:
     What one of them makes in this process, task after task, is what all others must make: ``expected``.
     """
 
-    def __init__(self, root: Path, kind: str, settings: str) -> None:
+    def __init__(self, root: Path, kind: str, settings: str, raw: str | None = None) -> None:
+        """Raw lies under ``root``, unless ``raw`` is a URL elsewhere."""
         self._root, self._settings = root, settings
         root.mkdir()
-        self._raw = f"file://{root}/raw"
+        self._raw = raw or f"file://{root}/raw"
         first = self._world("first")
         upload(first, kind)
         plan = plan_ingest(first.lake, attempt=ATTEMPT)
@@ -98,24 +104,25 @@ class Runs:
         first.check()
         self.expected = data(first)
 
-    def planned(self, name: str) -> World:
-        """One more deployment, with its plan written."""
-        world = self._world(name)
+    def planned(self, name: str, lake: str | None = None) -> World:
+        """One more deployment, with its plan written; ``lake`` is a URL if it is to lie elsewhere."""
+        world = self._world(name, lake)
         write_plan(world.lake, plan_ingest(world.lake, attempt=ATTEMPT))
         return world
 
-    def _world(self, name: str) -> World:
+    def _world(self, name: str, lake: str | None = None) -> World:
         folder = self._root / name
         folder.mkdir()
         schemas(folder)
-        return World(folder, self._settings, raw=self._raw)
+        return World(folder, self._settings, raw=self._raw, lake=lake)
 
 
 def data(world: World) -> dict[str, bytes]:
     """All that a table's and its quarantine's files hold, by path."""
-    root = world.topics_file.parent / "lake"
-    found = [path for path in sorted(root.rglob("*.parquet")) if not {"_tidemark", "_delta_log"} & set(path.parts)]
-    return {f"{path.relative_to(root)}": path.read_bytes() for path in found}
+    table = world.lake.keys.root
+    start = len(table) - len("orders")
+    found = [one.key for folder in (table, f"{table}__quarantine") for one in world.lake.store.list(f"{folder}/dt=")]
+    return {key[start:]: world.lake.store.get(key).body for key in found if key.endswith(".parquet")}
 
 
 @pytest.fixture
@@ -126,21 +133,20 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_tasks")
-def test_any_parallelism_gives_the_same_bytes(tmp_path: Path, full: bool) -> None:
+def test_any_parallelism_gives_the_same_bytes(tmp_path: Path, full: bool, on_spark: Programs) -> None:
     runs = {kind: Runs(tmp_path / kind, kind, settings) for kind, settings in PARSERS.items()}
     assert all(one.tasks > 5 for one in runs.values())
-    masters = ("local[1]", "local[2]", "local[4]") if full else ("local[3]",)
+    masters = ("local[1]", "local[4]", SHARED) if full else (SHARED,)
     for master in masters:
         worlds = {kind: one.planned(master) for kind, one in runs.items()}
-        command = [sys.executable, "-m", "tests.spark.at_parallelism", master]
-        subprocess.run(
-            [*command, *(str(world.topics_file) for world in worlds.values())],
-            env=spark_env(small_jvm_env(), env="dev"),
-            cwd=ROOT,
-            check=True,
-            timeout=600,
-            stdout=subprocess.PIPE,
-        )
+        arguments = [master, *(str(world.topics_file) for world in worlds.values())]
+        if master == SHARED:
+            done = on_spark.run("tests.spark.at_parallelism", *arguments)
+            assert done.code == 0, done.errors[-3000:]
+        else:
+            command = [sys.executable, "-m", "tests.spark.at_parallelism", *arguments]
+            env = spark_env(small_jvm_env(), env="dev")
+            subprocess.run(command, env=env, cwd=ROOT, check=True, timeout=600, stdout=subprocess.PIPE)
         for kind, world in worlds.items():
             world.check()
             assert data(world) == runs[kind].expected, (kind, master)
@@ -167,10 +173,18 @@ MISHAPS = {
     ["executor dies", *(pytest.param(one, marks=pytest.mark.full) for one in ("lingers", "worker dies", "fails"))],
 )
 def test_a_task_that_dies_or_runs_twice_changes_nothing(
-    mishap: str, tmp_path: Path, spark_standalone: SparkStandalone, monkeypatch: pytest.MonkeyPatch
+    mishap: str,
+    tmp_path: Path,
+    spark_standalone: SparkStandalone,
+    s3_server: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs = Runs(tmp_path / "runs", "bytes", UNRULY)
-    world = runs.planned("cluster")
+    """On a cluster, with a bucket: it makes the table that is made in this process, byte for byte."""
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    unique = f"cluster-{uuid.uuid4().hex}"
+    runs = Runs(tmp_path / "runs", "bytes", UNRULY, raw=f"s3://raw/{unique}")
+    world = runs.planned("cluster", lake=f"s3://lake/{unique}")
     folder = tmp_path / "unruly"
     folder.mkdir()
     armed = {"TIDEMARK_UNRULY": str(folder), "TIDEMARK_MISHAP": mishap, "PYTHONPATH": str(ROOT)}
@@ -180,7 +194,8 @@ def test_a_task_that_dies_or_runs_twice_changes_nothing(
         **small_jvm_conf(),
     }
     arguments = ("--topics", str(world.topics_file), "--topic", "orders", "--attempt", str(ATTEMPT))
-    output = spark_submit(JOB, *arguments, master=spark_standalone.master_url, conf=conf, env={"PYTHONPATH": str(ROOT)})
+    env = {"PYTHONPATH": str(ROOT), **s3_server.env()}
+    output = spark_submit(JOB, *arguments, master=spark_standalone.master_url, conf=conf, env=env)
     result = RunResult.from_bytes(output.strip().splitlines()[-1].encode(), "output")
     assert result.status == "landed"
     marks = {path.name for path in folder.iterdir()}

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.spark.programs import Programs
 from tests.spark.test_runs import spread
 from tests.spark.world import World
-from tests.support.paths import ROOT
-from tests.support.spark import spark_env
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark_spark import export as command
 from tidemark_spark import exporting
@@ -82,19 +79,16 @@ def test_keys_are_packed_as_messagepack_has_it() -> None:
 
 
 def test_spark_reads_raw_by_its_format_and_what_was_exported(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_spark: Programs
 ) -> None:
     spread(world)
     world.raw.publish()
     monkeypatch.setattr(exporting, "_SYNC_BYTES", 50)  # Hadoop's reader takes a mark wherever there is one
     for kind in ("sequence", "messagepack"):
         assert exported(world, kind, tmp_path / kind, "partitions=0") == 0
-    command = [sys.executable, "-m", "tests.spark.read_segments", str(world.topics_file), f"file://{tmp_path}"]
-    done = subprocess.run(
-        command, env=spark_env({}, env="dev"), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    done = on_spark.run("tests.spark.read_segments", str(world.topics_file), f"file://{tmp_path}")
+    assert done.code == 0, done.errors[-3000:]
+    found = json.loads(done.output.splitlines()[-1])
     assert found["filtered"] == [4, 7]
     world.land()
     rows = [(row["kafka_offset"], row["kafka_key"], row["kafka_value"]) for row in world.rows()[: len(world.offsets())]]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.poison import IN_DECODER, KINDS, REASONS, SETTINGS
+from tests.spark.programs import Programs
 from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.support.spark import SparkStandalone, spark_submit
@@ -72,10 +73,12 @@ def check(world: World, reasons: dict[tuple[int, int], str]) -> None:
     assert found == [(batches[0], 2 * ROWS), (batches[1], 2 * ROWS + 1)]
 
 
-def test_poison_costs_its_own_place_and_nothing_else(tmp_path: Path) -> None:
+def test_poison_costs_its_own_place_and_nothing_else(tmp_path: Path, on_spark: Programs) -> None:
     world = World(tmp_path, *SETTINGS)
     reasons = upload(world, [b"poison: segfault", b"poison: exit", b"poison: stall", b"poison: raise"])
-    result = RunResult.from_bytes(submitted(world, "convert.py").encode(), "output")
+    done = on_spark.run("tidemark_spark.convert", ["--topics", str(world.topics_file), "--topic", "orders"])
+    assert done.code == 0, done.errors[-3000:]
+    result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.quarantined) == ("landed", 4 + ROWS + 1)
     check(world, reasons)
 

@@ -138,11 +138,12 @@ def test_nothing_is_left_when_the_worker_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("timer", "seconds", "work"),
-    [(signal.ITIMER_PROF, 0.2, "_stall"), (signal.ITIMER_REAL, 0.2 / IDLE, "_wait")],
+    ("timer", "seconds", "idle", "work"),
+    [(signal.ITIMER_PROF, 0.2, 10_000, "_stall"), (signal.ITIMER_REAL, 0.2 / IDLE, IDLE, "_wait")],
 )
-def test_native_code_is_ended_at_its_time(timer: int, seconds: float, work: str) -> None:
-    within = f"from tidemark_spark.limits import at_most\nwith at_most({seconds}): {work}()"
+def test_native_code_is_ended_at_its_time(timer: int, seconds: float, idle: int, work: str) -> None:
+    """What takes processor time is ended by that time, were the machine ever so busy."""
+    within = f"from tidemark_spark import limits\nlimits.IDLE = {idle}\nwith limits.at_most({seconds}): {work}()"
     program = f"from tests.spark.poison import {work}\n{within}"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, timeout=120)
     assert done.returncode == -TIMERS[timer]

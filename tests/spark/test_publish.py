@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.racer import PARTITIONS, ingest, race
+from tests.spark.racer import PARTITIONS, PRELOADED, ingest, race
 from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
@@ -45,7 +45,7 @@ def test_racing_writers_that_are_killed_leave_an_exact_table(
         for name, value in environment.items():
             patch.setenv(name, value)
         world = World(tmp_path, **urls)
-        kills = _race(world, urls, environment, rng, commits=400 if full else 25)
+        kills = _race(world, urls, environment, rng, commits=400 if full else 12)
         world.check()
         ledger = world.ledger
         for partition in range(PARTITIONS):
@@ -64,7 +64,7 @@ def _race(world: World, urls: dict[str, str], environment: dict[str, str], rng: 
     """
     root = world.topics_file.parent
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.spark.racer"])
+    context.set_forkserver_preload(PRELOADED)
 
     def start(kind: str) -> multiprocessing.process.BaseProcess:
         arguments = (kind, rng.getrandbits(32), root, urls["raw"], urls["lake"], environment)
@@ -76,7 +76,7 @@ def _race(world: World, urls: dict[str, str], environment: dict[str, str], rng: 
     kills = n = 0
     while kills < 6 or n < commits:
         wait_until(lambda: world.ledger.n > n, what=f"commit {n + 1}")  # noqa: B023 - called here
-        time.sleep(rng.uniform(0, 1))  # a kill is to come at any point of what the others do
+        time.sleep(rng.uniform(0, 0.5))  # a kill is to come at any point of what the others do
         n = world.ledger.n
         at = rng.randrange(len(processes))
         kind, process = processes[at]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from botocore.client import BaseClient
 
 from tests.spark.world import World, in_process
 from tests.support.faulty_s3 import proxy
@@ -117,13 +118,30 @@ def test_a_body_goes_on_where_it_broke_off_and_only_there(proxy: FaultProxy, rng
     assert proxy.counts()[Fault.CUT_MID_BODY] > 0
 
 
+PAGE = 50
+"""Keys of a page of a listing; by default 1,000, which take long to make."""
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers list PAGE keys at a time."""
+    call: Callable[..., object] = vars(BaseClient)["_make_api_call"]
+
+    def called(client: BaseClient, operation: str, parameters: dict[str, object]) -> object:
+        more = {"MaxKeys": PAGE} if operation == "ListObjectsV2" else {}
+        return call(client, operation, {**parameters, **more})
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", called)
+
+
+@pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("share", [0.3])
 def test_a_listing_goes_on_where_it_broke_off(proxy: FaultProxy, rng: random.Random, share: float) -> None:
-    """Across folders too, which servers order in different ways, and over the pages of 1,000 keys."""
+    """Across folders too, which servers order in different ways, and over pages."""
     store = open_store("s3://raw", StoreOptions(endpoint_url=proxy.endpoint, region="us-east-1", path_style=True))
     root = uuid.uuid4().hex
     folders = ["orders", "orders-dlq", "orders.v2", "orders/deep/er"]
-    keys = [f"{root}/{rng.choice(folders)}/{number:06d}" for number in range(1200)]
+    keys = [f"{root}/{rng.choice(folders)}/{number:06d}" for number in range(PAGE + PAGE // 5)]
     in_parallel(lambda key: store.put(key, b""), keys)
     expected = [one.key for one in store.list(f"{root}/")]
     assert len(expected) == len(set(expected)) == len(keys)

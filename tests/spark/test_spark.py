@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,13 +20,17 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.killed_driver import without_spark
+from tests.spark.programs import Programs
+from tests.spark.racer import PRELOADED
 from tests.spark.test_runs import spread
 from tests.spark.test_sweep import OLDER, age_all
 from tests.spark.world import World, in_process
 from tests.support.jars import class_path
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
-from tests.support.spark import SparkStandalone, delta_conf, s3a_conf, small_jvm_env, spark_env, spark_submit
+from tests.support.spark import delta_conf, s3a_conf, small_jvm_env, spark_env, spark_submit
+from tests.support.waiting import HUNG
 from tests.tidemark.records.build import Record, batch, simple
 from tidemark.cli.answers import files_of
 from tidemark.planning import read_plan
@@ -35,20 +40,31 @@ from tidemark.table import live_files
 from tidemark_spark.driver import run
 from tidemark_spark.sweep import sweep
 
-JOB = ROOT / "spark" / "jobs" / "convert.py"
-
-
 AFTER_THE_COMMIT = ("commit", "marks", "result")
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        *("file", "commit"),
-        *(pytest.param(point, marks=pytest.mark.full) for point in ("plan", "evidence", "ledger", "marks", "result")),
-    ],
-)
+POINTS = ("plan", "evidence", "ledger", "commit", "marks", "result")
+"""Of the driver's own work."""
+
+
+@pytest.mark.parametrize("point", POINTS)
 def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point: str) -> None:
+    """Its tasks are carried out in the process that is killed."""
+    spread(world)
+    world.raw.publish()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
+    process = context.Process(target=without_spark, args=(point, arguments), daemon=True)
+    process.start()
+    process.join(HUNG)
+    assert process.exitcode == -signal.SIGKILL
+    check_mended(world, point)
+
+
+@pytest.mark.parametrize("point", ["file", *(pytest.param(point, marks=pytest.mark.full) for point in POINTS)])
+def test_a_driver_of_spark_that_is_killed_leaves_an_exact_table(world: World, point: str) -> None:
+    """At ``file``, while its workers are at work."""
     spread(world)
     world.raw.publish()
     told = {"KILL_AT": point, "LAKE": str(world.topics_file.parent / "lake")}
@@ -64,6 +80,11 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    check_mended(world, point)
+
+
+def check_mended(world: World, point: str) -> None:
+    """After a driver was killed at ``point``, the table is exact, and the same attempt lands, once."""
     [plan] = _plans(world)
     assert world.ledger.n == (1 if point in AFTER_THE_COMMIT else 0)
     world.check()
@@ -125,7 +146,7 @@ def _plans(world: World) -> list[RunPlan]:
 
 
 class Deployed:
-    """A raw store on a server, and the job that converts it into one of several lakes."""
+    """A raw store on a server, and several lakes."""
 
     def __init__(self, root: Path, server: S3Server) -> None:
         self.root, self.server = root, server
@@ -139,16 +160,10 @@ class Deployed:
             self.worlds[name] = World(self.root / name, raw=raw, lake=lake)
         return self.worlds[name]
 
-    def convert(self, name: str, master: str, *more: str) -> RunResult:
-        """The last line that the job prints."""
-        arguments = ("--topics", str(self.world(name).topics_file), "--topic", "orders", *more)
-        output = spark_submit(JOB, *arguments, master=master, env=self.server.env())
-        return RunResult.from_bytes(output.strip().splitlines()[-1].encode(), "output")
-
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Any:
-    """A raw store with three dates, landed once by Spark on this machine."""
+    """A raw store with three dates, landed once."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_server.env().items():
             patch.setenv(name, value)
@@ -156,22 +171,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> A
         raw = found.world("local").raw
         spread(found.world("local"))
         raw.segment([batch(0, [Record(0, headers=[("a", b"1"), ("a", None)]), Record(1, key=None, value=b"")])], 2)
-        raw.publish()
-        result = found.convert("local", "local[2]")
+        result = found.world("local").land()
         assert (result.status, result.rows, result.quarantined) == ("landed", 36, 2)
         yield found
-
-
-def test_a_cluster_gives_the_same_table_as_one_machine(deployed: Deployed, spark_standalone: SparkStandalone) -> None:
-    result = deployed.convert("cluster", spark_standalone.master_url)
-    assert (result.status, result.rows, result.files) == ("landed", 36, 7)
-    local, cluster = deployed.world("local"), deployed.world("cluster")
-    assert cluster.rows() == local.rows()
-    cluster.check()
-    here, there = (
-        sorted((one["dt"], one["rows"], one["size"]) for one in files_of(each.lake, None)) for each in (local, cluster)
-    )
-    assert here == there
 
 
 @pytest.mark.full
@@ -247,7 +249,7 @@ def _hex(value: bytes | None) -> str | None:
     return None if value is None else value.hex().upper()
 
 
-def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
+def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark: Programs) -> None:
     from tidemark_spark import convert
 
     world = deployed.world("local")
@@ -259,7 +261,9 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed) -> None:
     assert convert.main([*arguments[:3], "nothing"]) == 2
     assert world.ledger == before
     rows = world.rows()
-    result = deployed.convert("local", "local[2]", "--rebuild", *dates, "--extend")  # which reads raw twice
+    done = on_spark.run("tidemark_spark.convert", [*arguments, *dates, "--extend"])  # which reads raw twice
+    assert done.code == 0, done.errors[-3000:]
+    result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
     assert world.rows() == rows
     world.check()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.ports import HOST
 from tests.support.wire import WireServer, read_head
+from tidemark import retry
 from tidemark.errors import StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
 
@@ -23,6 +24,13 @@ SHORT = {"connect_timeout": "300ms", "no_progress": "400ms", "deadline": "900ms"
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "B")
+
+
+@pytest.fixture(autouse=True)
+def one_more_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads are tried twice, and soon: each try waits until its limit."""
+    monkeypatch.setattr(retry, "ATTEMPTS", 2)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
 
 
 def at(endpoint: str, **changes: str) -> Store:

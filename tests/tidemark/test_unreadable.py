@@ -121,6 +121,7 @@ def open_incidents(world: World, minute: int) -> list[str]:
     return [one.key for one in watch(world.deployment, CLUSTER, utc_now() + minute * MINUTE).incidents if one.open]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", BODIES)
 def test_the_watch_goes_on_with_the_other_brokers(world: World, what: str) -> None:
     assert len(open_incidents(world, 0)) == 3
@@ -171,6 +172,7 @@ def test_the_watch_goes_on_where_the_store_does_not_give_one_index(world: World,
     assert f"scan/{CLUSTER}" in open_incidents(world, 7), "none can be read: it is the store"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", BODIES)
 def test_the_watch_begins_incidents_again_that_cannot_be_read(world: World, what: str) -> None:
     before = open_incidents(world, 0)
@@ -182,6 +184,7 @@ def test_the_watch_begins_incidents_again_that_cannot_be_read(world: World, what
     assert isinstance(read_incidents(world.deployment, CLUSTER).incidents, Incidents)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", BODIES)
 def test_the_planner_goes_on_with_all_partitions(tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture) -> None:
     world = spark_world.World(tmp_path)
@@ -215,6 +218,7 @@ def test_the_planner_says_that_the_store_failed_where_no_index_can_be_read(tmp_p
         plan_ingest(world.lake)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", BODIES)
 def test_the_consumer_goes_on_with_what_was_said_before(tmp_path: Path, what: str) -> None:
     remote = RemoteStore(f"file://{tmp_path}")

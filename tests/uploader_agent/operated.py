@@ -7,17 +7,22 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
 from tests.support.paths import ROOT
 from tests.support.ports import free_ports
 from tests.support.process import ManagedProcess
 from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import CLUSTER, Disk, T
+from tests.uploader_agent.in_process import run_here
+from tests.uploader_agent.operated_agent import replaced
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.store import LocalStore
 from tidemark.watermark import parse
+from uploader_agent.cli import common
 
 
 class Operated:
@@ -56,6 +61,13 @@ class Operated:
         log, chosen = self.root / "agent.log", command or ("run",)
         arguments = [*module, *chosen, "-c", str(self.config)]
         return ManagedProcess("agent", arguments, log=log, env={**os.environ, **(env or {})}, cwd=ROOT)
+
+    def once(self, env: Mapping[str, str] | None = None) -> int:
+        """The exit code of ``upload-once`` in this process."""
+        with ExitStack() as stack:
+            for name, value in replaced(self.gates).items():
+                stack.enter_context(patch.object(common, name, value))
+            return run_here(["upload-once", "-c", self.config], self.root / "agent.log", env)
 
     def shut(self, gate: str) -> None:
         (self.gates / gate).touch()

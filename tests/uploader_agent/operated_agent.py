@@ -102,9 +102,9 @@ def _quotation() -> RuntimeError:
     return RuntimeError(f"signed with {os.environ['AWS_SECRET_ACCESS_KEY']}, logged in with hunter2-of-sasl")
 
 
-def main() -> None:
-    folder, _, *arguments = sys.argv[1:]
-    gates = Gates(Path(folder))
+def replaced(folder: Path) -> dict[str, Callable[..., object]]:
+    """What stands in ``uploader_agent.cli.common`` for the names of these, with the gates in ``folder``."""
+    gates = Gates(folder)
     disk = [path for path in sorted(gates._folder.parent.joinpath("disk").iterdir()) if path.is_dir()]
 
     def opener(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
@@ -112,12 +112,16 @@ def main() -> None:
         store.before = gates.before
         return store
 
-    replaced: dict[str, Callable[..., object]] = {
+    return {
         "open_store": opener,
         "AdminMetadata": lambda *_: DiskMetadata(disk),
         "InotifyDoorbell": gates.doorbell,
     }
-    for name, value in replaced.items():
+
+
+def main() -> None:
+    folder, _, *arguments = sys.argv[1:]
+    for name, value in replaced(Path(folder)).items():
         setattr(common, name, value)
     sys.argv = ["tidemark-agent", *arguments]
     cli.main()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from confluent_kafka import Message, Producer
 from crc32c import crc32c
@@ -16,12 +18,16 @@ from crc32c import crc32c
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.waiting import HUNG
+from tests.uploader_agent.faulty_agent import FaultyStore
+from tests.uploader_agent.in_process import run_here
 from tidemark.intervals import Intervals
 from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.manifest import SegmentManifest
 from tidemark.records import scan_batches
-from tidemark.store import Store
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.limits import Traffic
 from tidemark.watermark import Watermark, parse
+from uploader_agent.cli import common
 from uploader_agent.log_dirs import find_partitions, find_segments
 
 SMALL = {"4.3.1": {"internal.segment.bytes": "16384"}, "3.9.2": {"segment.bytes": "16384"}}
@@ -104,8 +110,19 @@ class Deployment:
             )
 
     def run(self, command: str, env: Mapping[str, str], *fault: str) -> int:
-        """As :meth:`start`, until it ends; its exit code."""
-        return self.start(command, env, *fault).wait(HUNG)
+        """As :meth:`start`, until it ends; its exit code. Without a fault it runs in this process."""
+        if fault or self.user:
+            return self.start(command, env, *fault).wait(HUNG)
+        opened: dict[str, Store] = {}
+
+        def opener(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
+            if url not in opened:
+                inner = open_store(url, options, traffic)
+                opened[url] = FaultyStore(inner, self.notes, signal.SIGKILL, "never", "", 0)
+            return opened[url]
+
+        with patch.object(common, "open_store", opener):
+            return run_here([command, "-c", self.config], self.log, env)
 
     def puts(self) -> list[str]:
         """Keys of all PUTs that were answered, in order, of all runs."""

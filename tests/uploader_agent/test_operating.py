@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import HUNG
+from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.operated import Manager, Operated
 from tests.uploader_agent.test_run import get
 from tidemark.layout import TopicPartition
@@ -23,10 +24,10 @@ def operated(tmp_path: Path) -> Operated:
     return made
 
 
-def test_sigterm_waits_for_a_slow_upload(operated: Operated, tmp_path: Path) -> None:
+def test_sigterm_waits_for_a_slow_upload(operated: Operated) -> None:
     operated.shut("slow")
     operated.configure(upload={"concurrency": 2})
-    manager = Manager(str(tmp_path / "notify"))
+    manager = Manager(f"@tidemark-{operated.port}")  # an abstract address
     with manager, operated.process(env={"NOTIFY_SOCKET": manager.address}) as agent:
         agent.wait_until(lambda: len(operated.begun()) == 1, what="sends")
         agent.send(signal.SIGTERM)
@@ -50,7 +51,7 @@ def test_sigterm_waits_no_longer_than_drain(operated: Operated) -> None:
         assert agent.wait(HUNG) == 0, operated.log()
     assert operated.events("drain_timed_out")
     operated.open("slow")
-    assert operated.process("upload-once").start().wait(HUNG) == 0, operated.log()
+    assert operated.once() == 0, operated.log()
     assert operated.covered() == 200
 
 
@@ -58,8 +59,7 @@ def test_a_second_agent_refuses_to_start(operated: Operated) -> None:
     with operated.process() as agent:
         operated.await_covered(agent, 200)
         operated.configure(state_dir=str(operated.root / "another"))
-        second = operated.process("upload-once").start()
-        assert second.wait(HUNG) == 1
+        assert operated.once() == 1
         assert "another agent works on this directory" in operated.log()
         assert agent.running
 
@@ -105,9 +105,8 @@ def test_sighup_refuses_as_a_whole_what_cannot_change(operated: Operated) -> Non
     assert operated.covered(OTHER) == -1, "nothing of a refused file is applied"
 
 
-@pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
-def test_the_watchdog_hears_of_each_turn_and_of_nothing_else(operated: Operated, abstract: bool) -> None:
-    address = f"@tidemark-{operated.port}" if abstract else str(operated.root / "notify")
+def test_the_watchdog_hears_of_each_turn_and_of_nothing_else(operated: Operated) -> None:
+    address = str(operated.root / "notify")
     env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
     # Nothing but the watchdog wakes the loop once all is uploaded.
     operated.configure(scan_interval="1h", metadata_interval="1h", index={"min_interval": "1h", "idle_interval": "1h"})
@@ -183,7 +182,7 @@ def test_no_secret_is_logged(operated: Operated, form: str) -> None:
         agent.send(signal.SIGHUP)
         agent.wait_until(lambda: "reload_refused" in operated.log(), what="refuses")
         operated.config.write_text("broker: {client: {sasl_plain_password: hunter2-of-sasl: [")
-        assert operated.process("config", "check", env=SECRETS).start().wait(HUNG) == 2
+        assert run_here(["config", "check", "-c", operated.config], operated.root / "agent.log", SECRETS) == 2
         operated.shut("crash")
         assert agent.wait(HUNG) == 1
     log = operated.log()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from botocore.exceptions import ClientError
 
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
-from tests.support.waiting import HUNG
 from tests.uploader_agent.fakes import CLUSTER, records
 from tests.uploader_agent.operated import Operated
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 POLICIES = ROOT / "deploy" / "policies"
 PREFIX = "prod"
@@ -93,11 +95,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def administrator(server: S3Server) -> S3Client:
+    return server.client()
+
+
 @pytest.fixture
-def stored(server: S3Server) -> None:
+def stored(administrator: S3Client) -> None:
     """Objects that an administrator has put where policies allow and where they do not."""
     for bucket, key in [("raw", LOG), *(("raw", key) for key in KEPT), ("raw", "elsewhere/a"), ("lake", LOG)]:
-        server.client().put_object(Bucket=bucket, Key=key, Body=b"x")
+        administrator.put_object(Bucket=bucket, Key=key, Body=b"x")
 
 
 def refused(call: Callable[..., object], **arguments: Any) -> bool:
@@ -124,7 +131,7 @@ def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> N
     disk.segment(100, records(100, 150))
 
     def once() -> set[str]:
-        assert operated.process("upload-once", env=environment).start().wait(HUNG) == 0, operated.log()
+        assert operated.once(environment) == 0, operated.log()
         pages = server.client().list_objects_v2(Bucket="raw", Prefix=f"{PREFIX}/")
         return {one["Key"].removeprefix(f"{FOLDER}/") for one in pages["Contents"]}
 
@@ -172,9 +179,9 @@ def test_every_policy_of_a_bucket_is_a_role_that_is_tried() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, role: str) -> None:
+def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, administrator: S3Client, role: str) -> None:
     """Each request of each role to each kind of object, as the server judges it."""
-    client, rights, admin = server.client(role), ROLES[role], server.client()
+    client, rights, admin = server.client(role), ROLES[role], administrator
     for bucket, keys, *allowed in zip(("raw", "lake"), (RAW_KEYS, LAKE_KEYS), *rights, strict=True):
         for key in keys:
             admin.put_object(Bucket=bucket, Key=key, Body=b"x")

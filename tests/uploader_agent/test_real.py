@@ -166,36 +166,6 @@ def test_what_was_compacted_once_stays_so_when_the_policy_changes(
     assert (manifests[0].cleanup_policy, manifests[-1].cleanup_policy) == ("compact,delete", "delete")
 
 
-def test_two_log_dirs(tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]) -> None:
-    """And a topic made again, on a broker of its own."""
-    with KafkaCluster(tmp_path / "kafka", log_dirs=2) as cluster:
-        topic = "spread"
-        cluster.create_topic(topic, partitions=4, config=SMALL["4.3.1"])
-        Load(cluster, topic).send(400, partitions=4)
-        (cluster.brokers[0].log_dirs[0] / "lost+found").mkdir()
-        deployment = deploy(tmp_path, cluster, raw, s3_server, topic)
-        assert {deployment.folder(p).parent for p in range(4)} == set(cluster.brokers[0].log_dirs)
-        assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
-        for partition in range(4):
-            deployment.check_exact(partition)
-        assert "lost+found" in deployment.log.read_text()
-
-        former = {info.key: info.etag for info in raw.list(f"{topic}/{cluster.cluster_id}/")}
-        old_id = topic_id_of(deployment.folder())
-        cluster.delete_topic(topic)
-        wait_until(lambda: not list(cluster.brokers[0].log_dirs[0].glob("spread-?")), what="old directories")
-        wait_until(lambda: not list(cluster.brokers[0].log_dirs[1].glob("spread-?")), what="old directories")
-        cluster.create_topic(topic, partitions=4, config=SMALL["4.3.1"])
-        Load(cluster, topic).send(400, partitions=4)
-        new_id = topic_id_of(deployment.folder())
-        assert new_id != old_id
-        assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
-        for partition in range(4):
-            deployment.check_exact(partition, place=f"{topic}@{new_id}")
-        for key, etag in former.items():
-            assert raw.head(key).etag == etag
-
-
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.2"])
 def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None:
     cluster, topic = cluster_of(version, request), f"metadata-{version}"

@@ -25,11 +25,12 @@ from tests.uploader_agent.fakes import World
 from tests.uploader_agent.test_broker import write
 from tidemark.layout import TopicPartition
 from uploader_agent import zookeeper
+from uploader_agent.authority import ZooKeeperAuthority
 from uploader_agent.broker import read_broker
 from uploader_agent.events import SilentDoorbell
 from uploader_agent.hints import state_path
 from uploader_agent.loop import Agent
-from uploader_agent.metadata import AdminMetadata, connect
+from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, connect
 from uploader_agent.settings import AgentSettings
 from uploader_agent.zookeeper import ZooKeeperHints
 
@@ -303,3 +304,20 @@ def test_options_of_the_agents_file_reach_kazoo(world: World) -> None:
         AgentSettings.model_validate(
             {**settings.model_dump(), "broker": {"properties": "x", "zookeeper": {"sasl": True, "ssl": True}}}
         )
+
+
+def test_zookeeper_says_what_the_controller_wrote(kafka39: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = TopicPartition("in-zookeeper", 0)
+    kafka39.create_topic(at.topic)
+    broker = read_broker(kafka39.brokers[0].properties_path)
+    assert broker.zookeeper is not None
+    authority = ZooKeeperAuthority(broker.zookeeper)
+    mark = authority.mark()
+    wait_until(lambda: authority.confirms(mark) is True, what="the broker to have what ZooKeeper has")
+    with closing(AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, {}))) as metadata:
+        assert authority.leader(at) == metadata.leaders([at])[at]
+    assert authority.leader(TopicPartition("never-made", 0)) is None
+    nobody = {**broker.zookeeper, "hosts": "127.0.0.1:1", "connection_retry": {"max_tries": 0}}
+    monkeypatch.setattr("uploader_agent.authority._PATIENCE", 0.5)
+    with pytest.raises(BrokerUnavailable, match="cannot be asked"):
+        ZooKeeperAuthority(nobody).leader(at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,21 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def first_compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, str]:
+    """A machine of which one process has compiled the kernel, whose file has this name; to be copied, not used."""
+    machine = Machine(tmp_path_factory.mktemp("compiled"))
+    (_, name), _ = machine.run("first")
+    return machine, name
+
+
+@pytest.fixture
+def compiled(machine: Machine, first_compiled: tuple[Machine, str]) -> str:
+    """The name of the kernel's file, which lies in the machine's cache as if a process had compiled it there."""
+    shutil.copytree(first_compiled[0].cache, machine.cache)
+    return first_compiled[1]
+
+
 def test_a_kernel_is_compiled_once_for_all_processes_and_checkouts_and_that_is_said(machine: Machine) -> None:
     (value, name), said = machine.run("first")
     assert value == "42"
@@ -85,12 +101,12 @@ def test_a_kernel_is_compiled_once_for_all_processes_and_checkouts_and_that_is_s
         assert machine.run("second", PYTHONHASHSEED=hash_seed) == (["42", name], "")
 
 
-def test_a_comment_changes_no_kernel(machine: Machine) -> None:
-    (_, name), _ = machine.run("first")
+def test_a_comment_changes_no_kernel(machine: Machine, compiled: str) -> None:
     module = "# A line more.\n" + MODULE.replace("return number", "# Why.\n    return number")
-    assert machine.run("first", module=module) == (["42", name], "")
+    assert machine.run("first", module=module) == (["42", compiled], "")
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -102,17 +118,14 @@ def test_a_comment_changes_no_kernel(machine: Machine) -> None:
 def test_a_changed_constant_helper_or_type_is_compiled_again(
     machine: Machine, old: str, new: str, expected: str
 ) -> None:
-    machine.run("first")
     (value, _), said = machine.run("first", module=MODULE.replace(old, new))
     assert value == expected
     assert COMPILED.fullmatch(said)
 
 
-def test_code_with_other_settings_is_kept_apart(machine: Machine) -> None:
-    names = {
-        machine.run("first", **env)[0][1] for env in ({}, {"NUMBA_BOUNDSCHECK": "1"}, {"NUMBA_CPU_NAME": "generic"})
-    }
-    assert len(names) == 3
+def test_code_with_other_settings_is_kept_apart(machine: Machine, compiled: str) -> None:
+    names = {machine.run("first", **env)[0][1] for env in ({"NUMBA_BOUNDSCHECK": "1"}, {"NUMBA_CPU_NAME": "generic"})}
+    assert len(names | {compiled}) == 3
 
 
 def test_others_wait_for_the_one_that_compiles(machine: Machine) -> None:
@@ -153,8 +166,8 @@ def test_where_nothing_can_be_written_a_process_compiles_for_itself_and_says_so(
         machine.run("first", "compile")
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_damaged_file_is_named_and_replaced(machine: Machine) -> None:
-    machine.run("first")
     [made] = machine.files()
     made.write_bytes(made.read_bytes()[:100])
     (value, _), said = machine.run("first")
@@ -181,8 +194,8 @@ def test_a_damaged_installation_costs_only_the_kernel_that_is_damaged(machine: M
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.usefixtures("compiled")
 def test_machine_code_that_somebody_else_wrote_is_not_loaded(machine: Machine) -> None:
-    machine.run("first")
     [made] = machine.files()
     os.chown(made, 12345, 12345)
     (value, _), said = machine.run("first")

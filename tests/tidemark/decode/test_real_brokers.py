@@ -56,6 +56,7 @@ def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     return cast("KafkaCluster", request.getfixturevalue(request.param))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("codec", CODEC_IDS)
 def test_every_codec_of_two_clients(cluster: KafkaCluster, codec: str, rng: random.Random) -> None:
     topic = unique(f"codec-{codec}")

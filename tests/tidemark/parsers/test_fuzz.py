@@ -162,7 +162,7 @@ def fuzz(parser: Parser, make: Callable[[random.Random], bytes], rng: random.Ran
 
 def _told(columns: pa.RecordBatch) -> list[str]:
     """All values as text: NaN is NaN, and times may be those of any year, which Python's are not."""
-    whole = {"window": 1 << 30, "container_window": 1 << 30, "element_size_limit": 1 << 30}
+    whole: dict[str, Any] = {"window": 1 << 30, "container_window": 1 << 30, "element_size_limit": 1 << 30}
     return [column.to_string(**whole) for column in columns.columns]
 
 

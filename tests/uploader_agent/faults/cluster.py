@@ -46,15 +46,19 @@ _COMMON = {
 
 
 def three_brokers(root: Path, version: KafkaVersion) -> KafkaCluster:
-    """A cluster that is not started yet; every broker has two log directories and a segment size of its own."""
-    sizes = {number: {"log.segment.bytes": str(size)} for number, size in enumerate(SEGMENT_BYTES[version], 1)}
+    """A cluster that is not started yet; every broker has two log directories and a segment size of its own.
+
+    Broker 2 keeps what retention gives up elsewhere.
+    """
+    own = {number: {"log.segment.bytes": str(size)} for number, size in enumerate(SEGMENT_BYTES[version], 1)}
+    own[2]["log.retention.check.interval.ms"] = "3600000"
     common = dict(_COMMON)
     if version == "3.9.2":
         # A busy machine must not cost a broker its session; 10 s is the most that ZooKeeper grants here.
         common["zookeeper.session.timeout.ms"] = "10000"
         # What a follower fetches at once goes into one segment, so it must fit the smallest.
         common["replica.fetch.max.bytes"] = str(min(SEGMENT_BYTES[version]) // 2)
-    return KafkaCluster(root, version=version, brokers=3, log_dirs=2, common=common, per_broker=sizes)
+    return KafkaCluster(root, version=version, brokers=3, log_dirs=2, common=common, per_broker=own)
 
 
 @cache

@@ -25,6 +25,7 @@ from tests.uploader_agent.faults.agent import Plan
 from tests.uploader_agent.faults.cluster import bases, folder, high_watermark, leader_of, topic_id
 from tests.uploader_agent.faults.load import Book
 from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
+from tests.uploader_agent.in_process import run_here
 from tidemark.errors import NotFound
 from tidemark.store import Store
 from tidemark.watermark import Watermark
@@ -74,6 +75,12 @@ class FleetAgent:
             self.process.send(signal.SIGTERM)
             code = self.process.wait(HUNG)
             assert code == 0, f"the agent of broker {self.broker.node_id} ended with {code}\n{self.tail()}"
+
+    def upload_all(self) -> int:
+        """``upload-once``, quiet tails too, in this process, while the agent does not run; the exit code."""
+        assert not self.process.running, "it runs"
+        self.config.write_text(json.dumps(self.settings | {"tail_after": "0s"}))
+        return run_here(["upload-once", "-c", self.config], self.log, self._env)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -136,10 +143,10 @@ class Fleet:
             "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True, "no_progress": "3s"},
             "include": list(include),
             "tail_after": "1h",
-            "scan_interval": "2s",
-            "metadata_interval": "1s",
+            "scan_interval": "1s",
+            "metadata_interval": "500ms",
             "upload": {"concurrency": 4, "retry_initial": "20ms", "retry_cap": "500ms"},
-            "index": {"min_interval": "1s", "idle_interval": "10s"},
+            "index": {"min_interval": "500ms", "idle_interval": "10s"},
             **more,
         }
         env = s3.env()
@@ -161,14 +168,18 @@ class Fleet:
             list(pool.map(lambda agent: agent.stop(), self.agents.values()))
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """All agents run; those that are left are ended afterwards, and their logs are shown if something failed."""
-        self.start()
+    def running(self, *, start: bool = True) -> Iterator[None]:
+        """All agents run, or will if not ``start``; those that are left are ended afterwards.
+
+        Their logs are shown if something failed.
+        """
+        if start:
+            self.start()
         try:
             yield
         except BaseException:
             for agent in self.agents.values():
-                state = "runs" if agent.process.running else "has ended"
+                state = "runs" if agent.process.running else "does not run"
                 print(f"agent {agent.broker.node_id} {state}\n{agent.tail(40)}")  # noqa: T201 - for whoever looks into it
             raise
         finally:
@@ -238,13 +249,12 @@ class Fleet:
     def settle(self) -> None:
         """Stop the agents that run, and let each once upload everything, quiet tails too."""
         self.stop()
-        with ThreadPoolExecutor(len(self.agents)) as pool:
-            list(pool.map(self._upload_all, self.agents.values()))
+        for agent in self.agents.values():
+            self._upload_all(agent)
 
     def _upload_all(self, agent: FleetAgent) -> None:
         if agent.broker.running:
-            agent.start(command="upload-once", tail_after="0s")
-            code = agent.process.wait(HUNG)
+            code = agent.upload_all()
             assert code == 0, f"upload-once of broker {agent.broker.node_id} ended with {code}\n{agent.tail(40)}"
 
     def judge(

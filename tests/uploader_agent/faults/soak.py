@@ -81,7 +81,7 @@ class Soak:
         }
 
     def run(self, seconds: float) -> list[Verdict]:
-        """Everything."""
+        """Faults until the time is over, and one at least; then the comparison."""
         replicas = [[1, 2, 3], [2, 3, 1]]
         for topic in TOPICS:
             create(self.cluster, topic, replicas)
@@ -98,11 +98,11 @@ class Soak:
                     stack.callback(load.stop)
                 stack.enter_context(open_transaction(self.cluster, "plain", self.books["plain"], partitions=PARTITIONS))
                 for name in self.order():
-                    if time.monotonic() > end:
-                        break
                     self.faults[name]()
                     self.done[name] += 1
                     self.quiet()
+                    if time.monotonic() > end:
+                        break
             for topic in TOPICS:
                 self.fleet.await_rotated(topic, PARTITIONS)
             self.fleet.await_rotated(AGAIN)

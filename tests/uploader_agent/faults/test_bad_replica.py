@@ -60,8 +60,8 @@ def test_mended_from_a_follower(
     bad = log.read_bytes()
     assert bad != good
     fleet = make_fleet(kraft3, topic, [topic, healthy], nodes=[1, 2], fill={"interval": "1s"})
-    with fleet.running():
-        fleet.agents[2].stop()
+    with fleet.running(start=False):
+        fleet.agents[1].start()
         fleet.await_rotated(healthy)
         wait_until(lambda: fleet.reader.knows(topic), what="the damaged topic to be seen")
         keys = fleet.reader.keys(topic, topic_id(place), 0)

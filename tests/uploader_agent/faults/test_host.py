@@ -53,8 +53,7 @@ def test_events_are_missed(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
     """Without inotify the scan finds the same."""
     book = Book()
     fleet, agent = prepare(make_fleet, kraft3, "missed", scan_interval="500ms")
-    with fleet.running():
-        agent.stop()
+    with fleet.running(start=False):
         agent.start(plan=agent.plan(deaf=True))
         agent.await_started()
         for _ in range(3):
@@ -111,8 +110,7 @@ def test_clock_jumps(kraft3: KafkaCluster, make_fleet: MakeFleet, hours: int) ->
     """The store refuses what was signed hours away from its own time; when the clock is right again, work goes on."""
     topic, book = f"clock{hours}", Book()
     fleet, agent = prepare(make_fleet, kraft3, topic)
-    with fleet.running():
-        agent.stop()
+    with fleet.running(start=False):
         agent.start(plan=agent.plan(clock=str(agent.clock)))
         send(kraft3, topic, book, 200)
         fleet.await_rotated(topic)

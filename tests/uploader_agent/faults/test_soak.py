@@ -1,4 +1,4 @@
-"""The soak, short: as `make soak` runs it."""
+"""The soak, short: as `make soak` runs it, with one fault."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ from tidemark.store import Store
 @pytest.mark.timeout(900)
 def test_short_soak(tmp_path: Path, kraft3: KafkaCluster, s3: S3Server, raw: Store, seed: int, full: bool) -> None:
     assert raw.url == "s3://raw"
-    problems = soak(tmp_path, kraft3, s3, 180 if full else 5, seed)
+    problems = soak(tmp_path, kraft3, s3, 180 if full else 0, seed)
     assert not problems, "\n".join(problems[:30])

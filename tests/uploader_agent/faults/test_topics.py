@@ -42,8 +42,7 @@ def test_made_again_during_an_upload(kraft3: KafkaCluster, make_fleet: MakeFleet
     create(kraft3, topic, [[1, 2, 3]], **SMALL)
     fleet = make_fleet(kraft3, topic, [topic], nodes=[1])
     agent = fleet.agents[1]
-    with fleet.running():
-        agent.stop()
+    with fleet.running(start=False):
         send(kraft3, topic, former, 300)
         old = folder(agent.broker, topic, 0)
         old_id = topic_id(old)

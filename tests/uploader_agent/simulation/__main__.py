@@ -56,15 +56,21 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that fails")
     parser.add_argument("--events", action="store_true", help="print the last events of those that do not fail, too")
     parser.add_argument("--plant", choices=[*FAULTS, *LOSSES], help="a fault or loss to plant in the agent")
-    parser.add_argument("--plant-each", action="store_true", help="see each fault, and no harm from any loss")
+    parser.add_argument(
+        "--plant-each",
+        nargs="*",
+        choices=[*FAULTS, *LOSSES],
+        metavar="NAME",
+        help="see each of these faults, and no harm from any of these losses; all of them if none is named",
+    )
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"  # a set is gone through in the order of hashes: the same in every run
         os.execv(sys.executable, [sys.executable, "-m", _NAME, *sys.argv[1:]])  # noqa: S606 - this very program
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     seeds = range(options.first, options.first + options.count)
-    if options.plant_each:
-        return _plant_each(seeds)
+    if options.plant_each is not None:
+        return _plant_each(seeds, options.plant_each or [*FAULTS, *LOSSES])
     totals = Totals()
     for seed in seeds:
         result = _run(seed, options.plant)
@@ -85,10 +91,10 @@ def _run(seed: int, name: str | None) -> Result:
         return run(seed, replicated=mutant.replicated if mutant else None)
 
 
-def _plant_each(seeds: Sequence[int]) -> int:
+def _plant_each(seeds: Sequence[int], names: Sequence[str]) -> int:
     """Exit code 1 if a fault is not seen in any schedule, or a loss does harm in one of the first quarter of them."""
     wrong = 0
-    for name in [*FAULTS, *LOSSES]:
+    for name in names:
         tried = seeds if name in FAULTS else seeds[: len(seeds) // 4]
         failed = next((result for seed in tried if (result := _run(seed, name)).failed), None)
         wrong += (failed is None) == (name in FAULTS)

@@ -10,6 +10,7 @@ import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -73,7 +74,7 @@ class Partition:
         """The leader's log end offset."""
         return self.batches[-1].end if self.batches else 0
 
-    @property
+    @cached_property
     def kafka_id(self) -> str:
         """The topic id as Kafka writes it."""
         return base64.urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 
 from tests.uploader_agent.simulation.broker import US, Cluster, Moment, Partition
 from tests.uploader_agent.simulation.clock import START
@@ -156,11 +157,30 @@ def _keys(partition: Partition, store: SimulatedStore) -> PartitionKeys | None:
     key = CONTROL.incarnations(partition.at.topic)
     if key not in store.objects:
         return None
-    found = TopicIncarnations.from_bytes(store.objects[key].body, key).find(partition.kafka_id)
-    return PartitionKeys(Endpoint(store.url), CLUSTER, found[1].place, partition.at.partition) if found else None
+    return _keys_by(store.objects[key].body, key, partition.kafka_id, store.url, partition.at.partition)
 
 
 def _watermark(partition: Partition, store: SimulatedStore) -> Watermark | None:
     keys = _keys(partition, store)
-    found = store.objects.get(keys.watermark) if keys else None
-    return parse(found.body, keys.watermark)[1] if keys and found else None
+    key = _watermark_key(keys) if keys else ""
+    found = store.objects.get(key)
+    return _parsed(found.body, key) if found else None
+
+
+# The same objects are looked at over and over while a schedule comes to its end: each is parsed once.
+
+
+@lru_cache(maxsize=256)
+def _keys_by(body: bytes, key: str, kafka_id: str, url: str, number: int) -> PartitionKeys | None:
+    found = TopicIncarnations.from_bytes(body, key).find(kafka_id)
+    return PartitionKeys(Endpoint(url), CLUSTER, found[1].place, number) if found else None
+
+
+@lru_cache(maxsize=256)
+def _watermark_key(keys: PartitionKeys) -> str:
+    return keys.watermark
+
+
+@lru_cache(maxsize=256)
+def _parsed(body: bytes, key: str) -> Watermark | None:
+    return parse(body, key)[1]

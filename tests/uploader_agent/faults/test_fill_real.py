@@ -1,43 +1,28 @@
-"""Two brokers with other segment boundaries: what the leader lost or damaged comes from the follower's disk."""
+"""Two brokers with other segment boundaries: what the leader lost or damaged comes from the follower's disk.
+
+Broker 2 of this folder's cluster takes nothing by retention.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
+from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import Deployment, Load
 from tidemark.layout import TopicPartition
 from tidemark.records import scan_batches
-from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store import Store
 from uploader_agent.log_dirs import LocalSegment, find_partitions, find_segments
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Broker 1 deletes at once what retention gives up; broker 2 keeps it, and rolls elsewhere."""
-    per_broker = {
-        1: {"log.segment.bytes": str(1 << 20), "log.segment.delete.delay.ms": "0"},
-        2: {"log.segment.bytes": str(1_300_000), "log.retention.check.interval.ms": "3600000"},
-    }
-    with KafkaCluster(tmp_path_factory.mktemp("kafka"), brokers=2, per_broker=per_broker) as started:
-        yield started
-
-
-@pytest.fixture
-def raw(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    return open_store("s3://raw", StoreOptions(endpoint_url=s3_server.endpoint, path_style=True))
+AT_ONCE = {"file.delete.delay.ms": "0"}
+"""Settings of a topic, of which a broker deletes at once what retention gives up."""
 
 
 class Pair:
@@ -46,12 +31,12 @@ class Pair:
     def __init__(self, root: Path, cluster: KafkaCluster, raw: Store, s3: S3Server, topic: str) -> None:
         assignment = {0: [1, 2]}
         with cluster.admin() as admin:
-            admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignment)])
+            admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignment, topic_configs=AT_ONCE)])
         wait_until(lambda: cluster.leaders(topic) == {0: 1}, what="the topic to be led")
         self.topic, self.cluster, self.env = topic, cluster, s3.env()
         options = {"endpoint_url": s3.endpoint, "path_style": True}
         self.agents = []
-        for number, broker in enumerate(cluster.brokers, 1):
+        for number, broker in enumerate(cluster.brokers[:2], 1):
             folder = root / f"agent-{number}"
             folder.mkdir()
             self.agents.append(
@@ -116,9 +101,9 @@ def load_of(pair: Pair, megabytes: int) -> Load:
 
 
 def test_what_retention_took_from_the_leader_comes_from_the_follower(
-    cluster: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server
+    kraft3: KafkaCluster, tmp_path: Path, raw: Store, s3: S3Server
 ) -> None:
-    pair = Pair(tmp_path, cluster, raw, s3_server, "filled")
+    pair = Pair(tmp_path, kraft3, raw, s3, "filled")
     load = load_of(pair, 3)
     pair.run(1)
     before = pair.agents[0].watermark()[1].next_offset
@@ -148,9 +133,9 @@ def test_what_retention_took_from_the_leader_comes_from_the_follower(
 
 
 def test_a_bit_that_flipped_on_the_leader_is_mended_by_the_follower(
-    cluster: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server
+    kraft3: KafkaCluster, tmp_path: Path, raw: Store, s3: S3Server
 ) -> None:
-    pair = Pair(tmp_path, cluster, raw, s3_server, "mended")
+    pair = Pair(tmp_path, kraft3, raw, s3, "mended")
     load = load_of(pair, 6)
     pair.await_replicated(len(load.acknowledged[0]))
     victim = pair.segments(1)[1]
@@ -171,10 +156,10 @@ def test_a_bit_that_flipped_on_the_leader_is_mended_by_the_follower(
     assert raw.get(kept).body == path.read_bytes()
 
 
-def test_verify_plan_leaders_and_backfill_as_programs(
-    cluster: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server
+def test_verify_plan_leaders_and_backfill_as_commands(
+    kraft3: KafkaCluster, tmp_path: Path, raw: Store, s3: S3Server
 ) -> None:
-    pair = Pair(tmp_path, cluster, raw, s3_server, "commands")
+    pair = Pair(tmp_path, kraft3, raw, s3, "commands")
     load = load_of(pair, 4)
     pair.await_replicated(len(load.acknowledged[0]))
     agent, env = pair.agents[0], pair.env
@@ -205,8 +190,8 @@ def test_verify_plan_leaders_and_backfill_as_programs(
 
 
 def program(agent: Deployment, env: Mapping[str, str], *arguments: str, expect: int = 0) -> list[dict[str, object]]:
-    """The JSON lines of ``tidemark-agent ARGUMENTS`` as a process of its own."""
-    command = [sys.executable, "-m", "uploader_agent.cli", *arguments, "-c", str(agent.config), "-o", "json"]
-    found = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60)
-    assert found.returncode == expect, found.stdout + found.stderr
-    return [json.loads(line) for line in found.stdout.splitlines()]
+    """The JSON lines of ``tidemark-agent ARGUMENTS``."""
+    said = agent.log.with_name("said")
+    said.unlink(missing_ok=True)
+    assert run_here([*arguments, "-c", agent.config, "-o", "json"], said, env) == expect, said.read_text()
+    return [json.loads(line) for line in said.read_text().splitlines() if line.startswith("{")]

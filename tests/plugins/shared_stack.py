@@ -1,0 +1,101 @@
+"""One Airflow for all tests of whole processes. Each file of them has a deployment of its own, which no other touches.
+
+===============  =============================  ==========================================================
+deployment       topics file                    who reads it
+===============  =============================  ==========================================================
+``ingest``       ``<folder>/ingest/``           the DAGs of ``dags``, without the watch's, and an example
+``watch``        ``<folder>/watch/``            the DAG of the watch
+``page``         ``<folder>/page/``             the API server, for the continuity page: the environment's
+===============  =============================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.plugins.world import CLUSTER, World
+from tests.support.airflow import AirflowStack
+from tests.support.paths import ROOT
+from tests.support.receivers import HookServer, SmtpServer, alert_env
+
+DAILY = "daily_orders"
+STORE_SECRET = "store-secret-of-this-test"
+_FIRST_LINE = "from __future__ import annotations\n"
+_LOCAL_SETTINGS = """\
+import importlib
+import sys
+
+if "scheduler" in sys.argv:
+    for name in (
+        "airflow.dag_processing.dagbag",
+        "airflow.providers.http.hooks.http",
+        "airflow.providers.smtp.notifications.smtp",
+        "airflow.sdk.execution_time.task_runner",
+        "deltalake",
+        "pyarrow.parquet",
+        "tidemark.planning",
+        "tidemark.watching.looking",
+        "tidemark_airflow.ingest",
+        "tidemark_airflow.watch",
+        "tidemark_airflow.webhook",
+    ):
+        importlib.import_module(name)
+"""
+"""The scheduler's workers are forks of it: what it has imported, none of the tasks imports anew."""
+
+
+class SharedStack(AirflowStack):
+    """That Airflow. ``ingest`` and ``watched`` are there, and the test makes the one of the page below ``page``."""
+
+    def __init__(self, folder: Path, smtp: SmtpServer, hook: HookServer) -> None:
+        """Nothing is started yet. The folder ``watch_dags`` has the watch's DAG."""
+        self.ingest = World(folder / "ingest", "orders", "clicks")
+        self.watched = World(folder / "watch", "orders", "idle", freshness="1s")
+        content = yaml.safe_load(self.watched.topics_file.read_text())
+        self.watched.write_topics(**content, watch={"agent_gone": "1h"})  # as nobody writes indexes all the while
+        self.page = folder / "page"
+        home = folder / "airflow"
+        (home / "config").mkdir(parents=True)
+        (home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
+        dags = home / "dags"
+        self.watch_dags = dags / "watch"
+        for path in (ROOT / "dags").glob("*.py"):
+            one = self.watched if path.name == "watch.py" else self.ingest
+            _copy(path.read_text(), dags / one.root.name / path.name, one)
+        example = (ROOT / "dags" / "examples" / f"{DAILY}.py").read_text()
+        _copy(example.replace('"demo"', f'"{CLUSTER}"'), dags / "ingest" / f"{DAILY}.py", self.ingest)
+        submit = home / "spark-submit"
+        submit.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.plugins.world "$@"\n')
+        submit.chmod(0o755)
+        super().__init__(home, dags=dags, plugins=ROOT / "plugins", env={**self._env(submit), **alert_env(smtp, hook)})
+
+    def _env(self, submit: Path) -> dict[str, str]:
+        return {
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ann:user,vic:viewer",
+            # Files that change are read at once; nothing else here makes their DAGs others.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            # A task whose worker is gone is tried again soon.
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "8",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+            # So are the triggers of a triggerer that is gone.
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
+            "TIDEMARK_TOPICS": str(self.page / "topics.yaml"),
+            "TIDEMARK_SPARK_SUBMIT": str(submit),
+            "TIDEMARK_SCAN_SECONDS": "0.5",
+            "AWS_SECRET_ACCESS_KEY": STORE_SECRET,
+            "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
+        }
+
+
+def _copy(text: str, to: Path, world: World) -> None:
+    """A DAG file whose deployment is ``world``, where it is parsed and in its tasks."""
+    assert _FIRST_LINE in text
+    to.parent.mkdir(parents=True, exist_ok=True)
+    named = f'import os\n\nos.environ["TIDEMARK_TOPICS"] = {str(world.topics_file)!r}\n'
+    to.write_text(text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{named}", 1))
