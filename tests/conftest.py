@@ -66,16 +66,20 @@ _LONGEST_FIRST = (
 
 _TOGETHER = {
     "three brokers": ("tests/uploader_agent/faults/",),
-    "quick brokers": ("tests/consumer/",),
     "Kafka 3.9": (
+        "tests/consumer/test_older_broker.py",
         "tests/test_support_kafka.py",
         "tests/tidemark/decode/test_real_brokers.py",
         "tests/uploader_agent/test_real.py",
         "tests/uploader_agent/test_zookeeper.py",
     ),
+    "quick brokers": ("tests/consumer/",),
     "Spark's cluster": ("tests/spark/test_executors.py", "tests/spark/test_spark.py"),
 }
-"""Files that share servers which few others need: one process runs them all, so that only one starts the servers."""
+"""Files that share servers which few others need: one process runs them all, so that only one starts the servers.
+
+The first entry that names a file counts.
+"""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.support.s3 import ADMIN, S3Server
-from tidemark import cli
+from tidemark import cli, retry
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.clients import forget_clients
 from tidemark_spark import audit, compact, convert, export, retain
@@ -191,6 +191,8 @@ class Deployment:
 
 @pytest.fixture
 def deployment(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.01)
     yield Deployment(tmp_path, s3_server, monkeypatch)
     forget_clients()
 

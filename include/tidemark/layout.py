@@ -114,8 +114,10 @@ def place_of(topic: str, topic_id: str | None, *, first: bool) -> str:
 
 def entropy(cluster: str, place: str, partition: int, bits: int) -> str:
     """The first ``bits`` binary digits of ``MD5("<cluster>-<place>-<partition>")``."""
+    if not bits:
+        return ""
     digest = hashlib.md5(f"{cluster}-{place}-{partition}".encode(), usedforsecurity=False).digest()
-    return "".join(f"{byte:08b}" for byte in digest)[:bits]
+    return f"{int.from_bytes(digest):0128b}"[:bits]
 
 
 @dataclass(frozen=True, slots=True)
