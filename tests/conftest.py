@@ -74,7 +74,12 @@ _TOGETHER = {
         "tests/uploader_agent/test_zookeeper.py",
     ),
     "quick brokers": ("tests/consumer/",),
-    "Spark's cluster": ("tests/spark/test_executors.py", "tests/spark/test_spark.py"),
+    "Spark's cluster": (
+        "tests/spark/test_executors.py",
+        "tests/spark/test_export.py",
+        "tests/spark/test_poison.py",
+        "tests/spark/test_spark.py",
+    ),
 }
 """Files that share servers which few others need: one process runs them all, so that only one starts the servers.
 
