@@ -75,8 +75,6 @@ class SharedStack(AirflowStack):
     def _env(self, submit: Path) -> dict[str, str]:
         return {
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ann:user,vic:viewer",
-            # Files that change are read at once; nothing else here makes their DAGs others.
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             # A task whose worker is gone is tried again soon.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
