@@ -488,10 +488,11 @@ def test_a_topic_that_is_made_again_is_read_from_its_new_life(local_world: World
         local_world.kafka.create_topic(topic, config=SMALL["4.3.1"])
         produce(local_world.kafka.bootstrap, topic, [(0, None, b"new %d" % n + bytes(200)) for n in range(300)])
         local_world.upload(topic)
+        uploaded_at = time.monotonic()
         wait_until(
             lambda: (
                 consumer.poll(timeout_ms=100) is not None
-                and consumer._fetcher._scouts.sight(tp).remote_at > time.monotonic() - 0.5
+                and consumer._fetcher._scouts.sight(tp).remote_at > uploaded_at
             ),
             what="the catalogue to be looked at again",
         )
