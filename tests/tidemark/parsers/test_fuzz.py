@@ -1,7 +1,7 @@
 """All parsers on hostile bytes, by seed, in a child process with limits of memory and of CPU time.
 
 Each input gives rows or refusals: no other error, no crash, no stall, no large memory. Batches are parsed whole, and
-some of their rows by themselves, which must give the same. Totals by kind are printed (``pytest -rP``).
+some of their rows by themselves, which must give the same.
 """
 
 from __future__ import annotations
@@ -202,7 +202,9 @@ KINDS: dict[str, tuple[str, Callable[[random.Random], bytes]]] = {
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
-def test_hostile_bytes_give_rows_or_refusals(tmp_path: Path, rng: random.Random, full: bool, kind: str) -> None:
+def test_hostile_bytes_give_rows_or_refusals(
+    tmp_path: Path, rng: random.Random, full: bool, kind: str, tried: Callable[[str, int], None]
+) -> None:
     text, make = KINDS[kind]
     (tmp_path / "orders.avsc").write_text(json.dumps(FULL))
     (tmp_path / "set.pb").write_bytes(FileDescriptorSet(file=[order_file()]).SerializeToString())
@@ -225,7 +227,8 @@ def test_hostile_bytes_give_rows_or_refusals(tmp_path: Path, rng: random.Random,
             return fuzz(parser_of(settings, "orders"), make, rng, 20_000 if full else 640)
 
         totals = bounded(work, memory=MEMORY, seconds=SECONDS)
-    print(f"{kind}: {dict(totals)}")  # noqa: T201 - for people
+    tried(f"fuzzed values, {kind}", totals["values"])
+    tried(f"fuzzed values, {kind}: refused", totals["refused"])
     assert totals["rows"] > 0
     assert totals["refused"] > 0 or kind == "bytes"
 

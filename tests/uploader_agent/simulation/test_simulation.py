@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,18 +25,21 @@ def simulate(*options: str | int) -> subprocess.CompletedProcess[str]:
 
 def check(*options: str | int) -> None:
     ran = simulate(*options)
-    print(ran.stdout)  # noqa: T201 - the totals, for `pytest -s`
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_everything_is_stored_and_told(seed: int) -> None:
+def test_everything_is_stored_and_told(seed: int, tried: Callable[[str, int], None]) -> None:
     check("--first", seed * SHARE, "--count", 100)
+    tried("schedules of the simulation", 100)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("share", range(10))
-def test_everything_is_stored_and_told_in_ten_thousand_schedules(share: int, seed: int) -> None:
+def test_everything_is_stored_and_told_in_ten_thousand_schedules(
+    share: int, seed: int, tried: Callable[[str, int], None]
+) -> None:
     check("--first", (seed + 1 + share) * SHARE, "--count", SHARE)
+    tried("schedules of the simulation", SHARE)
 
 
 def test_planted_faults_are_seen_and_losses_do_no_harm(rng: random.Random, full: bool) -> None:
