@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("command", nargs="?", choices=("run", "down"), default="run")
     parser.add_argument("--keep", action="store_true", help="leave everything running; `make down` stops it")
     parser.add_argument(
-        "--seconds", type=float, default=40, help="how long records are produced (default: %(default)s)"
+        "--seconds", type=float, default=30, help="how long records are produced (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the streams (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -51,7 +51,6 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
         production = Production(stack.kafka.bootstrap, options.seconds, options.seed, HOME / "producers.log")
         production.start()
         steps.say(f"producing {sum(stream.records for stream in STREAMS):,} records to {len(STREAMS)} topics …")
-        stack.await_ready()
         auditor = Auditor(stack.deployment, stack.s3.env())
         Follower(stack, steps, production, auditor).follow()
         exact = _report(stack, steps, auditor, production)

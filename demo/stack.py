@@ -87,19 +87,14 @@ class Stack:
         )
 
     def start(self) -> None:
-        """Start everything, side by side where it can be, and wait for all but Spark's workers and Airflow's DAGs."""
+        """Start everything, side by side where it can be; all processes are recorded then."""
         pool = ThreadPoolExecutor(3)
-        storage, airflow = pool.submit(self._start_storage), pool.submit(self._start_airflow)
-        spark = pool.submit(self._start_spark, f"sc://localhost:{self.spark.port}/;token={self._token}")
+        self._starting = [
+            pool.submit(self._start_storage),
+            pool.submit(self._start_airflow),
+            pool.submit(self._start_spark, f"sc://localhost:{self.spark.port}/;token={self._token}"),
+        ]
         pool.shutdown(wait=False)
-        self._starting = [storage, airflow, spark]
-        for one in (storage, airflow):
-            one.result()
-
-    def await_ready(self) -> None:
-        """Wait for what :meth:`start` leaves; all processes are recorded then."""
-        running = partial(wait_until, self._dags_run, what="the topics' DAGs to run", interval=0.5)
-        self._in_turn("the topics' DAGs run", running)
         for one in self._starting:
             one.result()
         servers = [self.spark.process.record(), self.agent.record(), *self.kafka.records(), self.s3.record()]
@@ -131,16 +126,18 @@ class Stack:
                 raise ProcessFailed(f"{process.name} has ended\n{process.log_tail()}")
 
     def _start_airflow(self) -> None:
+        """Airflow, and the topics' DAGs up to where they wait for watermarks."""
         self._in_turn(f"Airflow ready at {self.airflow.url}", self.airflow.start)
+        waiting = partial(wait_until, self._dags_wait, what="the topics' DAGs to wait for watermarks", interval=0.5)
+        self._in_turn("the topics' DAGs wait for watermarks", waiting)
 
-    def _dags_run(self) -> bool:
-        """Whether each topic's first task has begun: it waits for watermarks, if there are none yet."""
+    def _dags_wait(self) -> bool:
         client = self.airflow.client
         states = (
             {task["state"] for run in client.runs(dag) for task in client.task_instances(dag, run["dag_run_id"])}
             for dag in self._dags
         )
-        return all(one & {"deferred", "running", "success"} for one in states)
+        return all("deferred" in one for one in states)
 
     def _start_spark(self, remote: str) -> None:
         """The server, and its workers, which else the first conversions would wait for."""
