@@ -142,7 +142,7 @@ def _fill(world: World, files: int) -> None:
     for number in range(COMMITS):
         start = number * each
         added = [_file(index) for index in range(start, start + each)]
-        live += (LiveFile(one.path, one.size, one.rows, one.dt.isoformat()) for one in added)
+        live += (one.live for one in added)
         attempt = number + 1
         ledger = Ledger(
             n=ledger.n + 1,

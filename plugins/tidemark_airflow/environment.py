@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 
 from tidemark.errors import ConfigError
+from tidemark.store.credentials import STATIC_KEYS
 
 _NAMES = frozenset(
     {
@@ -36,8 +37,6 @@ _PREFIXES = (
 )
 _WITHHELD = frozenset({"TIDEMARK_NOTIFIERS", "TIDEMARK_APPROVERS"})
 """Tidemark's settings of Airflow's side; the first may carry passwords of mail servers and addresses of web hooks."""
-
-STATIC_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def job_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from tidemark.evidence import EvidenceRow
 from tidemark.layout import TableKeys
 from tidemark.runs import PartitionPlan, RunKind, RunPlan, Task
 from tidemark.store import StoreOptions
-from tidemark.table import Lake
+from tidemark.table import Lake, LiveFile
 from tidemark.topics import TopicSettings
 
 
@@ -76,6 +76,11 @@ class DataFile:
     last_offset: int
     min_timestamp: int
     max_timestamp: int
+
+    @property
+    def live(self) -> LiveFile:
+        """The file as the table's log will tell of it."""
+        return LiveFile(self.path, self.size, self.rows, self.dt.isoformat())
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveF
     ``live`` are the table's files before the change.
     """
     removes = set(change.removes)
-    there = [LiveFile(one.path, one.size, one.rows, one.dt.isoformat()) for one in change.files]
+    there = [one.live for one in change.files]
     taken = Counter[str]()
     rows = Counter[str]()
     added = Counter({one.dt: 0 for one in there})

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.plugins.world import CLUSTER, World, entry
-from tests.support.bad_objects import BODIES, spoil
-from tidemark.errors import AccessDenied
-from tidemark.store.local import LocalStore
+from tests.support.bad_objects import BODIES, refused, spoil
 from tidemark_airflow.page.indexes import Indexes
 from tidemark_airflow.pending import Mark
 from tidemark_airflow.scan import IndexScanner, Scan, Source
+
+__all__ = ["refused"]
 
 
 @pytest.fixture
@@ -24,21 +23,6 @@ def world(tmp_path: Path) -> World:
     found.put_index(entry("orders", 0, 5), broker=1)
     found.put_index(entry("clicks", 0, 7), broker=2)
     return found
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The keys whose objects the store lists and does not give."""
-    keys: set[str] = set()
-    get = LocalStore.get
-
-    def refusing(store: LocalStore, key: str, **of: Any) -> Any:
-        if key in keys:
-            raise AccessDenied(key, "not with this key")
-        return get(store, key, **of)
-
-    monkeypatch.setattr(LocalStore, "get", refusing)
-    return keys
 
 
 def offsets(scan: Scan) -> dict[str, int]:

@@ -10,12 +10,12 @@ import pytest
 
 from tests.spark.test_runs import spread
 from tests.spark.world import World, in_process
+from tests.support.faulty_s3 import proxied
 from tests.support.proxy import Fault, FaultProxy, Request
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import simple
 from tidemark.errors import TidemarkError
 from tidemark.runs import RunPlan
-from tidemark.store.clients import forget_clients
 from tidemark_spark.driver import run
 
 
@@ -39,14 +39,9 @@ class Crash:
 
 @pytest.fixture
 def proxy(s3_server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A proxy before the server, which all clients of this test use."""
-    with FaultProxy(s3_server.endpoint, rng) as found:
-        for name, value in s3_server.env().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", found.endpoint)
-        forget_clients()
+    """A proxy before the server, which all clients of this test use; between tries they wait as long as in earnest."""
+    with proxied(s3_server, rng, monkeypatch) as found:
         yield found
-    forget_clients()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
-"""Bytes that may lie under any key, and that no reader may fall over."""
+"""Bytes that may lie under any key, and that no reader may fall over; objects that the store does not give."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
+
+from tidemark.errors import AccessDenied
+from tidemark.store.local import LocalStore
 
 HUGE: Final = "a hole of 100 MiB"
 
@@ -36,3 +41,18 @@ def spoil(root: Path, key: str, what: str) -> None:
         file.write(BODIES[what])
         if what == HUGE:
             file.truncate(100 << 20)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The keys whose objects the store lists and does not give."""
+    keys: set[str] = set()
+    get = LocalStore.get
+
+    def refusing(store: LocalStore, key: str, **of: Any) -> Any:
+        if key in keys:
+            raise AccessDenied(key, "not with this key")
+        return get(store, key, **of)
+
+    monkeypatch.setattr(LocalStore, "get", refusing)
+    return keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,9 +16,16 @@ from tidemark.store.clients import forget_clients
 
 @pytest.fixture
 def proxy(s3_server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A proxy before the server, which all clients of this test use."""
+    """A proxy before the server, which all clients of this test use, with short pauses between their tries."""
     monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.2)
+    with proxied(s3_server, rng, monkeypatch) as found:
+        yield found
+
+
+@contextmanager
+def proxied(s3_server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A proxy before the server, which all clients in the block use."""
     with FaultProxy(s3_server.endpoint, rng) as found:
         for name, value in s3_server.env().items():
             monkeypatch.setenv(name, value)

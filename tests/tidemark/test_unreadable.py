@@ -6,33 +6,32 @@ import importlib
 import os
 import pkgutil
 import tracemalloc
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tidemark
 from tests.plugins.world import CLUSTER, World, entry, gap
 from tests.spark import world as spark_world
-from tests.support.bad_objects import BODIES, HUGE, spoil
+from tests.support.bad_objects import BODIES, HUGE, refused, spoil
 from tests.tidemark.records.build import simple
 from tests.tidemark.remote.world import RemoteStore
 from tidemark import object_sizes, watermark
-from tidemark.errors import AccessDenied, FormatError, StoreError
+from tidemark.errors import FormatError, StoreError
 from tidemark.incidents import Incidents
 from tidemark.layout import ControlKeys
 from tidemark.planning import plan_ingest
 from tidemark.planning.raw import RawTopic
 from tidemark.remote.catalog import RemoteTopics
 from tidemark.store import open_store
-from tidemark.store.local import LocalStore
 from tidemark.stored import StoredObject, parse_json, utc_now
 from tidemark.watching.recording import read_incidents, watch
 from tidemark.watermark_index import WatermarkIndex
 
 MINUTE = timedelta(minutes=1)
+
+__all__ = ["refused"]
 
 
 def kinds() -> list[type[StoredObject]]:
@@ -144,21 +143,6 @@ def test_a_broker_whose_index_cannot_be_read_stays_gone_and_the_others_do_not(wo
     found = open_incidents(world, 70)
     assert gone[0] in found
     assert gone[1] not in found
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """The keys whose objects the store does not give, and lists nevertheless."""
-    keys: set[str] = set()
-    get = LocalStore.get
-
-    def refusing(store: LocalStore, key: str, **of: Any) -> Any:
-        if key in keys:
-            raise AccessDenied(key, "not with this key")
-        return get(store, key, **of)
-
-    monkeypatch.setattr(LocalStore, "get", refusing)
-    return iter([keys]).__next__()  # type: ignore[return-value]
 
 
 def test_the_watch_goes_on_where_the_store_does_not_give_one_index(world: World, refused: set[str]) -> None:

@@ -143,8 +143,8 @@ def bisected(
 ) -> list[tuple[int, int, Made]]:
     """Cut ``[0, rows)`` so that ``attempt`` succeeds on each piece, in order: (start, end, what was made).
 
-    A piece that fails (ValueError, of which Arrow's own errors are) is halved; where it has no more than ``smallest``
-    rows, ``alone`` makes them one by one.
+    A piece that fails is halved; where it has no more than ``smallest`` rows, ``alone`` makes them one by one. It fails
+    by ValueError: ``attempt`` makes one of whatever says that a value is bad, since not all of Arrow's errors are.
     """
     made: list[tuple[int, int, Made]] = []
     waiting = [(0, rows)] if rows else []

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, RefreshableCredentials
 
-_STATIC = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_LASTING = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+STATIC_KEYS = (*_LASTING, "AWS_SESSION_TOKEN")
+"""The variables of keys, in the order in which botocore gives them. They win over any profile."""
 
 
 def delta_credentials() -> dict[str, str]:
     """delta-rs's storage options with keys that are valid now; none where it finds them itself, or there are none."""
     from botocore.credentials import RefreshableCredentials
 
-    if all(os.environ.get(name) for name in _STATIC):
+    if all(os.environ.get(name) for name in _LASTING):
         return {}
     environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
     found = _renewed.get(environment) or _chain()
@@ -28,7 +31,7 @@ def delta_credentials() -> dict[str, str]:
     if isinstance(found, RefreshableCredentials):
         _renewed[environment] = found
     keys = found.get_frozen_credentials()
-    given = dict(zip((*_STATIC, "AWS_SESSION_TOKEN"), keys[:3], strict=True))
+    given = dict(zip(STATIC_KEYS, keys[:3], strict=True))
     return {name: value for name, value in given.items() if value}
 
 
