@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.support import journal
+from tests.support.inputs import Inputs
 from tests.support.orphans import MARK
 from tests.support.paths import ROOT
 from tests.support.waiting import HUNG, wait_until
@@ -45,7 +46,7 @@ def run(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def outcomes(project: Path) -> dict[str, str]:
-    found = journal.read(project / "journal.jsonl")
+    found = journal.read(project / "journal.jsonl", Inputs())
     return {nodeid.rpartition("::")[2]: result.outcome for nodeid, result in found.results.items()}
 
 
@@ -87,38 +88,94 @@ def test_the_report_has_what_was_tried_by_kind_and_the_slowest(
     assert lines[-4].split() == ["all", "4", "1", "0", "0"]
 
 
+def line_of(test: str, outcome: str = "passed", inputs: str = "") -> str:
+    known = inputs or Inputs().digest(test.partition("::")[0])
+    entry = {"test": test, "inputs": known, "outcome": outcome, "seconds": 1, "tried": {}}
+    return f"{json.dumps(entry)}\n"
+
+
 def test_a_line_that_was_cut_off_counts_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    line = json.dumps({"test": "tests/a.py::test_a", "outcome": "passed", "seconds": 1, "tried": {}})
-    path.write_text(f"{line}\n{line.replace('test_a', 'test_b')}"[:-3])
-    assert journal.read(path).done == {"tests/a.py::test_a"}
+    path.write_text(f"{line_of('tests/a.py::test_a')}{line_of('tests/a.py::test_b')[:-3]}")
+    assert journal.read(path, Inputs()).done == {"tests/a.py::test_a"}
 
 
 def test_a_test_that_never_ran_fails_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "journal.jsonl"
-    line = {"test": "tests/a.py::test_a", "outcome": "passed", "seconds": 1, "tried": {}}
-    path.write_text(f"{json.dumps(line)}\n{json.dumps({'collected': ['tests/a.py::test_a', 'tests/a.py::test_b']})}\n")
+    path, of = tmp_path / "journal.jsonl", Inputs().digest("tests/a.py")
+    collected = dict.fromkeys(["tests/a.py::test_a", "tests/a.py::test_b"], of)
+    path.write_text(f"{line_of('tests/a.py::test_a')}{json.dumps({'collected': collected})}\n")
     assert journal.main([str(path)]) == 1
     assert "not run: tests/a.py::test_b" in capsys.readouterr().out
 
 
-def test_the_tree_s_digest_is_that_of_its_content(tmp_path: Path) -> None:
+def test_what_was_noted_of_other_inputs_counts_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a result, nor that a test was collected that is gone by now."""
+    path = tmp_path / "journal.jsonl"
+    gone = {"collected": {"tests/a.py::test_c": "another"}}
+    path.write_text(
+        line_of("tests/a.py::test_a") + line_of("tests/a.py::test_b", "failed", "another") + f"{json.dumps(gone)}\n"
+    )
+    assert journal.read(path, Inputs()).done == {"tests/a.py::test_a"}
+    assert journal.main([str(path)]) == 0
+    assert "test_b" not in capsys.readouterr().out
+
+
+TREE = {
+    "product.py": "one = 1",
+    "README.md": "one",
+    "tests/conftest.py": "from tests.support.fixtures import seed",
+    "tests/support/fixtures.py": "seed = 1",
+    "tests/support/unused.py": "seed = 1",
+    "tests/test_all.py": "",
+    "tests/part/data.json": "1",
+    "tests/part/__init__.py": "",
+    "tests/part/world.py": "from tests.support.ports import port",
+    "tests/support/ports.py": "port = 1",
+    "tests/part/script.py": "print(1)",
+    "tests/part/test_world.py": "from tests.part.world import port",
+    "tests/part/test_script.py": "PATH = 'script.py'",
+    "tests/part/test_document.py": "PAGE = 'README.md'",
+    "tests/part/test_module.py": "command = ['-m', 'tests.support.ports']",
+}
+PART = {f"tests/part/test_{name}.py" for name in ("world", "script", "document", "module")}
+EVERY = {*PART, "tests/test_all.py"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "again"),
+    [
+        ("product.py", EVERY),
+        ("tests/conftest.py", EVERY),
+        ("tests/support/fixtures.py", EVERY),
+        ("tests/part/data.json", EVERY),
+        ("tests/part/__init__.py", EVERY),
+        ("a new file", EVERY),
+        ("tests/support/unused.py", {"tests/test_all.py"}),
+        ("README.md", {"tests/test_all.py", "tests/part/test_document.py"}),
+        ("tests/part/world.py", {"tests/test_all.py", "tests/part/test_world.py"}),
+        ("tests/part/script.py", {"tests/test_all.py", "tests/part/test_script.py"}),
+        ("tests/part/test_world.py", {"tests/test_all.py", "tests/part/test_world.py"}),
+        ("tests/support/ports.py", {"tests/test_all.py", "tests/part/test_world.py", "tests/part/test_module.py"}),
+    ],
+)
+def test_a_change_counts_for_the_files_that_depend_on_it(tmp_path: Path, changed: str, again: set[str]) -> None:
     def git(*arguments: str) -> None:
         command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
 
+    for name, text in TREE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     git("init")
-    (tmp_path / "a").write_text("one")
-    git("add", "a")
+    git("add", "--all")
     git("commit", "-m", "one")
-    committed = journal.tree_digest(tmp_path)
-    (tmp_path / "a").write_text("two")
-    changed = journal.tree_digest(tmp_path)
-    (tmp_path / "b").write_text("new")
-    assert len({committed, changed, journal.tree_digest(tmp_path)}) == 3
-    (tmp_path / "b").unlink()
-    (tmp_path / "a").write_text("one")
-    assert journal.tree_digest(tmp_path) == committed
+    before = Inputs(tmp_path)
+    (tmp_path / changed).write_text(TREE.get(changed, "") + "\n# changed")
+    after = Inputs(tmp_path)
+    assert {name for name in EVERY if before.digest(name) != after.digest(name)} == again
+    if changed in TREE:
+        (tmp_path / changed).write_text(TREE[changed])
+        assert Inputs(tmp_path).digest("tests/test_all.py") == before.digest("tests/test_all.py")
 
 
 CHILD = """

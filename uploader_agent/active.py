@@ -28,13 +28,14 @@ class Active(NamedTuple):
     """A partition's active segment as it was read once.
 
     ``size`` is that of the file in bytes, ``end`` the log end offset; None if bytes follow that are no whole batch, as
-    while one is being written. The timestamps are the first and the largest one, in milliseconds since 1970; None
-    without records.
+    while one is being written. ``leader_epoch`` is that of the last batch; -1 if there is none, or an old one without.
+    The timestamps are the first and the largest one, in milliseconds since 1970; None without records.
     """
 
     base_offset: int
     size: int
     end: int | None
+    leader_epoch: int
     first_timestamp: int | None
     max_timestamp: int | None
 
@@ -46,6 +47,7 @@ class ActiveReader:
         self._base_offset: int | None = None
         self._position = 0
         self._end = 0
+        self._leader_epoch = -1
         self._first: int | None = None
         self._largest: int | None = None
 
@@ -65,14 +67,14 @@ class ActiveReader:
                 self._enter(files, log, base_offset)
                 self._follow(log)
             end = self._end if self._ends(log) else None
-            return Active(base_offset, log.size, end, self._first, self._largest)
+            return Active(base_offset, log.size, end, self._leader_epoch, self._first, self._largest)
 
     def _follow(self, log: OpenFile) -> None:
         for header in headers(log, self._position):
             self._take(header)
 
     def _enter(self, files: PartitionFiles, log: OpenFile, base_offset: int) -> None:
-        self._base_offset, self._position, self._end = base_offset, 0, base_offset
+        self._base_offset, self._position, self._end, self._leader_epoch = base_offset, 0, base_offset, -1
         self._first = self._largest = None
         for header in headers(log, 0):
             self._take(header)
@@ -92,7 +94,7 @@ class ActiveReader:
                 self._position, self._largest = entry.position, maxima[-1].timestamp
 
     def _take(self, header: BatchHeader) -> None:
-        self._position, self._end = header.end, header.last_offset + 1
+        self._position, self._end, self._leader_epoch = header.end, header.last_offset + 1, header.leader_epoch
         if header.is_control or header.max_timestamp < 0:
             return
         if self._first is None and header.base_timestamp >= 0:

@@ -53,7 +53,8 @@ class Question(NamedTuple):
 class OffsetsAnswer:
     """Offsets of those of ``asked`` that this broker leads as stated there, as of ``asked_at``; or the ``error``.
 
-    ``active`` are their active segments, read after the broker had answered.
+    ``active`` are their active segments, read after the broker had answered. A partition is missing in both where its
+    log shows that another broker leads by now.
     """
 
     asked_at: datetime
@@ -171,9 +172,10 @@ class Poller:
     def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
         asked_at = self._runtime.utc_now()
         try:
-            offsets = self._metadata.offsets({at: question.partition.led for at, question in asked.items()})
+            before = _read_active({at: question.partition for at, question in asked.items()})
+            offsets = self._metadata.offsets({at: asked[at].partition.led for at in before})
             # Only now: a log end that was read before the high watermark would prove nothing.
-            active = _read_active({at: asked[at].partition for at in offsets})
+            active = _as_leader(asked, before, _read_active({at: asked[at].partition for at in offsets}))
         except Exception as error:  # noqa: BLE001 - as above
             return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
         return OffsetsAnswer(asked_at, asked, {at: offsets[at] for at in active}, active)
@@ -196,6 +198,28 @@ def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[Topi
             found[at] = partition.read_active()
         except SegmentChanged as error:
             logger.debug("foreign_answer_dropped", partition=str(at), error=str(error))
+    return found
+
+
+def _as_leader(
+    asked: Mapping[TopicPartition, Question],
+    before: Mapping[TopicPartition, Active | None],
+    after: Mapping[TopicPartition, Active | None],
+) -> dict[TopicPartition, Active | None]:
+    """What was read ``after`` the answer, without the logs that were truncated since they were read ``before``.
+
+    A broker may answer as leader and lose the leadership at once. Its log is truncated then, and appended to under a
+    later epoch: where such a log ends says nothing about the time of the question. None is what could not be read.
+    """
+    found: dict[TopicPartition, Active | None] = {}
+    for at, now in after.items():
+        was, led = before[at], asked[at].partition.led
+        if was is None or was.end is None or now is None or now.end is None:
+            found[at] = None
+        elif now.end >= was.end and now.leader_epoch <= led.leader_epoch:
+            found[at] = now
+        else:
+            logger.debug("foreign_answer_dropped", partition=str(at), leadership=led, log_end=was.end, now=now.end)
     return found
 
 

@@ -92,7 +92,8 @@ class AirflowStack:
             # What is new or has changed is read at the next refresh; to read the rest takes a quarter of a core.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}",
+            # A process waits for its turn to write; by default for 5 s, which a busy machine takes longer than.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}?timeout=60",
             "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "NO_COLOR": "1",

@@ -1,17 +1,15 @@
 """A journal of tests: a line for each that ended. It names the slowest, sums up, and lets a long run go on.
 
-`make test` begins an empty one. That of `make test-full` lies in the user's cache and is named by the content of the
-tree: what passed is not run again, so that an interrupted run goes on where it stopped, and any change of a file begins
-another journal. ``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed.
+`make test` begins an empty one. That of `make test-full` lies in the user's cache. What passed is not run again as long
+as nothing has changed that its file depends on (:mod:`tests.support.inputs`), so that an interrupted run goes on where
+it stopped. ``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT, cache_dir
+from tests.support.inputs import Inputs
+from tests.support.paths import cache_dir
 
 TRIED = "tried: "
 """What the names of a test's properties begin with that say how much it has tried, by kind."""
@@ -30,23 +29,9 @@ _DONE = {"passed", "skipped"}
 _SLOWEST = 10
 
 
-def tree_digest(root: Path = ROOT) -> str:
-    """Git's name for the content of the working tree, files that git does not track yet included."""
-    with tempfile.TemporaryDirectory(prefix="tidemark-index-") as folder:
-        env = os.environ | {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-
-        def git(*arguments: str) -> str:
-            command = ["git", *arguments]
-            return subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, text=True).stdout.strip()
-
-        git("read-tree", "HEAD")
-        git("add", "--all")
-        return git("write-tree")
-
-
 def full_journal() -> Path:
-    """Where the journal of `make test-full` lies for the tree as it is now."""
-    return cache_dir() / "test-full" / f"{tree_digest()}.jsonl"
+    """Where the journal of `make test-full` lies for the product as it is now."""
+    return cache_dir() / "test-full" / f"{Inputs().shared}.jsonl"
 
 
 @dataclass
@@ -71,15 +56,22 @@ class Contents:
         return {nodeid for nodeid, result in self.results.items() if result.outcome in _DONE}
 
 
-def read(path: Path) -> Contents:
-    """The journal at ``path``; empty if there is none. A last line that was cut off counts for nothing."""
+def read(path: Path, inputs: Inputs) -> Contents:
+    """The journal at ``path``, without what was noted of files whose ``inputs`` were others; empty if there is none.
+
+    A last line that was cut off counts for nothing.
+    """
     contents = Contents()
     for entry in _entries(path):
         if "collected" in entry:
-            contents.collected |= set(entry["collected"])
-        else:
+            contents.collected |= {nodeid for nodeid, of in entry["collected"].items() if of == _of(nodeid, inputs)}
+        elif entry["inputs"] == _of(entry["test"], inputs):
             contents.results[entry["test"]] = Result(entry["outcome"], entry["seconds"], Counter(entry["tried"]))
     return contents
+
+
+def _of(nodeid: str, inputs: Inputs) -> str:
+    return inputs.digest(nodeid.partition("::")[0])
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
@@ -95,13 +87,14 @@ class JournalPlugin:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._done = read(path).done
+        self._inputs = Inputs()
+        self._done = read(path, self._inputs).done
         self._running: dict[str, Result] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what is done; in a process of pytest-xdist, its first process notes what was collected."""
         if not hasattr(config, "workerinput"):
-            self._append({"collected": [item.nodeid for item in items]})
+            self._note_collected([item.nodeid for item in items])
         left_out = [item for item in items if item.nodeid in self._done]
         items[:] = [item for item in items if item.nodeid not in self._done]
         config.hook.pytest_deselected(items=left_out)
@@ -109,7 +102,7 @@ class JournalPlugin:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
         """Note what a process collected."""
-        self._append({"collected": ids})
+        self._note_collected(ids)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a test once its last phase has ended. Processes of pytest-xdist report to the first one."""
@@ -127,12 +120,16 @@ class JournalPlugin:
             self._append(
                 {
                     "test": report.nodeid,
+                    "inputs": _of(report.nodeid, self._inputs),
                     "outcome": result.outcome,
                     "seconds": round(result.seconds, 3),
                     "tried": result.tried,
                     "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
                 }
             )
+
+    def _note_collected(self, nodeids: list[str]) -> None:
+        self._append({"collected": {nodeid: _of(nodeid, self._inputs) for nodeid in nodeids}})
 
     def _append(self, entry: dict[str, Any]) -> None:
         """In one write, since another run of pytest may add to the same journal."""
@@ -172,7 +169,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--path"]:
         sys.stdout.write(f"{full_journal()}\n")
         return 0
-    contents = read(Path(arguments[0]))
+    contents = read(Path(arguments[0]), Inputs())
     sys.stdout.write(report(contents) + "\n")
     failed = sorted(nodeid for nodeid in contents.collected | contents.results.keys() if nodeid not in contents.done)
     for nodeid in failed:

@@ -289,6 +289,45 @@ def test_a_partition_that_is_always_written_to_is_not_asked_for_at_the_first_pac
         assert partition.pace.seconds == observation.LONGEST_PAUSE
 
 
+@pytest.mark.parametrize(
+    "after", ["truncated", "truncated, and rolled", "truncated, and appended to by another leader"]
+)
+def test_the_end_of_a_log_that_was_truncated_meanwhile_is_not_believed(world: World, after: str) -> None:
+    """The broker answers as leader, loses the leadership, and truncates before its log is read."""
+    disk = world.disk.partition()
+    disk.segment(0, records(0, 50))
+    answer = world.metadata.offsets
+
+    def lose(led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        said = answer(led)
+        disk.segment(0, records(0, 30) + (records(30, 60, epoch=4) if "appended" in after else b""))
+        if "rolled" in after:
+            disk.segment(30, b"")
+        return said
+
+    poller = Poller(world.metadata, lambda: None)
+    world.metadata.high[T] = 20
+    with world.agent() as agent:
+        partition = led(agent)
+        world.metadata.offsets = lose  # type: ignore[method-assign]  # for this answer
+        poller.ask_offsets(ask(agent))
+        [said] = poller.answer_all()
+        assert isinstance(said, OffsetsAnswer)
+        assert agent.leadership.observe(said) == set()
+        assert partition.observation is None
+
+        world.metadata.offsets = answer  # type: ignore[method-assign]  # it leads again
+        agent.leadership.learn(LeadersAnswer(utc_now(), 0.0, {T: Leader(1, Led(5, ID))}, {}))
+        world.metadata.leads[T] = Led(5, ID)
+        poller.ask_offsets(ask(agent))
+        [said] = poller.answer_all()
+        assert isinstance(said, OffsetsAnswer)
+        assert agent.leadership.observe(said) == {T}
+        observed = agent.leadership.partitions[T].observation
+        assert observed is not None
+        assert observed.log_end == (60 if "appended" in after else 30)
+
+
 def test_pace() -> None:
     pace = Pace()
     for _ in range(20):

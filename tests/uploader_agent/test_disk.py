@@ -152,18 +152,18 @@ def test_the_active_segment_is_followed(world: World) -> None:
     reader = ActiveReader()
     assert reader.read(partition.folder, ID) is None, "there is no segment yet"
     partition.segment(0, b"")
-    assert reader.read(partition.folder, ID) == (0, 0, 0, None, None)
+    assert reader.read(partition.folder, ID) == (0, 0, 0, -1, None, None)
     whole = records(0, 25)
     partition.segment(0, whole[:-5])
-    assert reader.read(partition.folder, ID) == (0, len(whole) - 5, None, start, start + 9), "the last one is torn"
+    assert reader.read(partition.folder, ID) == (0, len(whole) - 5, None, 3, start, start + 9), "the last one is torn"
     partition.segment(0, whole)
-    assert reader.read(partition.folder, ID) == (0, len(whole), 25, start, start + 9)
+    assert reader.read(partition.folder, ID) == (0, len(whole), 25, 3, start, start + 9)
     whole = records(0, 4000)
     partition.segment(0, whole)
     for one in (reader, ActiveReader()):
-        assert one.read(partition.folder, ID) == (0, len(whole), 4000, start, start + 9)
+        assert one.read(partition.folder, ID) == (0, len(whole), 4000, 3, start, start + 9)
     partition.segment(4000, bytes(10_000))
-    assert reader.read(partition.folder, ID) == (4000, 10_000, 4000, None, None), "preallocated, without a record"
+    assert reader.read(partition.folder, ID) == (4000, 10_000, 4000, -1, None, None), "preallocated, without a record"
     assert str(T) == "orders-0"
 
 
