@@ -458,6 +458,23 @@ def test_deleted_files_that_reach_into_the_active_segment_do_not_count(world: Wo
         assert held(agent) == [(0, 100)]
 
 
+def test_what_a_truncation_deleted_does_not_count_where_retention_took_what_came_in_its_place(world: World) -> None:
+    """The live log remembers neither of them. One was held as it was before the truncation."""
+    partition = world.disk.partition()
+    partition.fill(0, end=100)
+    partition.segment(100, records(100, 110))
+    with watching(world) as agent:
+        assert held(agent) == [(0, 100)]
+        partition.retire(100)
+        partition.segment(0, records(0, 50) + records(50, 200, epoch=4))
+        partition.snapshot(200)
+        partition.segment(200, b"")
+        partition.retire(0)
+        partition.lineage([(4, 200)])
+        look(agent)
+        assert held(agent) == [(0, 200)]
+
+
 def test_deleted_files_must_agree_with_the_watermark(world: World) -> None:
     """Their own lineage is not part of the live one, and starts within what was uploaded from another branch."""
     partition = world.disk.partition()

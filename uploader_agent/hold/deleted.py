@@ -1,12 +1,12 @@
 """Segments of which only ``.deleted`` files are left: which of them may be believed. Pure.
 
 Retention leaves such files below the first live segment. So do truncations and compactions at times, of data that the
-log no longer has: what they leave ends above that base, overlaps what retention left, or has other leader epochs.
+log no longer has: what they leave ends above that base, or is of earlier leader epochs than what took its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tidemark.errors import FormatError
 from tidemark.records import Lineage
@@ -15,21 +15,32 @@ from uploader_agent.hold.note import Note
 
 
 def believable(
-    found: Sequence[Note], held: Iterable[Note], live_start: int, live: Lineage, watermark: Watermark | None
+    found: Sequence[Note], held: Sequence[Note], live_start: int, live: Lineage, watermark: Watermark | None
 ) -> list[Note]:
     """Those of ``found`` that count, beside what is ``held``, below a log that starts at ``live_start``.
 
-    They lie below it, claim no offset that another one claims, and their lineage is no other than the ``live`` one
-    and that of the watermark, as far as these are known.
+    They lie below it, claim no offset that is held, and their lineage is no other than the ``live`` one and that of the
+    watermark, as far as these are known. Of two that claim an offset, the one counts that has it of the later epoch.
     """
-    others = [(note.base_offset, note.next_offset) for note in [*found, *held]]
     return [
         note
         for note in found
         if note.next_offset <= live_start
-        and sum(start < note.next_offset and note.base_offset < end for start, end in others) == 1
+        and not any(_overlap(note, other) for other in held)
+        and all(_replaces(note, other) for other in found if other is not note and _overlap(note, other))
         and agrees(note, live, watermark)
     ]
+
+
+def _overlap(note: Note, other: Note) -> bool:
+    return note.base_offset < other.next_offset and other.base_offset < note.next_offset
+
+
+def _replaces(note: Note, other: Note) -> bool:
+    """Whether ``note`` was written after ``other`` had been truncated, by the first offset that both claim."""
+    offset = max(note.base_offset, other.base_offset)
+    epoch, before = (Lineage(one.lineage).epoch_at(offset) for one in (note, other))
+    return epoch is not None and before is not None and epoch > before
 
 
 def agrees(note: Note, live: Lineage, watermark: Watermark | None) -> bool:

@@ -160,8 +160,10 @@ class Hold:
             return Look([], listing.segments)
         owned = Owned(at, topic_id, leader_epoch)
         self._release((at, topic_id), final)
+        # First, since what does not count any more must not hide what has taken its place.
+        judged = self._drop_what_no_longer_counts(owned, folder, listing, watermark)
         self._hold_new(owned, folder, listing, final, watermark)
-        return Look(self._below(owned, folder, listing, watermark), listing.segments)
+        return Look(self._below(owned, listing) if judged else [], listing.segments)
 
     def enforce(self) -> None:
         """Give up what is beyond the bounds, and count what is held. To be followed by a look at all partitions."""
@@ -255,29 +257,33 @@ class Hold:
             if descriptor is not None:
                 self._shelf.extend(Key(owner, note.base_offset), note.snapshot, descriptor)
 
-    def _below(self, owned: Owned, folder: Path, listing: Listing, watermark: Watermark | None) -> list[LocalSegment]:
-        """The held segments below the first live one. What is found not to count is dropped."""
+    def _drop_what_no_longer_counts(
+        self, owned: Owned, folder: Path, listing: Listing, watermark: Watermark | None
+    ) -> bool:
+        """Judge the held segments that the directory no longer has; False if they cannot be judged now."""
         owner = (owned.at, owned.topic_id)
         live = {segment.base_offset for segment in listing.segments}
         gone = {base: held for base, held in self._shelf.of(owner).items() if base not in live}
         if not gone:
-            return []
+            return True
         try:
             with PartitionFiles(folder, owned.topic_id) as files:
                 lineage = files.lineage()
         except SegmentChanged:
-            return []
+            return False
         except FormatError as error:
             self._say((folder, type(error)), "lineage_unreadable", folder=str(folder), error=str(error))
-            return []
-        found: list[LocalSegment] = []
-        for base, (note, keeper) in sorted(gone.items()):
+            return False
+        for base, (note, keeper) in gone.items():
             reason = _no_longer_counts(note, keeper, lineage, watermark)
             if reason:
                 self._spoilt(Key(owner, base), reason)
-            elif base < listing.segments[0].base_offset:
-                found.append(note.segment)
-        return found
+        return True
+
+    def _below(self, owned: Owned, listing: Listing) -> list[LocalSegment]:
+        """The held segments below the first live one."""
+        start = listing.segments[0].base_offset
+        return [segment for segment in self.segments(owned.at, owned.topic_id) if segment.base_offset < start]
 
     def _spoilt(self, key: Key, reason: str) -> None:
         self._shelf.drop(key)
