@@ -29,7 +29,7 @@ from tests.support.spark import ConnectServer
 from tests.support.waiting import wait_until
 from tests.tidemark.records.build import simple
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.table import Lake, committed_ledger, open_lake
+from tidemark.table.delta_table import Lake, committed_ledger, open_lake
 from tidemark.topics import load_topics
 
 TOPICS: Final = 10

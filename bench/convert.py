@@ -24,13 +24,13 @@ from bench.measure import MB, Row, Usage, metered
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
 from tests.support.spark import jars_conf, local_conf, spark_env
+from tidemark.formats.plan import RunPlan
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.runs import RunPlan
-from tidemark.table import Lake, open_lake
+from tidemark.table.delta_table import Lake, open_lake
 from tidemark.topics import load_topics
-from tidemark_spark import driver
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.task import convert
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import driver
+from tidemark_spark.worker import convert
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
     """One warm session for all variants on Spark, with the Kafka source's jars."""
     from pyspark.sql import SparkSession
 
-    from tidemark_spark.session import SETTINGS
+    from tidemark_spark.cluster.session import SETTINGS
 
     os.environ.update(spark_env(env="dev"))
     builder = SparkSession.builder.master(master).appName("bench")
@@ -80,7 +80,7 @@ def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
 
 def on_spark(spark: SparkSession, lake: Lake) -> None:
     """The product: plan, conversion on Spark, evidence and commit."""
-    from tidemark_spark.session import Classic, execute_on
+    from tidemark_spark.cluster.session import Classic, execute_on
 
     plan = plan_ingest(lake)
     write_plan(lake, plan)

@@ -16,7 +16,7 @@ from bench.convert import clean, lake_of, on_spark, plain, session
 from bench.data import HOME, Data, Topic
 from bench.measure import Row, Usage, metered
 from tests.support.spark import SparkStandalone
-from tidemark.table import Lake
+from tidemark.table.delta_table import Lake
 
 TOPICS: Final = (Topic("zstd", 1000),)
 ROUNDS: Final = 3

@@ -14,12 +14,12 @@ from bench.data import HOME
 from bench.measure import Row
 from tests.support.paths import ROOT, env_python
 from tests.support.s3 import S3Server
-from tidemark.layout import ControlKeys, DeploymentKeys
+from tidemark.formats.keys import ControlKeys, DeploymentKeys
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.stored import utc_now
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
-from tidemark_airflow.pending import Baseline
-from tidemark_airflow.scan import Source
+from tidemark.timestamps import utc_now
+from tidemark_airflow.triggers.index_scanner import Source
+from tidemark_airflow.triggers.readiness import Baseline
 
 CLUSTER: Final = "kafka-1"
 TOPICS: Final = 1000

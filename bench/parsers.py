@@ -27,9 +27,9 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from bench.convert import session
 from bench.measure import MB, Row, metered
 from tidemark.config import parse
-from tidemark.decode.columns import SCHEMA
+from tidemark.decode.schema import SCHEMA
 from tidemark.parsers.base import Parser
-from tidemark.parsers.build import parser_of
+from tidemark.parsers.factory import parser_of
 from tidemark.topics import Deployment
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ import kafka
 from kafka.consumer.fetcher import ConsumerRecord
 
 from tidemark.consumer import TieredConsumer
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.remote import Storage
-from tidemark.remote.fetching import RANGE_BYTES
-from tidemark.remote.records import consumer_records
-from tidemark.remote.tier import RemoteTier
+from tidemark.remote.reader.consumer_records import consumer_records
+from tidemark.remote.reader.range_requests import RANGE_BYTES
+from tidemark.remote.reader.tier import RemoteTier
 from tidemark.store import StoreOptions
 
 CLUSTER = "bench"

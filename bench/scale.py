@@ -21,16 +21,16 @@ from tests.support.paths import ROOT
 from tests.support.spark import spark_env, submit_command
 from tests.tidemark.records.build import simple
 from tidemark.errors import ContinuityError
-from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
-from tidemark.ledger import DateState, Ledger, PartitionState
+from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.planning import plan_ingest, plan_rebuild
-from tidemark.standing import Standing
-from tidemark.stored import utc_now
-from tidemark.table import LiveFile, live_files, open_table
-from tidemark.tampering import files_digest
-from tidemark_spark import driver
-from tidemark_spark.delta import commit, open_or_create
-from tidemark_spark.job import DataFile
+from tidemark.table.delta_table import LiveFile, live_files, open_table
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.table.tampering import files_digest
+from tidemark.timestamps import utc_now
+from tidemark_spark.model import DataFile
+from tidemark_spark.run import driver
+from tidemark_spark.run.delta_log import commit, open_or_create
 
 FILES: Final = 100_000
 COMMITS: Final = 100

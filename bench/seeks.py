@@ -16,9 +16,9 @@ from bench.remote_reader import CLUSTER
 from tests.support.raw_builder import RawBuilder
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import T0, Record, batch
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.remote import Storage
-from tidemark.remote.tier import RemoteTier
+from tidemark.remote.reader.tier import RemoteTier
 from tidemark.store import Store, StoreOptions, open_store
 
 SEGMENTS: Final = 10_000

@@ -37,7 +37,7 @@ ROUNDS: Final = {"spark": 6, "spark_connect": 12}
 RUNS: Final = 2 * sum(ROUNDS.values()) + len(ROUNDS)
 
 REST_SECONDS: Final = 5.0
-"""Longer than ``tidemark_airflow.trigger.HOLD``, with the time that the scheduler takes to hand a trigger over."""
+"""Longer than ``tidemark_airflow.triggers.watermark.HOLD``, with the time in which a trigger is handed over."""
 
 DAG: Final = "tidemark_ingest__east__orders"
 TOKEN: Final = "token-that-nobody-may-find"  # noqa: S105 # it opens nothing; that it is found nowhere is measured

@@ -19,18 +19,18 @@ from bench.measure import Row
 from tests.plugins.world import CLUSTER, commit, entry, state
 from tests.support.s3 import S3Server
 from tidemark.endpoints import resolver_of
-from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
-from tidemark.layout import ControlKeys
-from tidemark.ledger import Ledger
-from tidemark.planning.objects import in_parallel
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.monitoring.incident_store import watch
+from tidemark.raw.objects import in_parallel
 from tidemark.store import Store, open_store
 from tidemark.store.local import LocalStore
 from tidemark.store.s3 import S3Store
-from tidemark.stored import utc_now
-from tidemark.table import Lake, committed_ledger, open_lake
+from tidemark.table.delta_table import Lake, committed_ledger, open_lake
+from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
-from tidemark.watching.recording import watch
-from tidemark.watermark_index import WatermarkIndex
 
 TOPICS = 1000
 PARTITIONS = 16

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tidemark_airflow import settings
-from tidemark_airflow.backfill import backfill_dag
+from tidemark_airflow.dag_factories.backfill import backfill_dag
 
 dag = backfill_dag(settings.deployment())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark_airflow import settings
-from tidemark_airflow.ingest import ingest_dag
+from tidemark_airflow.dag_factories.ingest import ingest_dag
 
 _deployment = settings.deployment()
 

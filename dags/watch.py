@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tidemark_airflow.watch import watch_dag
+from tidemark_airflow.dag_factories.monitor import watch_dag
 
 dag = watch_dag()

@@ -12,14 +12,14 @@ import duckdb
 import duckdb_extension_httpfs
 
 from demo.streams import Acknowledged, Stream
-from tidemark import watermark
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
-from tidemark.layout import PartitionKeys
-from tidemark.ledger import Ledger
-from tidemark.manifest import SegmentManifest
+from tidemark.formats import watermark
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.manifest import SegmentManifest
 from tidemark.store import open_store
-from tidemark.table import Lake, ledger_of, live_files, open_lake, open_table
+from tidemark.table.delta_table import Lake, ledger_of, live_files, open_lake, open_table
 from tidemark.topics import Deployment
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from tidemark_airflow.links import PREFIX, base_path
+from tidemark_airflow.links.urls import PREFIX, base_path
 
 
 class TidemarkPage(AirflowPlugin):
@@ -28,13 +28,13 @@ class TidemarkPage(AirflowPlugin):
     @property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
         """The application, made when the API server asks; a plain list would be made in every process."""
-        from tidemark_airflow.page.app import page_app
+        from tidemark_airflow.web.app import page_app
 
         return [{"app": page_app(), "url_prefix": PREFIX, "name": "Tidemark continuity page"}]
 
     @property
     def fastapi_root_middlewares(self) -> list[Any]:  # type: ignore[override]
         """Rights to backfills by topic, made when the API server asks."""
-        from tidemark_airflow.page.run_rights import RunRights
+        from tidemark_airflow.web.run_rights import RunRights
 
         return [{"middleware": RunRights, "args": [], "kwargs": {}, "name": "Tidemark's rights by topic"}]

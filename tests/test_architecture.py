@@ -70,7 +70,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_the_agent_loads_nothing_heavy() -> None:
-    loaded = loaded_by("import uploader_agent.cli, uploader_agent.loop")
+    loaded = loaded_by("import uploader_agent.cli, uploader_agent.agent")
     assert "uploader_agent" in loaded
     assert not loaded & {"pyarrow", "numpy", "numba", "pandas", "pyspark", "deltalake"}
 
@@ -127,5 +127,5 @@ def test_what_tidemark_exports_is_found_when_it_is_asked_for(name: str) -> None:
 
 def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
     path = tmp_path / "seeded.py"
-    path.write_text("def late():\n    from uploader_agent.loop import run\n    import airflow.sdk\n")
+    path.write_text("def late():\n    from uploader_agent.agent import run\n    import airflow.sdk\n")
     assert imported(path) == {"uploader_agent", "airflow"}

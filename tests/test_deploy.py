@@ -18,9 +18,9 @@ import yaml
 
 from tests.support.paths import ROOT
 from tidemark.cli.app import app as operator_app
-from uploader_agent import metrics_page
 from uploader_agent.cli import app as agent_app
-from uploader_agent.metrics import Metrics
+from uploader_agent.observability import metrics_doc
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import AgentSettings
 
 DEPLOY = ROOT / "deploy"
@@ -35,7 +35,7 @@ DASHBOARD = json.loads((DEPLOY / "grafana" / "tidemark-agent.json").read_text())
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 
 METRICS = Metrics()
-LINES = metrics_page.lines(METRICS)
+LINES = metrics_doc.lines(METRICS)
 PARTS = ("_bucket", "_sum", "_count")
 SERVED = {one.name for one in LINES} | {one.name + part for one in LINES if one.kind == "histogram" for part in PARTS}
 LABELS = {name for names in METRICS.labels.values() for name in names} | {"job", "instance", "le"}

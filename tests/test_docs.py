@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from tidemark.config import parse
-from tidemark.incidents import IncidentKind
+from tidemark.monitoring.incidents import IncidentKind
 from tidemark.topics import Deployment, TopicSettings
 from uploader_agent.settings import AgentSettings, load_settings
 

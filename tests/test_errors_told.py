@@ -18,8 +18,8 @@ from deltalake import write_deltalake
 from tests.support.s3 import ADMIN, S3Server
 from tidemark import cli, retry
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.clients import forget_clients
-from tidemark_spark import audit, compact, convert, export, retain
+from tidemark.store.s3_clients import forget_clients
+from tidemark_spark.cli import audit, compact, convert, export, retain
 
 Main = Callable[[Sequence[str]], int]
 

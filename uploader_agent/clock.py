@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from tidemark import clocks, stored
-from tidemark.store import Store
+from tidemark import timestamps
+from tidemark.store import Store, clock
 
 _skew = timedelta()
 
@@ -22,7 +22,7 @@ def measure(store: Store, host_now: Callable[[], datetime] | None = None) -> tim
         StoreError: the store failed; what was known before still counts.
     """
     global _skew  # noqa: PLW0603 - a process has one clock
-    reading = clocks.read(store, host_now)
+    reading = clock.read(store, host_now)
     if reading is not None:
         _skew = reading.skew
     return _skew
@@ -35,4 +35,4 @@ def skew() -> timedelta:
 
 def utc_now() -> datetime:
     """The time by the store's clock, aware, in UTC, to the millisecond."""
-    return stored.utc_now() - _skew
+    return timestamps.utc_now() - _skew

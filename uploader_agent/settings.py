@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, field_validator, model_va
 
 from tidemark.config import Duration, Settings, Size, load
 from tidemark.endpoints import EndpointSettings, check_served
-from tidemark.layout import check_cluster
+from tidemark.formats.keys import check_cluster
 from tidemark.store import StoreOptions
 
 ENVIRONMENT_PREFIX = "TIDEMARK_AGENT__"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG
 
 from tidemark_airflow import settings
-from tidemark_airflow.publishing import assets_of, publish
-from tidemark_airflow.sensor import WatermarkSensor
-from tidemark_airflow.spark import JobOperator
+from tidemark_airflow.assets.events import assets_of, publish
+from tidemark_airflow.operators.spark_job import JobOperator
+from tidemark_airflow.sensors.watermark import WatermarkSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class GroupOperator(JobOperator):
     """Has one job carry out the first member's plan, then plan and convert the ``others``, one after the other.
 
-    :param planned: a :class:`tidemark_airflow.tasks.Planned` of the first member (templated)
+    :param planned: a :class:`tidemark_airflow.dag_factories.Planned` of the first member (templated)
     :param others: names of the topics behind it
     """
 

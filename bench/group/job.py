@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tidemark_spark.convert import main
+from tidemark_spark.cli.convert import main
 
 parser = argparse.ArgumentParser()
 for name in ("--topics", "--cluster", "--topic", "--plan"):

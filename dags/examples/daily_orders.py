@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark_airflow import settings
 
 if TYPE_CHECKING:
-    from tidemark.ledger import DateState
+    from tidemark.formats.ledger import DateState
 
 CLUSTER, TOPIC, TABLE = "demo", "orders", "orders"
 
@@ -34,7 +34,7 @@ with DAG(
     @task
     def report() -> dict[str, object]:
         """How many rows the date has, and whether all that was waited for has come."""
-        from tidemark.table import committed_ledger
+        from tidemark.table.delta_table import committed_ledger
 
         dt = get_current_context()["dag_run"].partition_key
         state: DateState | None = committed_ledger(settings.lake_of(CLUSTER, TOPIC)).dates.get(str(dt))

@@ -2,8 +2,15 @@
 
 The agent, the Spark jobs and the Airflow DAGs never import one another. They meet in objects in a store,
 and every format of those objects is defined in this package, which imports neither airflow nor pyspark.
-Start with :mod:`tidemark.layout` (where things lie), :mod:`tidemark.manifest` and :mod:`tidemark.watermark`
-(what the agent promises), and :mod:`tidemark.ledger` (what a table holds).
+
+* ``formats`` is the contract: ``keys`` says where things lie, ``manifest`` and ``watermark`` what the agent promises,
+  ``ledger`` what a table holds
+* ``kafka_log`` and ``decode`` say what Kafka's files mean, ``store`` is the seam to storage
+* ``raw`` reads what the agents stored, ``table`` one topic's Delta table; ``planning`` says what a run has to do
+* ``topics`` is the topics file, ``parsers`` are the formats of records in it
+* ``remote``, ``consumer`` and ``restore`` are for applications that read history
+* ``inspection`` and ``monitoring`` look after a deployment, ``backfill`` are requests for backfills and their reports
+* ``cli`` is the command ``tidemark``
 
 What readers of the remote tier start with is found here, and loaded when it is first asked for: the extra
 ``tidemark[consumer]`` has what :class:`TieredConsumer` and :class:`Mode` need, ``tidemark[decode]`` what the others do.
@@ -17,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidemark.consumer import Mode, TieredConsumer
     from tidemark.remote import Storage
-    from tidemark.remote.notebooks import read_range, read_time
+    from tidemark.remote.reader.read_range import read_range, read_time
 
 __all__ = ["Mode", "Storage", "TieredConsumer", "read_range", "read_time"]
 
@@ -25,8 +32,8 @@ _HOMES = {
     "Mode": "tidemark.consumer",
     "Storage": "tidemark.remote",
     "TieredConsumer": "tidemark.consumer",
-    "read_range": "tidemark.remote.notebooks",
-    "read_time": "tidemark.remote.notebooks",
+    "read_range": "tidemark.remote.reader.read_range",
+    "read_time": "tidemark.remote.reader.read_range",
 }
 
 

@@ -14,8 +14,9 @@ from pydantic import AfterValidator, Field, field_validator
 
 from tidemark.config import ObjectName, Settings, imported
 from tidemark.errors import FormatError
-from tidemark.layout import Endpoint, Writer, check_topic, split_store_url
+from tidemark.formats.keys import Endpoint, Writer, check_topic
 from tidemark.store.options import StoreOptions
+from tidemark.store.url import split_store_url
 
 
 class EndpointResolver(Protocol):

@@ -13,9 +13,10 @@ from pydantic import AfterValidator, Field, StrictBool, field_validator, model_v
 from tidemark.config import Duration, Settings, Share, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import FormatError
-from tidemark.layout import DeploymentKeys, TableKeys, check_cluster, check_topic, split_store_url
+from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
+from tidemark.store.url import split_store_url
 
 TopicName = Annotated[str, AfterValidator(check_topic)]
 ClusterName = Annotated[str, AfterValidator(check_cluster)]

@@ -28,7 +28,7 @@ from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
 
 if TYPE_CHECKING:
-    from tidemark.table import Lake
+    from tidemark.table.delta_table import Lake
 
 _HOME = Path(__file__).resolve().parents[2]
 
@@ -50,7 +50,7 @@ def in_order(deployment: Deployment) -> list[TopicSettings]:
 
 def lake_of(cluster: str, topic: str) -> Lake:
     """The table of a topic; FormatError if the topics file no longer has it."""
-    from tidemark.table import open_lake
+    from tidemark.table.delta_table import open_lake
 
     found = deployment()
     return open_lake(found, found.topic(topic, cluster))

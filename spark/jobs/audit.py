@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark_spark.audit import main
+from tidemark_spark.cli.audit import main
 
 if __name__ == "__main__":
     sys.exit(main())

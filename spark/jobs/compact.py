@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark_spark.compact import main
+from tidemark_spark.cli.compact import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark_spark.serving import main
+from tidemark_spark.cluster.connect_server import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark_spark.convert import main
+from tidemark_spark.cli.convert import main
 
 if __name__ == "__main__":
     sys.exit(main())

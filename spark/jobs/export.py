@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark_spark.export import main
+from tidemark_spark.cli.export import main
 
 if __name__ == "__main__":
     sys.exit(main())

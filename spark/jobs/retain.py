@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark_spark.retain import main
+from tidemark_spark.cli.retain import main
 
 if __name__ == "__main__":
     sys.exit(main())

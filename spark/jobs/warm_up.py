@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark_spark.warming import main
+from tidemark_spark.cluster.warm_up import main
 
 if __name__ == "__main__":
     sys.exit(main())

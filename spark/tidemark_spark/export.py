@@ -1,77 +1,151 @@
-"""The command line of the export job."""
+"""Raw segments as plain files: lines of text, or Hadoop SequenceFiles as Pinterest's Secor writes them.
+
+* ``text``: the values, each followed by a newline; a value that has one in it is refused
+* ``sequence``: key ``LongWritable``, the offset; value ``BytesWritable``
+* ``messagepack``: key ``BytesWritable``, a MessagePack map of 1: the offset, 2: the message's key if it has one; value
+  ``BytesWritable``
+
+A null value is written as an empty one, as Secor does. A task writes one file,
+``<topic>[@<incarnation>]/0_<partition>_<first offset>.<extension>``; its bytes are a function of the rows and the
+name, so a task that runs twice writes the same object. Memory is bounded by one window of a segment.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+import hashlib
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, cast
 
-from tidemark.errors import ConfigError, FormatError, TidemarkError
-from tidemark.layout import split_store_url
-from tidemark.topics import load_topics
-from tidemark_spark.exporting import EXTENSIONS, Execute, Export, Exported, export_part
-from tidemark_spark.source import SegmentPartition, SegmentReader, TidemarkSource
-from tidemark_spark.where import Where, add_options
+import pyarrow as pa
 
+from tidemark.errors import FormatError
+from tidemark.formats.keys import OFFSET_DIGITS
+from tidemark.store import StoreOptions, open_store
+from tidemark_spark.convert.upload import upload_once
+from tidemark_spark.datasource import SegmentPartition, SegmentReader
 
-def main(arguments: Sequence[str] | None = None, execute: Execute | None = None) -> int:
-    """Run the job, on Spark unless ``execute`` does it; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        export = _export(options)
-        parts = export.reader.partitions()
-        found = (execute or _on_spark(Where.of(options)))(export, parts) if parts else []
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except TidemarkError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
-    files = sorted(one for one in found if one)
-    for one in files:
-        sys.stdout.write(f"{export.store}/{one.key}\n")
-    total = {"files": len(files), "rows": sum(one.rows for one in files), "bytes": sum(one.size for one in files)}
-    sys.stdout.write(f"{json.dumps(total)}\n")
-    sys.stdout.flush()
-    return 0
+Format = Literal["text", "sequence", "messagepack"]
+
+EXTENSIONS: Final[dict[Format, str]] = {"text": "txt", "sequence": "seq", "messagepack": "seq"}
+
+_BYTES_WRITABLE: Final = "org.apache.hadoop.io.BytesWritable"
+_LONG_WRITABLE: Final = "org.apache.hadoop.io.LongWritable"
+_VERSION: Final = b"SEQ\x06"
+_SYNC_BYTES: Final = 100 * 1024
+"""How far apart sync marks are, about: Hadoop's ``SequenceFile.SYNC_INTERVAL``."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="export.py", description="Raw segments of one topic to plain files.")
-    parser.add_argument("--topics", required=True, metavar="FILE", help="the topics file")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--to", required=True, metavar="URL", help="s3://<bucket>[/<prefix>] or file:///<directory>")
-    parser.add_argument("--format", choices=sorted(EXTENSIONS), default="text")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of Spark's format tidemark: fromOffset, toOffset, fromTime, toTime, partitions, isolation, …; repeatable",
-    )
-    add_options(parser)
-    return parser
+class Export(NamedTuple):
+    """What all tasks share: where to write, below which prefix, in which format."""
+
+    store: str
+    prefix: str
+    options: StoreOptions
+    topic: str
+    format: Format
+    reader: SegmentReader
 
 
-def _export(options: argparse.Namespace) -> Export:
-    given = dict(one.partition("=")[::2] for one in options.option)
-    source = TidemarkSource({**given, "topics": options.topics, "topic": options.topic})
-    reader = source.reader(source.schema())
-    if not isinstance(reader, SegmentReader):
-        raise TypeError(f"{reader!r} does not read segments")
-    try:
-        store, prefix = split_store_url(options.to)
-    except FormatError as error:
-        raise ConfigError("--to", [("", str(error))]) from error
-    return Export(store, prefix, load_topics(Path(options.topics)).store, options.topic, options.format, reader)
+class Exported(NamedTuple):
+    """A file that was written: its key, its rows, and its bytes."""
+
+    key: str
+    rows: int
+    size: int
 
 
-def _on_spark(where: Where) -> Execute:
-    def execute(export: Export, parts: Sequence[SegmentPartition]) -> list[Exported | None]:
-        from tidemark_spark.session import spark
+Execute = Callable[[Export, Sequence[SegmentPartition]], list[Exported | None]]
+"""Runs :func:`export_part` for all parts, anywhere, and returns what came of them in any order."""
 
-        return spark(f"tidemark export {export.topic}", where).on_each(export_part, export, parts)
 
-    return execute
+def export_part(export: Export, part: SegmentPartition) -> Exported | None:
+    """Write the rows of ``part``; None if there are none.
+
+    Raises:
+        FormatError: a value has a newline in it, and the format is text.
+        PreconditionFailed: the key holds other bytes: an export of other settings went there before.
+    """
+    key = _key(export, part)
+    count = 0
+    with cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-")) as file:
+        write = _text if export.format == "text" else _Sequence(file, key, export.format).write
+        for rows in export.reader.read(part):
+            write(file, rows)
+            count += len(rows)
+        if not count:
+            return None
+        return Exported(key, count, upload_once(open_store(export.store, export.options), key, file))
+
+
+def _key(export: Export, part: SegmentPartition) -> str:
+    task = part.task
+    folder = export.topic if task.incarnation == 0 else f"{export.topic}@{task.incarnation}"
+    name = f"0_{task.partition}_{task.from_offset:0{OFFSET_DIGITS}d}.{EXTENSIONS[export.format]}"
+    return "/".join(one for one in (export.prefix, folder, name) if one)
+
+
+def _records(rows: pa.RecordBatch) -> Iterator[tuple[int, bytes | None, bytes]]:
+    """(offset, key, value) of each row."""
+    names = ("kafka_offset", "kafka_key", "kafka_value")
+    columns: list[list[Any]] = [rows.column(name).to_pylist() for name in names]
+    for offset, key, value in zip(*columns, strict=True):
+        yield offset, key, b"" if value is None else value
+
+
+def _text(file: BinaryIO, rows: pa.RecordBatch) -> None:
+    for offset, _, value in _records(rows):
+        if b"\n" in value:
+            where = f"partition {rows.column('kafka_partition')[0].as_py()}, offset {offset}"
+            raise FormatError(
+                where, "the value has a newline in it, which lines of text cannot tell; use a SequenceFile"
+            )
+        file.write(value + b"\n")
+
+
+class _Sequence:
+    """A SequenceFile under way, version 6, uncompressed (Hadoop's ``SequenceFile.Writer``)."""
+
+    def __init__(self, file: BinaryIO, name: str, kind: Format) -> None:
+        self._sync = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+        self._long = kind == "sequence"
+        names = (_LONG_WRITABLE if self._long else _BYTES_WRITABLE, _BYTES_WRITABLE)
+        header = b"".join(bytes([len(one)]) + one.encode() for one in names)
+        file.write(_VERSION + header + b"\x00\x00" + struct.pack(">i", 0) + self._sync)
+        self._next_sync = file.tell() + _SYNC_BYTES
+
+    def write(self, file: BinaryIO, rows: pa.RecordBatch) -> None:
+        """Append the records of ``rows``."""
+        for offset, key, value in _records(rows):
+            if file.tell() >= self._next_sync:
+                file.write(struct.pack(">i", -1) + self._sync)
+                self._next_sync = file.tell() + _SYNC_BYTES
+            head = struct.pack(">q", offset) if self._long else _bytes(packed(offset, key))
+            body = _bytes(value)
+            file.write(struct.pack(">ii", len(head) + len(body), len(head)) + head + body)
+
+
+def _bytes(data: bytes) -> bytes:
+    """As ``BytesWritable`` writes itself."""
+    return struct.pack(">i", len(data)) + data
+
+
+def packed(offset: int, key: bytes | None) -> bytes:
+    """The MessagePack map of an offset and a message's key, each in its shortest form."""
+    head = (b"\x81" if key is None else b"\x82") + b"\x01" + _packed_integer(offset)
+    if key is None:
+        return head
+    for code, layout, limit in ((b"\xc4", ">B", 1 << 8), (b"\xc5", ">H", 1 << 16), (b"\xc6", ">I", 1 << 32)):
+        if len(key) < limit:
+            return head + b"\x02" + code + struct.pack(layout, len(key)) + key
+    raise FormatError(f"offset {offset}", f"a key of {len(key)} bytes fits no MessagePack")
+
+
+def _packed_integer(value: int) -> bytes:
+    if value < 1 << 7:
+        return bytes([value])
+    for code, layout, limit in ((b"\xcc", ">B", 1 << 8), (b"\xcd", ">H", 1 << 16), (b"\xce", ">I", 1 << 32)):
+        if value < limit:
+            return code + struct.pack(layout, value)
+    return b"\xcf" + struct.pack(">Q", value)

@@ -14,9 +14,9 @@ from typing import Any
 from kafka import KafkaProducer
 
 from tidemark import cli
-from tidemark.restoring import beginning, running
-from tidemark.restoring.sending import Sender
-from tidemark.restoring.target import Target
+from tidemark.restore import resume, run
+from tidemark.restore.producer import Sender
+from tidemark.restore.target import Target
 
 STEP_RECORDS, SETTLE_SECONDS = 40, 0.3
 POINTS: dict[str, tuple[type[Any], str, bool]] = {
@@ -49,8 +49,8 @@ def _fatal(method: Callable[..., Any], nth: int, *, after: bool) -> Callable[...
 
 def main(point: str, nth: int, *arguments: str) -> None:
     """Run the command with small steps."""
-    running.STEP_RECORDS = STEP_RECORDS  # type: ignore[misc]  # the tests' own size of steps
-    beginning.SETTLE_SECONDS = SETTLE_SECONDS  # type: ignore[misc]  # likewise
+    run.STEP_RECORDS = STEP_RECORDS  # type: ignore[misc]  # the tests' own size of steps
+    resume.SETTLE_SECONDS = SETTLE_SECONDS  # type: ignore[misc]  # likewise
     kind, name, after = POINTS[point]
     setattr(kind, name, _fatal(getattr(kind, name), nth, after=after))
     sys.argv = ["tidemark", "restore", *arguments]

@@ -24,9 +24,10 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.decode.real_logs import random_records, unique
 from tests.tidemark.records.build import CODEC_IDS, Record, batch, marker, transactional
 from tidemark import cli
-from tidemark.restoring import beginning, running
+from tidemark.formats.watermark import parse, render
+from tidemark.restore import resume
+from tidemark.restore import run as running
 from tidemark.store import open_store
-from tidemark.watermark import parse, render
 
 
 @dataclass
@@ -66,7 +67,7 @@ class RawHistory:
         output, errors = io.StringIO(), io.StringIO()
         with (
             patch.object(running, "STEP_RECORDS", STEP_RECORDS),
-            patch.object(beginning, "SETTLE_SECONDS", SETTLE_SECONDS),
+            patch.object(resume, "SETTLE_SECONDS", SETTLE_SECONDS),
             patch.object(sys, "argv", ["tidemark", "restore", *arguments]),
             redirect_stdout(output),
             redirect_stderr(errors),

@@ -25,8 +25,8 @@ from tests.tidemark.decode.real_logs import unique
 from tidemark.config import parse
 from tidemark.consumer import Mode, TieredConsumer
 from tidemark.endpoints import EndpointSettings
-from tidemark.restoring.beginning import SETTLE_SECONDS
-from tidemark.restoring.running import STEP_BYTES, STEP_RECORDS
+from tidemark.restore.resume import SETTLE_SECONDS
+from tidemark.restore.run import STEP_BYTES, STEP_RECORDS
 
 PAGE = (ROOT / "docs" / "consumer.md").read_text()
 

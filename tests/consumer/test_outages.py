@@ -12,7 +12,7 @@ from tests.consumer.shaky import Shaky, nowhere, of_segments_from, shaken
 from tests.consumer.test_tiers import Made, values
 from tests.consumer.world import World, origins, read_to, read_until
 from tests.support.waiting import wait_until
-from tidemark.consumer import Mode, TieredConsumer, placement
+from tidemark.consumer import Mode, TieredConsumer, partition_placement
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.errors import Refused, SegmentError, TidemarkError
 from tidemark.remote import RemoteTopics
@@ -174,7 +174,7 @@ def test_kafka_that_gives_nothing_either_brings_up_the_storages_error(
     made = history(local_world, 0)
     consumer, shaky = shaky_consumer(made, Mode.REMOTE_PREFERRED, 0)
     refuse(shaky, 40)
-    monkeypatch.setattr(placement, "KAFKA_SECONDS", 0.3)
+    monkeypatch.setattr(partition_placement, "KAFKA_SECONDS", 0.3)
     with consumer:
         monkeypatch.setattr(consumer._fetcher, "send_fetches", list)
         for _ in range(2):

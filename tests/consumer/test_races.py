@@ -11,13 +11,13 @@ import pytest
 from tests.consumer.test_tiers import Made, stored, values
 from tests.consumer.world import World, read_to, read_until
 from tests.support.waiting import HUNG, wait_until
-from tidemark.consumer import Mode, TieredConsumer, placing
-from tidemark.consumer.bell import Bell
-from tidemark.consumer.scouting import THREADS
+from tidemark.consumer import Mode, TieredConsumer, tier_selection
+from tidemark.consumer.tier_metadata import THREADS
+from tidemark.consumer.wakeup import Bell
 from tidemark.errors import GapError, UnknownOutcome, WakeupError
-from tidemark.layout import Endpoint
+from tidemark.formats.keys import Endpoint
 from tidemark.remote import RemoteTopics
-from tidemark.remote.observing import Observations
+from tidemark.remote.catalog.log_ends import Observations
 from tidemark.retry import ATTEMPTS
 
 
@@ -151,7 +151,7 @@ def test_kafka_serves_what_it_has_while_storage_does_not_answer(
         raise UnknownOutcome("raw/offset.wm", "no answer")
 
     monkeypatch.setattr(RemoteTopics, "partition", silent)
-    monkeypatch.setattr(placing, "FIRST_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(tier_selection, "FIRST_LOOK_SECONDS", 0.2)
     with made.consumer(mode, 60) as consumer:
         assert values(read_to(consumer, {made.tp: 100})) == list(range(60, 100))
         for _ in range(THREADS):

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.tidemark.decode.real_logs import random_records
-from tidemark.bounds import END, Bound, Bounds
 from tidemark.errors import FormatError
-from tidemark.hashsum import combine
-from tidemark.restoring.progress import Progress
-from tidemark.restoring.records import Record, hash_sum, records_of, rows_of
-from tidemark.restoring.request import Request
+from tidemark.formats.hashsum import combine
+from tidemark.offset_bounds import END, Bound, Bounds
+from tidemark.restore.progress import Progress
+from tidemark.restore.records import Record, hash_sum, records_of, rows_of
+from tidemark.restore.request import Request
 
 PROGRESS = Progress("a" * 16, 1, 10, 1000, 500, 3, 400, 390, (1 << 128) - 5, 7)
 

@@ -19,18 +19,18 @@ from tests.tidemark.cli.test_cli import call
 from tests.tidemark.records.build import T0, Record
 from tidemark.errors import ForeignRecords
 from tidemark.remote import Storage
-from tidemark.remote.tier import RemoteTier
-from tidemark.restoring import running
-from tidemark.restoring.request import Request
-from tidemark.restoring.running import Restore
-from tidemark.restoring.target import Target
+from tidemark.remote.reader.tier import RemoteTier
+from tidemark.restore import run
+from tidemark.restore.request import Request
+from tidemark.restore.run import Restore
+from tidemark.restore.target import Target
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
 def made(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> RawHistory:
-    monkeypatch.setattr("tidemark.restoring.beginning.SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr("tidemark.restore.resume.SETTLE_SECONDS", 0.1)
     return raw_history(tmp_path, rng, rounds=4)
 
 
@@ -61,7 +61,7 @@ class Interrupted(Restore):
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "STEP_RECORDS", 10)
+    monkeypatch.setattr(run, "STEP_RECORDS", 10)
 
 
 def beside_another(made: RawHistory, kafka: KafkaCluster, target: str, **options: bool) -> None:

@@ -24,13 +24,13 @@ from tests.support.waiting import wait_until
 from tests.tidemark.records.build import Record, batch
 from tidemark.consumer import Mode, TieredConsumer
 from tidemark.consumer.consumer import METRICS_GROUP
-from tidemark.consumer.scouting import notation
+from tidemark.consumer.tier_metadata import notation
 from tidemark.decode import SCHEMA
 from tidemark.errors import GapError, StoreError, WakeupError
-from tidemark.incarnations import TopicIncarnations
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.watermark import parse, render
 from tidemark.remote import Storage
 from tidemark.store import open_store
-from tidemark.watermark import parse, render
 
 
 def stored(world: World, topic: str, count: int = 400, parts: int = 1) -> list[TopicPartition]:

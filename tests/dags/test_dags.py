@@ -15,7 +15,7 @@ from tests.plugins.world import World
 from tests.support.paths import ROOT
 from tests.support.waiting import HUNG
 from tidemark.backfill.request import DEFAULTS, FIELDS
-from tidemark_airflow.ingest import dag_id
+from tidemark_airflow.dag_factories.ingest import dag_id
 
 INGEST = {"wait_and_plan": {"convert_and_publish"}, "convert_and_publish": set[str]()}
 BACKFILL = {

@@ -19,12 +19,12 @@ from tests.support.paths import ROOT, env_bin
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tests.support.spark import spark_submit
+from tidemark.formats.plan import RunResult
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.runs import RunResult
-from tidemark.store.clients import forget_clients
-from tidemark.table import Lake, open_lake
+from tidemark.store.s3_clients import forget_clients
+from tidemark.table.delta_table import Lake, open_lake
 from tidemark.topics import Deployment, load_topics
-from tidemark_spark.driver import run
+from tidemark_spark.run.driver import run
 
 ENTROPY_BITS = 3
 

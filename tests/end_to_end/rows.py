@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 
-from tidemark.table import Lake, open_table
+from tidemark.table.delta_table import Lake, open_table
 
 
 class Row(NamedTuple):

@@ -38,13 +38,13 @@ from tests.support.raw_builder import RawBuilder
 from tests.support.s3 import S3Server
 from tests.support.waiting import HUNG, wait_until
 from tests.tidemark.records.build import T0, Record, batch
-from tidemark.audits import AuditReport
 from tidemark.backfill.report import Report, read_report
 from tidemark.backfill.request import report_name
-from tidemark.cli.airflow import Airflow
-from tidemark.layout import Endpoint
+from tidemark.cli.airflow_client import Airflow
+from tidemark.formats.audit_report import AuditReport
+from tidemark.formats.keys import Endpoint
 from tidemark.store import open_store
-from tidemark.table import committed_ledger, live_files, open_table
+from tidemark.table.delta_table import committed_ledger, live_files, open_table
 
 BACKFILL = "tidemark_backfill"
 AUDIT = "tidemark_audit"

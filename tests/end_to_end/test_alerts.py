@@ -21,10 +21,10 @@ from tests.support.s3 import ADMIN, allow
 from tests.support.spark import spark_submit
 from tests.support.waiting import wait_until
 from tidemark.endpoints import resolver_of
-from tidemark.layout import ControlKeys, PartitionKeys
+from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, merge
 from tidemark.store import Store, open_store
-from tidemark.table import committed_ledger, live_files, open_table
-from tidemark.watermark_index import IndexEntry, WatermarkIndex, merge
+from tidemark.table.delta_table import committed_ledger, live_files, open_table
 
 WATCH = "tidemark_watch"
 SMALL = {"segment.bytes": str(1 << 20)}

@@ -32,8 +32,8 @@ from tests.support.paths import ROOT
 from tests.support.pipeline import pipeline_env
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
-from tidemark.ledger import Ledger, Published
-from tidemark.table import Lake, committed_ledger
+from tidemark.formats.ledger import Ledger, Published
+from tidemark.table.delta_table import Lake, committed_ledger
 
 TOPICS = 3
 PARTITIONS = 2

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment
 from tests.end_to_end.rows import consumed, landed
-from tidemark.table import committed_ledger
+from tidemark.table.delta_table import committed_ledger
 
 DAY = 86_400_000
 NOVEMBER_18 = 1_794_960_000_000 - 1_794_960_000_000 % DAY

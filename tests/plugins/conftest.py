@@ -11,8 +11,9 @@ import pytest
 from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import World
 from tests.support.receivers import HookServer, SmtpServer
-from tidemark_airflow import publishing, trigger
-from tidemark_airflow.outbox import Commit
+from tidemark_airflow.assets import events
+from tidemark_airflow.assets.outbox import Commit
+from tidemark_airflow.triggers import watermark
 
 _ON_THE_STACK = ("test_airflow_stack.py", "test_watch_stack.py", "test_page_browser.py")
 
@@ -47,7 +48,7 @@ def stack(smtp: SmtpServer, hook: HookServer, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(autouse=True)
 def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triggers fire at once: no scheduler is there to be given time."""
-    monkeypatch.setattr(trigger, "HOLD", timedelta(0))
+    monkeypatch.setattr(watermark, "HOLD", timedelta(0))
 
 
 @pytest.fixture
@@ -63,5 +64,5 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def stored(monkeypatch: pytest.MonkeyPatch) -> set[Commit]:
     """The commits that Airflow's record of asset events names; a test adds what it would have stored."""
     commits: set[Commit] = set()
-    monkeypatch.setattr(publishing, "stored_commits", lambda _: commits)
+    monkeypatch.setattr(events, "stored_commits", lambda _: commits)
     return commits

@@ -18,9 +18,9 @@ import psutil
 from tests.plugins.page_server import ANN, PageServer
 from tests.plugins.page_world import PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, state
-from tidemark.evidence import EvidenceRow
-from tidemark.overview import Overview, Samples, TopicSummary, hours
-from tidemark.stored import utc_now
+from tidemark.monitoring.overview import Overview, Samples, TopicSummary, hours
+from tidemark.table.evidence import EvidenceRow
+from tidemark.timestamps import utc_now
 
 TOPICS, PARTITIONS, BROKERS, LARGE, COMMITS = 1000, 50, 300, 2000, 300
 WIDE = "wide"

@@ -18,9 +18,9 @@ from starlette.routing import Mount
 from tests.plugins.world import World
 from tests.support.ports import HOST, free_port
 from tests.support.waiting import wait_until
-from tidemark_airflow.links import PREFIX
-from tidemark_airflow.page.app import page_app
-from tidemark_airflow.page.reading import reader
+from tidemark_airflow.links.urls import PREFIX
+from tidemark_airflow.web.app import page_app
+from tidemark_airflow.web.reader import reader
 
 ANN, VIC, NOBODY = ("ann", "user"), ("vic", "viewer"), ("nobody", None)
 """May edit DAGs; may see DAGs; is signed in and may nothing."""

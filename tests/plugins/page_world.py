@@ -8,15 +8,15 @@ from pathlib import Path
 import yaml
 
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
-from tidemark.evidence import EvidenceRow
-from tidemark.gaps import Gap
-from tidemark.layout import Endpoint, PartitionKeys
-from tidemark.ledger import DateState, PartitionState
-from tidemark.manifest import OpenTransaction
-from tidemark.overview import Overview, Samples, hours, read_overview
-from tidemark.stored import utc_now
-from tidemark.watching.recording import watch
-from tidemark.watermark import Watermark, parse, render
+from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.ledger import DateState, PartitionState
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.watermark import Watermark, parse, render
+from tidemark.monitoring.incident_store import watch
+from tidemark.monitoring.overview import Overview, Samples, hours, read_overview
+from tidemark.table.evidence import EvidenceRow
+from tidemark.timestamps import utc_now
 
 TOPICS = ("orders", "clicks", "payments", "shipments", "sessions", "invoices")
 GAP = gap(120, 160)

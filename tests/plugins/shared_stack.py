@@ -37,10 +37,10 @@ if "scheduler" in sys.argv:
         "deltalake",
         "pyarrow.parquet",
         "tidemark.planning",
-        "tidemark.watching.looking",
-        "tidemark_airflow.ingest",
-        "tidemark_airflow.watch",
-        "tidemark_airflow.webhook",
+        "tidemark.monitoring.observe_cluster",
+        "tidemark_airflow.dag_factories.ingest",
+        "tidemark_airflow.dag_factories.monitor",
+        "tidemark_airflow.notifications.webhook",
     ):
         importlib.import_module(name)
 """

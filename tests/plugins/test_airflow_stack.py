@@ -15,11 +15,11 @@ from tests.plugins.shared_stack import DAILY, STORE_SECRET, SharedStack
 from tests.plugins.world import CLUSTER, DATE, GATE, World, entry
 from tests.support.airflow_client import Json
 from tests.support.waiting import wait_until
-from tidemark.scan_status import ScanStatus
-from tidemark.stored import utc_now
-from tidemark.table import committed_ledger
-from tidemark_airflow import backoff
-from tidemark_airflow.outbox import read_published
+from tidemark.formats.scan_status import ScanStatus
+from tidemark.table.delta_table import committed_ledger
+from tidemark.timestamps import utc_now
+from tidemark_airflow.assets.outbox import read_published
+from tidemark_airflow.sensors import failure_backoff
 
 ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
 CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
@@ -188,13 +188,15 @@ def test_the_run_after_a_failed_one_waits_first(stack: SharedStack, world: World
     run = runs(stack, CLICKS)[before]
     tasks = stack.client.task_instances(CLICKS, run["dag_run_id"])
     converted = next(datetime.fromisoformat(one["start_date"]) for one in tasks if one["task_id"] != "wait_and_plan")
-    assert (converted - datetime.fromisoformat(run["start_date"])).total_seconds() >= backoff.FIRST.total_seconds()
+    assert (
+        converted - datetime.fromisoformat(run["start_date"])
+    ).total_seconds() >= failure_backoff.FIRST.total_seconds()
 
     world.upload("clicks", end + 200, start=end + 100)
     wait_until(lambda: is_waiting(stack, CLICKS, before + 2), what="the next to land", interval=0.5)
     run = runs(stack, CLICKS)[before + 1]
     took = datetime.fromisoformat(run["end_date"]) - datetime.fromisoformat(run["start_date"])
-    assert took < backoff.FIRST, "after a run that has landed none waits"
+    assert took < failure_backoff.FIRST, "after a run that has landed none waits"
 
 
 def scan_status(world: World) -> ScanStatus:

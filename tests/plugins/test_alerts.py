@@ -12,10 +12,10 @@ from tests.support.ports import HOST
 from tests.support.receivers import SECRET, HookServer, SmtpServer, alert_env
 from tests.tidemark.test_incidents import NOW, condition
 from tidemark.errors import ConfigError
-from tidemark.incidents import merge
-from tidemark.watching.messages import due
-from tidemark_airflow import alerts
-from tidemark_airflow.telling import news_of
+from tidemark.monitoring.incidents import merge
+from tidemark.monitoring.messages import due
+from tidemark_airflow.notifications import notifiers
+from tidemark_airflow.notifications.formatting import news_of
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def context(error: Exception | None = None) -> Context:
     return cast("Context", found)
 
 
-def news(title: str = "offsets are missing") -> alerts.News:
+def news(title: str = "offsets are missing") -> notifiers.News:
     [message] = due(merge((), [condition(title=title)], (), NOW), "mail", NOW)
     return news_of(message)
 
 
 def test_a_mail_by_the_smtp_notifier(smtp: SmtpServer) -> None:
-    alerts.send(context(), "mail", news("a <b>bold</b> topic"))
+    notifiers.send(context(), "mail", news("a <b>bold</b> topic"))
 
     [mail] = smtp.mails
     assert (mail["To"], mail["Subject"]) == ("oncall@example.com", "Tidemark: opened: a <b>bold</b> topic")
@@ -58,8 +58,8 @@ def test_a_mail_by_the_smtp_notifier(smtp: SmtpServer) -> None:
 
 
 def test_a_web_hook_gets_the_whole_message_as_json(hook: HookServer) -> None:
-    alerts.send(context(), "hook", news())
-    alerts.send(context(), "hook", news())
+    notifiers.send(context(), "hook", news())
+    notifiers.send(context(), "hook", news())
 
     [body, again] = hook.bodies
     assert body == again, "a repetition has the same id"
@@ -83,7 +83,7 @@ def test_a_notifier_that_fails_is_an_error_which_names_no_secret(
         monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_HOOK", f'{{"conn_type": "http", "host": "http://{HOST}:1/{SECRET}"}}')
 
     with pytest.raises(AirflowException) as raised:
-        alerts.send(context(), "hook", news())
+        notifiers.send(context(), "hook", news())
     assert SECRET not in str(raised.value)
     assert raised.value.__cause__ is None
 
@@ -92,9 +92,9 @@ def test_without_a_notifier_the_tasks_log_says_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TIDEMARK_NOTIFIERS", raising=False)
-    [name] = alerts.configured()
+    [name] = notifiers.configured()
 
-    alerts.send(context(), name, news())
+    notifiers.send(context(), name, news())
 
     assert "Tidemark: opened: offsets are missing" in caplog.text
 
@@ -113,14 +113,14 @@ def test_without_a_notifier_the_tasks_log_says_it(
 def test_wrong_notifiers_are_named(monkeypatch: pytest.MonkeyPatch, value: str, problem: str) -> None:
     monkeypatch.setenv("TIDEMARK_NOTIFIERS", value)
     with pytest.raises(ConfigError, match="TIDEMARK_NOTIFIERS") as raised:
-        alerts.configured()
+        notifiers.configured()
     assert problem in str(raised.value)
 
 
 def test_a_failed_task_is_told_of_by_all_that_can(smtp: SmtpServer, hook: HookServer) -> None:
     hook.refusing = True
 
-    alerts.on_failure(context(ValueError("no such topic")))
+    notifiers.on_failure(context(ValueError("no such topic")))
 
     assert smtp.subjects == ["Tidemark: dag: task plan failed"]
     assert "ValueError: no such topic" in smtp.texts[0]

@@ -10,15 +10,16 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from tests.plugins.world import CLUSTER, World
-from tidemark.backfill.outcomes import Approval, Outcome
-from tidemark.backfill.previews import DatePreview, PartitionPreview, Preview
+from tidemark.backfill.outcome import Approval, Outcome
+from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
 from tidemark.backfill.report import Report, read_report, write_part
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, Request, check_request, report_name
-from tidemark.runs import RunResult
-from tidemark.stored import utc_now
-from tidemark_airflow import backfill, backfilling
-from tidemark_airflow.approving import ApproveOperator, why_approve
-from tidemark_airflow.backfilling import (
+from tidemark.formats.plan import RunResult
+from tidemark.timestamps import utc_now
+from tidemark_airflow.dag_factories import backfill
+from tidemark_airflow.operators import backfill as backfilling
+from tidemark_airflow.operators.approval import ApproveOperator, why_approve
+from tidemark_airflow.operators.backfill import (
     CompareOperator,
     Previewed,
     PreviewOperator,
@@ -26,7 +27,7 @@ from tidemark_airflow.backfilling import (
     ResultOperator,
     arguments_of,
 )
-from tidemark_airflow.spark import JobOperator
+from tidemark_airflow.operators.spark_job import JobOperator
 
 RUN = "manual__2026-11-21"
 NAME = report_name(RUN)

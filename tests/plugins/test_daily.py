@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tests.plugins.test_spark import called, environment, pytestmark
 from tests.plugins.world import CLUSTER, World
-from tidemark.store.credentials import STATIC_KEYS
-from tidemark_airflow.daily import UPKEEP, UpkeepOperator
+from tidemark.store.s3_credentials import STATIC_KEYS
+from tidemark_airflow.dag_factories.maintenance import UPKEEP, UpkeepOperator
 
 __all__ = ["called", "pytestmark"]
 

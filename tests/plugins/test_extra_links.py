@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.types import TaskInstanceKey
 
 from tests.plugins.world import CLUSTER, World
-from tidemark_airflow.extra_links import ContinuityLink, PlanLink, SparkLink, TableLink
+from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
 
 PLAN = "tables/_tidemark/kafka-1/orders/attempts/42.json"
 KEY = cast("TaskInstanceKey", None)

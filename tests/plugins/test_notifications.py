@@ -16,20 +16,20 @@ from airflow.triggers.shared_stream import SharedStreamManager
 from tests.plugins.world import CLUSTER, LONG_AGO, TOPIC_ID, World, entry, row
 from tests.support.ports import free_port
 from tests.support.sqs import REGION, SqsServer
-from tidemark import watermark
 from tidemark.errors import ConfigError, UnknownOutcome
-from tidemark.incarnations import Incarnation, TopicIncarnations
-from tidemark.layout import Endpoint, PartitionKeys, TopicPartition
-from tidemark.ledger import Ledger, Published
+from tidemark.formats import watermark
+from tidemark.formats.incarnations import Incarnation, TopicIncarnations
+from tidemark.formats.keys import Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.ledger import Ledger, Published
 from tidemark.store import Store, StoreOptions
-from tidemark.stored import utc_now
-from tidemark_airflow import notifications
-from tidemark_airflow.notifications import Bell, NotificationTrigger, trigger_of
-from tidemark_airflow.overlay import Overlay
-from tidemark_airflow.pending import Baseline
-from tidemark_airflow.s3_events import Rung, Written, watermark_of, written
-from tidemark_airflow.scan import Scan, Source
-from tidemark_airflow.trigger import WatermarkTrigger
+from tidemark.timestamps import utc_now
+from tidemark_airflow.triggers import sqs_watermark
+from tidemark_airflow.triggers.index_scanner import Scan, Source
+from tidemark_airflow.triggers.readiness import Baseline
+from tidemark_airflow.triggers.s3_events import Rung, Written, watermark_of, written
+from tidemark_airflow.triggers.scan_overlay import Overlay
+from tidemark_airflow.triggers.sqs_watermark import Bell, NotificationTrigger, trigger_of
+from tidemark_airflow.triggers.watermark import WatermarkTrigger
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.literals import QueueAttributeNameType
@@ -130,7 +130,7 @@ def test_the_topics_file_chooses(world: World) -> None:
     assert (trigger.source.seconds, trigger.bell.seconds) == (120, 10)
     assert trigger.bell.queue == f"{QUEUES}/kafka-1"
     path, kwargs = trigger.serialize()
-    assert path == "tidemark_airflow.notifications.NotificationTrigger"
+    assert path == "tidemark_airflow.triggers.sqs_watermark.NotificationTrigger"
     assert NotificationTrigger(**kwargs).shared_stream_key() == trigger.shared_stream_key()
 
     settings["notifications"]["queue_url"] = f"{QUEUES}/all"
@@ -162,7 +162,7 @@ class Rings:
         )["QueueUrl"]
         self.failure: Exception | None = None
         self.failures = 0
-        monkeypatch.setattr(notifications, "open_store", self._opened)
+        monkeypatch.setattr(sqs_watermark, "open_store", self._opened)
 
     def _opened(self, _url: str, _options: StoreOptions) -> Store:
         return self  # type: ignore[return-value] # as much of a store as a listener uses
@@ -351,7 +351,7 @@ def test_a_topic_that_was_made_again_is_another_incarnation(rings: Rings) -> Non
     known = TopicIncarnations(topic="orders", incarnations=tuple(lives))
     rings.world.raw.put(rings.world.control.incarnations("orders"), known.to_bytes())
     trigger = rings.trigger()
-    listener = notifications.Listener(trigger.source, trigger.bell)
+    listener = sqs_watermark.Listener(trigger.source, trigger.bell)
     listener.look()
     rings.tell(s3_event(rings.advance(3, f"orders@{OTHER_ID}").replace("@", "%40")))
 

@@ -6,11 +6,11 @@ import pytest
 
 from tests.plugins.world import World, commit, state
 from tidemark.errors import FormatError, PreconditionFailed, TableTampered, UnknownOutcome
-from tidemark.ledger import DateState, Published
+from tidemark.formats.ledger import DateState, Published
 from tidemark.store import Store
-from tidemark.stored import utc_now
-from tidemark.table import committed_ledger
-from tidemark_airflow.outbox import Commit, move, read_published, settle, unpublished, update_published
+from tidemark.table.delta_table import committed_ledger
+from tidemark.timestamps import utc_now
+from tidemark_airflow.assets.outbox import Commit, move, read_published, settle, unpublished, update_published
 
 FINAL = DateState(rows=5, state="final", closed_at=datetime(2026, 1, 3, tzinfo=UTC))
 REOPENED = FINAL.model_copy(update={"state": "reopened"})

@@ -17,12 +17,12 @@ from tests.plugins.page_server import ANN, NOBODY, VIC, PageServer
 from tests.plugins.page_world import FILE, GAP, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
-from tidemark.layout import ControlKeys
-from tidemark.overview import Overview, TopicSummary, record
-from tidemark.stored import utc_now
-from tidemark_airflow.page.access import REQUEST_HEADER
-from tidemark_airflow.page.app import page_app
-from tidemark_airflow.page.reading import reader
+from tidemark.formats.keys import ControlKeys
+from tidemark.monitoring.overview import Overview, TopicSummary, record
+from tidemark.timestamps import utc_now
+from tidemark_airflow.web.app import page_app
+from tidemark_airflow.web.auth import REQUEST_HEADER
+from tidemark_airflow.web.reader import reader
 
 ORDERS = f"api/topics/{CLUSTER}/orders"
 WORD = {"partition": 0, "start": GAP.start, "end": GAP.end, "reason": "the disk is gone"}

@@ -15,8 +15,8 @@ from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import CLUSTER, commit, entry, state
 from tests.support.accessibility import violations
 from tests.support.browser import Browser
-from tidemark.gaps import Acknowledgement
-from tidemark.layout import ControlKeys
+from tidemark.formats.gaps import Acknowledgement
+from tidemark.formats.keys import ControlKeys
 
 ORDERS = f"?topic={CLUSTER}/orders"
 GAP_NAMED = "Gap: offsets 120 to 159 (40) are missing, deleted before upload; known since 2026-01-01 00:00 UTC."

@@ -11,8 +11,8 @@ import pytest
 from tests.plugins.world import CLUSTER, World, entry
 from tidemark.errors import FormatError, StoreError
 from tidemark.store.local import LocalStore
-from tidemark_airflow.page.indexes import Indexes
-from tidemark_airflow.page.reading import Kept
+from tidemark_airflow.web.index_cache import Indexes
+from tidemark_airflow.web.reader import Kept
 
 
 def test_a_value_is_made_once_for_all_who_ask_at_once() -> None:

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from tests.plugins.world import entry, gap, state
-from tidemark.gaps import Gap
-from tidemark.ledger import PartitionState
-from tidemark.manifest import OpenTransaction
-from tidemark.watermark_index import IndexEntry
-from tidemark_airflow.page.strips import spans_of
+from tidemark.formats.gaps import Gap
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark_airflow.web.offset_strips import spans_of
 
 OPEN = OpenTransaction(producer_id=1, producer_epoch=0, first_offset=40)
 BEYOND = entry(next_offset=50, gaps=[gap(50, 60)], uploaded_end=80, log_end=90)

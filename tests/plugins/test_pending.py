@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.plugins.world import row, state
-from tidemark.ledger import DateState, Ledger, PartitionState, Published
+from tidemark.formats.ledger import DateState, Ledger, PartitionState, Published
 from tidemark.topics import BatchWindow, TopicSettings
-from tidemark_airflow.pending import Ahead, Baseline, Event, Row, Watch, look_again_at
+from tidemark_airflow.triggers.readiness import Ahead, Baseline, Event, Row, Watch, look_again_at
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

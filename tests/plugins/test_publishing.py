@@ -12,11 +12,11 @@ from airflow.sdk import Context
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, run_job, state
-from tidemark.ledger import DateState, Ledger
+from tidemark.formats.ledger import DateState, Ledger
 from tidemark.planning import plan_ingest
-from tidemark_airflow.outbox import Commit, read_published
-from tidemark_airflow.publishing import assets_of, named_by, publish
-from tidemark_airflow.tasks import Planned, write_planned
+from tidemark_airflow.assets.events import assets_of, named_by, publish
+from tidemark_airflow.assets.outbox import Commit, read_published
+from tidemark_airflow.planned import Planned, write_planned
 
 NOTHING: Planned = {"empty": True, "attempt": "1", "plan": "", "tasks": 0, "bytes": 0}
 CLOSED = DateState(rows=5, state="final", closed_at=datetime(2026, 1, 3, tzinfo=UTC))

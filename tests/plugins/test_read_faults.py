@@ -11,13 +11,13 @@ import pytest
 from tests.plugins.world import CLUSTER, World, entry
 from tests.support.faulty_s3 import proxy
 from tests.support.proxy import Fault, FaultProxy, Rule
-from tidemark.layout import ControlKeys
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.store import open_store
-from tidemark.stored import utc_now
-from tidemark.watermark_index import WatermarkIndex
-from tidemark_airflow.page.indexes import Indexes
-from tidemark_airflow.pending import Mark
-from tidemark_airflow.scan import IndexScanner, Source
+from tidemark.timestamps import utc_now
+from tidemark_airflow.triggers.index_scanner import IndexScanner, Source
+from tidemark_airflow.triggers.readiness import Mark
+from tidemark_airflow.web.index_cache import Indexes
 
 __all__ = ["proxy"]
 

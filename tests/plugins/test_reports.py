@@ -12,10 +12,10 @@ from tests.plugins.test_backfill import FORM, NAME, RUN, shown
 from tests.plugins.world import CLUSTER, World
 from tests.support.accessibility import violations
 from tests.support.browser import Browser
-from tidemark.backfill.outcomes import Counts, DateChange, Outcome
+from tidemark.backfill.outcome import Counts, DateChange, Outcome
 from tidemark.backfill.report import read_report, write_part
 from tidemark.backfill.request import check_request
-from tidemark.stored import utc_now
+from tidemark.timestamps import utc_now
 
 EVIL = '<img src=x onerror="alert(1)"> & "more"'
 

@@ -17,14 +17,14 @@ from fastapi import FastAPI, Request
 from tests.plugins.page_server import PageServer
 from tests.plugins.page_world import PageWorld
 from tests.plugins.world import CLUSTER
-from tidemark.incidents import Incident
-from tidemark.stored import utc_now
-from tidemark_airflow.backfill import DAG_ID
-from tidemark_airflow.daily import ALL
-from tidemark_airflow.ingest import dag_id
-from tidemark_airflow.page import answers, models
-from tidemark_airflow.page.reading import reader
-from tidemark_airflow.page.run_rights import RunRights
+from tidemark.monitoring.incidents import Incident
+from tidemark.timestamps import utc_now
+from tidemark_airflow.dag_factories.backfill import DAG_ID
+from tidemark_airflow.dag_factories.ingest import dag_id
+from tidemark_airflow.dag_factories.maintenance import ALL
+from tidemark_airflow.web import models, responses
+from tidemark_airflow.web.reader import reader
+from tidemark_airflow.web.run_rights import RunRights
 
 ORDERS, CLICKS, PAYMENTS = (f"{CLUSTER}/{name}" for name in ("orders", "clicks", "payments"))
 SEES = {"ann": {"GET": {ORDERS, CLICKS}, "PUT": {ORDERS}}, "bob": {"GET": {ORDERS, CLICKS}, "PUT": {ORDERS, CLICKS}}}
@@ -218,7 +218,7 @@ def test_incidents_of_a_cluster_do_not_name_what_one_may_not_see() -> None:
     )
 
     def told(*hidden: str) -> models.IncidentNow:
-        [one] = answers.topics_answer([], {}, [gone], hidden=hidden).incidents
+        [one] = responses.topics_answer([], {}, [gone], hidden=hidden).incidents
         return one
 
     assert told() == told("clicks", "payments", "order") == told("eu")

@@ -8,11 +8,11 @@ import pytest
 
 from tests.plugins.world import CLUSTER, World, entry, row
 from tidemark.errors import AccessDenied, UnknownOutcome
-from tidemark.scan_status import ScanStatus
+from tidemark.formats.scan_status import ScanStatus
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.base import Fetched, ObjectInfo
-from tidemark_airflow.pending import Mark
-from tidemark_airflow.scan import IndexScanner, Scan, Source
+from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
+from tidemark_airflow.triggers.readiness import Mark
 
 
 class Counting:

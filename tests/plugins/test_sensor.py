@@ -10,13 +10,13 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, state
-from tidemark.ledger import DateState
+from tidemark.formats.ledger import DateState
 from tidemark.planning import read_plan
-from tidemark.stored import utc_now
-from tidemark_airflow import backoff
-from tidemark_airflow.outbox import Commit, move, read_published, settle
-from tidemark_airflow.sensor import WatermarkSensor
-from tidemark_airflow.trigger import WatermarkTrigger
+from tidemark.timestamps import utc_now
+from tidemark_airflow.assets.outbox import Commit, move, read_published, settle
+from tidemark_airflow.sensors import failure_backoff
+from tidemark_airflow.sensors.watermark import WatermarkSensor
+from tidemark_airflow.triggers.watermark import WatermarkTrigger
 
 CONTEXT = cast("Context", {"dag_run": SimpleNamespace(logical_date=None, start_date=LONG_AGO), "ti": None})
 ADVANCED = {"status": "advanced", "settles": "ab", "partitions": 1}
@@ -126,7 +126,7 @@ def test_it_fails_when_the_store_could_not_be_read(sensor: WatermarkSensor) -> N
 
 def test_it_waits_first_after_failed_runs(sensor: WatermarkSensor, monkeypatch: pytest.MonkeyPatch) -> None:
     until = utc_now() + timedelta(minutes=2)
-    monkeypatch.setattr(backoff, "wait_until", lambda _: until)
+    monkeypatch.setattr(failure_backoff, "wait_until", lambda _: until)
 
     with pytest.raises(TaskDeferred) as raised:
         sensor.execute(CONTEXT)

@@ -17,9 +17,9 @@ from tests.support.paths import ROOT
 from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
 from tidemark.errors import ConfigError
-from tidemark.table import Lake
-from tidemark_airflow import children, spark
-from tidemark_airflow.spark import ConvertOperator
+from tidemark.table.delta_table import Lake
+from tidemark_airflow.operators import spark_job, subprocesses
+from tidemark_airflow.operators.spark_job import ConvertOperator
 
 # The provider leaves its child and the pipe to it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -77,7 +77,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         plans.append(planned)
         return len(plans) > 1
 
-    monkeypatch.setattr(spark, "publish", publish)
+    monkeypatch.setattr(spark_job, "publish", publish)
     return plans
 
 
@@ -265,7 +265,7 @@ def test_a_task_that_is_ended_ends_all_of_its_job(
         program.write_text(f"#!/bin/sh\n{sys.executable} -c '{STUBBORN.format(path=called)}'\n")
         program.chmod(0o755)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": way, "host": "local"}))
-    monkeypatch.setattr(children, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(subprocesses, "GRACE_SECONDS", 0.3)
     job = operator()
 
     def on_alarm(_number: int, _frame: object) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.tidemark.test_incidents import NOW, condition
-from tidemark.incidents import Condition, merge
-from tidemark.watching.messages import due
-from tidemark_airflow.telling import news_of
+from tidemark.monitoring.incidents import Condition, merge
+from tidemark.monitoring.messages import due
+from tidemark_airflow.notifications.formatting import news_of
 
 AIRFLOW = "http://airflow.example.com"
 

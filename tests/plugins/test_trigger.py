@@ -11,12 +11,12 @@ from airflow.triggers.base import TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from tests.plugins.world import World, entry, row
-from tidemark.ledger import Ledger, Published
-from tidemark.stored import utc_now
-from tidemark_airflow import trigger as module
-from tidemark_airflow.pending import Baseline
-from tidemark_airflow.scan import IndexScanner, Scan, Source
-from tidemark_airflow.trigger import WatermarkTrigger
+from tidemark.formats.ledger import Ledger, Published
+from tidemark.timestamps import utc_now
+from tidemark_airflow.triggers import watermark as module
+from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
+from tidemark_airflow.triggers.readiness import Baseline
+from tidemark_airflow.triggers.watermark import WatermarkTrigger
 
 Result = TypeVar("Result")
 

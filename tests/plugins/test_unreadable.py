@@ -9,9 +9,9 @@ import pytest
 
 from tests.plugins.world import CLUSTER, World, entry
 from tests.support.bad_objects import BODIES, refused, spoil
-from tidemark_airflow.page.indexes import Indexes
-from tidemark_airflow.pending import Mark
-from tidemark_airflow.scan import IndexScanner, Scan, Source
+from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
+from tidemark_airflow.triggers.readiness import Mark
+from tidemark_airflow.web.index_cache import Indexes
 
 __all__ = ["refused"]
 

@@ -14,12 +14,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tests.plugins.world import CLUSTER, World, entry, gap
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 from tidemark.errors import ConfigError, PreconditionFailed, StoreError
-from tidemark.stored import utc_now
-from tidemark.watching import recording
-from tidemark.watching.sightings import Imports
-from tidemark_airflow import imports, watch
-from tidemark_airflow.imports import checked
-from tidemark_airflow.watch import Note, deliver, find_place, observe, on_blind
+from tidemark.monitoring import incident_store
+from tidemark.monitoring.observer_state import Imports
+from tidemark.timestamps import utc_now
+from tidemark_airflow.dag_factories import import_check, monitor
+from tidemark_airflow.dag_factories.import_check import checked
+from tidemark_airflow.dag_factories.monitor import Note, deliver, find_place, observe, on_blind
 
 KEY = "gap/kafka-1/orders/0-0/100"
 
@@ -43,11 +43,11 @@ class Variables:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Variables:
     made = Variables()
-    monkeypatch.setattr(watch, "Variable", made)
+    monkeypatch.setattr(monitor, "Variable", made)
     dag = DAG("watched", schedule=None)
     dag.fileloc = str(tmp_path / "dag.py")
-    monkeypatch.setattr(watch, "get_current_context", lambda: {"dag": dag})
-    monkeypatch.setattr(imports, "import_errors", lambda _: {})
+    monkeypatch.setattr(monitor, "get_current_context", lambda: {"dag": dag})
+    monkeypatch.setattr(import_check, "import_errors", lambda _: {})
     return made
 
 
@@ -78,7 +78,7 @@ def test_killed_between_sending_and_recording_it_is_sent_again_with_the_same_id(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(recording, "change_incidents", killed)
+        patched.setattr(incident_store, "change_incidents", killed)
         with pytest.raises(KeyboardInterrupt):
             deliver(notes[0])
     deliver(notes[0])
@@ -113,7 +113,7 @@ def test_a_lake_that_does_not_answer_is_told_of_once(
         raise StoreError("lake", "does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(recording, "read_sightings", fail)
+        patched.setattr(incident_store, "read_sightings", fail)
         with pytest.raises(StoreError):
             observe()
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_dag_files_are_imported_again_when_they_change_or_after_a_while(
         calls.append([one.name for one in files])
         return {}
 
-    monkeypatch.setattr(imports, "import_errors", none)
+    monkeypatch.setattr(import_check, "import_errors", none)
     folder = tmp_path / "dags"
     folder.mkdir()
     (folder / "ours.py").write_text("from tidemark_airflow import settings\n")
@@ -172,14 +172,14 @@ def test_import_errors_are_those_of_a_process_of_its_own(tmp_path: Path) -> None
     good.write_text("from tidemark_airflow import settings\n")
     bad.write_text("from tidemark_airflow import what_is_not_there\n")
 
-    [(name, error)] = imports.import_errors([good, bad]).items()
+    [(name, error)] = import_check.import_errors([good, bad]).items()
     assert (name, "ImportError: cannot import name 'what_is_not_there'" in error) == ("bad.py", True)
 
 
 def test_an_import_error_keeps_its_first_time() -> None:
     now = utc_now()
-    first = imports.failed("topics.yaml", "wrong", None, now)
-    again = imports.failed("topics.yaml", "wrong", first, now + timedelta(minutes=1))
+    first = import_check.failed("topics.yaml", "wrong", None, now)
+    again = import_check.failed("topics.yaml", "wrong", first, now + timedelta(minutes=1))
     assert again.since == {"topics.yaml": now}
     assert isinstance(again, Imports)
 
@@ -191,4 +191,4 @@ def test_a_record_that_others_change_all_the_time_is_an_error(world: World, monk
     world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
     monkeypatch.setattr("tidemark.store.local.LocalStore.put", overtaken)
     with pytest.raises(PreconditionFailed, match="the next look tries again"):
-        recording.watch(world.deployment, CLUSTER, utc_now())
+        incident_store.watch(world.deployment, CLUSTER, utc_now())

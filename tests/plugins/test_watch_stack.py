@@ -12,11 +12,11 @@ from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, gap, state
 from tests.support.receivers import SECRET, HookServer, SmtpServer
 from tests.support.waiting import wait_until
-from tidemark.audits import AuditReport, Finding, Verdict
-from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
-from tidemark.stored import utc_now
-from tidemark.watching.recording import read_incidents
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.audit_report import AuditReport, Finding, Verdict
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.monitoring.incident_store import read_incidents
+from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.timestamps import utc_now
 
 WATCH = "tidemark_watch"
 EVERY_RUN = "~"  # to Airflow's API

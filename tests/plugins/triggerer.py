@@ -22,9 +22,9 @@ from airflow.triggers.shared_stream import SharedStreamManager
 
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.base import Fetched, ObjectInfo
-from tidemark_airflow import trigger
-from tidemark_airflow.scan import IndexScanner
-from tidemark_airflow.trigger import WatermarkTrigger
+from tidemark_airflow.triggers import watermark
+from tidemark_airflow.triggers.index_scanner import IndexScanner
+from tidemark_airflow.triggers.watermark import WatermarkTrigger
 
 BEAT = 0.005
 """Seconds that the loop is asked to sleep, over and over; how much later it wakes up is how long it was blocked."""
@@ -128,7 +128,7 @@ def main() -> None:
     """See the module."""
     given = json.load(sys.stdin)
     gc.collect()
-    with patch.object(trigger, "IndexScanner", partial(IndexScanner, open_one=cast("Any", Counted))):
+    with patch.object(watermark, "IndexScanner", partial(IndexScanner, open_one=cast("Any", Counted))):
         asyncio.run(measure(given["source"], given["baselines"], int(sys.argv[1])))
 
 

@@ -19,21 +19,28 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
-from tidemark.gaps import Gap
-from tidemark.incarnations import TopicIncarnations
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
-from tidemark.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, DateState, Ledger, PartitionState, new_attempt
-from tidemark.manifest import ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.gaps import Gap
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.ledger import (
+    ATTEMPT_TRANSACTION,
+    LEDGER_TRANSACTION,
+    DateState,
+    Ledger,
+    PartitionState,
+    new_attempt,
+)
+from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.plan import PartitionPlan, RunResult
+from tidemark.formats.watermark import Watermark, render
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.planning import read_plan
-from tidemark.runs import PartitionPlan, RunResult
 from tidemark.store import Store, open_store
-from tidemark.stored import utc_now
-from tidemark.table import Lake, committed_ledger, open_lake
+from tidemark.table.delta_table import Lake, committed_ledger, open_lake
+from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, load_topics
-from tidemark.watermark import Watermark, render
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
-from tidemark_airflow.pending import Row, row_of
+from tidemark_airflow.triggers.readiness import Row, row_of
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction

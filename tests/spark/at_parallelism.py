@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from tidemark.planning import read_plan
-from tidemark.table import open_lake
+from tidemark.table.delta_table import open_lake
 from tidemark.topics import load_topics
-from tidemark_spark.driver import run
-from tidemark_spark.session import Classic, execute_on
+from tidemark_spark.cluster.session import Classic, execute_on
+from tidemark_spark.run.driver import run
 
 
 def main(master: str, *files: str) -> None:

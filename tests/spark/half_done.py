@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Thread
 
 from tests.support.waiting import wait_until
-from tidemark_spark.session import spark
-from tidemark_spark.where import Where
+from tidemark_spark.cluster.session import spark
+from tidemark_spark.cluster.target import Where
 
 
 def work(folder: str, number: int) -> int:

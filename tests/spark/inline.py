@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidemark_spark import session
+from tidemark_spark.cluster import session
 
 
 class Inline:
-    """What :class:`tidemark_spark.session.Spark` promises."""
+    """What :class:`tidemark_spark.cluster.session.Spark` promises."""
 
     def on_each(self, work: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> list[Any]:
         """One after the other."""

@@ -14,7 +14,9 @@ from unittest.mock import patch
 
 from tests.spark.inline import Inline
 from tests.support.waiting import wait_until
-from tidemark_spark import convert, driver, publish, session
+from tidemark_spark.cli import convert
+from tidemark_spark.cluster import session
+from tidemark_spark.run import commit, driver
 
 
 def die() -> None:
@@ -61,9 +63,9 @@ def arm(point: str) -> None:
     elif point == "evidence":
         die_after(driver, "_write_evidence")
     elif point == "ledger":
-        die_after(publish, "_written")
+        die_after(commit, "_written")
     elif point == "commit":
-        die_after(publish, "commit")
+        die_after(commit, "commit")
     elif point == "marks":
         die_after(driver, "mend")
     elif point == "result":

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tests.spark.parsing import all_sizes
 from tidemark.decode import decompress
-from tidemark.records.batch import Codec
+from tidemark.kafka_log.batch import Codec
 
 IN_DECODER: Final = b"poison: the decoder"
 """A compressed batch with this in it ends the process that decompresses it."""

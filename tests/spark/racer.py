@@ -17,21 +17,22 @@ import boto3  # noqa: F401 - loaded once, before the processes are forked
 import pyarrow as pa
 
 from tests.spark.world import World, in_process
-from tidemark.decode.columns import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
+from tidemark.decode.schema import SCHEMA
 from tidemark.errors import TidemarkError, UnknownOutcome
-from tidemark.ledger import new_attempt
+from tidemark.formats.ledger import new_attempt
+from tidemark.formats.plan import Cut, PartitionPlan, RunPlan, SegmentRange, Task
 from tidemark.planning import plan_compaction, write_plan
-from tidemark.runs import Cut, PartitionPlan, RunPlan, SegmentRange, Task
-from tidemark.standing import Standing
 from tidemark.store import Store
-from tidemark.stored import utc_now
-from tidemark.table import Lake, ledger_of, live_files, open_table
+from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
+from tidemark.table.effective_evidence import Standing
+from tidemark.timestamps import utc_now
 from tidemark.topics import Compaction
-from tidemark_spark import delta, publish
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.sink import Sink
+from tidemark_spark.convert.row_sink import Sink
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import commit as publish
+from tidemark_spark.run import delta_log
+from tidemark_spark.run.driver import run
 
 PRELOADED = ["tests.spark.racer", "tests.spark.killed_driver"]
 """What the server that forks processes for tests loads; there is one in a process of pytest, and it starts once."""
@@ -213,7 +214,7 @@ _KINDS = {"ingest": ingest, "elect": elect, "rebuild": rebuild, "compact": compa
 
 def _losing(rng: random.Random) -> Any:
     """The real commit, of which the caller sometimes hears nothing."""
-    real = delta.commit
+    real = delta_log.commit
 
     def commit(*arguments: Any) -> None:
         real(*arguments)

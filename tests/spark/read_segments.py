@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark_spark.source import TidemarkSource
+from tidemark_spark.datasource import TidemarkSource
 
 
 def main(topics: str, exported: str) -> None:

@@ -11,18 +11,18 @@ from tests.spark.test_parsers import json_parser, records
 from tests.spark.test_runs import DAY
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, batch
-from tidemark.backfill.comparisons import Comparison
+from tidemark.backfill.comparison import Comparison
 from tidemark.decode import decode_batches
 from tidemark.errors import SegmentError
+from tidemark.formats.plan import RunResult
+from tidemark.kafka_log import BatchHeader
 from tidemark.planning import plan_rebuild, write_plan
-from tidemark.records import BatchHeader
-from tidemark.runs import RunResult
-from tidemark.table import live_files, open_table
-from tidemark_spark.comparing import comparison
-from tidemark_spark.differing import Compared, CompareTask, compare
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job
-from tidemark_spark.rebuilding import Rebuild, planned
+from tidemark.table.delta_table import live_files, open_table
+from tidemark_spark.model import Job
+from tidemark_spark.rebuild.diff import comparison
+from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, compare
+from tidemark_spark.rebuild.plan import Rebuild, planned
+from tidemark_spark.run.driver import run
 
 HOUR = DAY // 24
 DAYS = ("2026-02-01", "2026-02-02", "2026-02-03", "2026-02-04", "2026-02-05")

@@ -20,16 +20,16 @@ from tests.spark.test_runs import rebuild, spread
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, with_records
-from tidemark.audits import AuditReport, Finding, Verdict
 from tidemark.errors import StoreError
-from tidemark.evidence import evidence_key
+from tidemark.formats.audit_report import AuditReport, Finding, Verdict
 from tidemark.planning import plan_replay, write_plan
-from tidemark.table import LiveFile, live_files, open_table
-from tidemark_spark import audit as command
-from tidemark_spark.auditing import audit
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job
-from tidemark_spark.tally import AuditTask, Tally, examine
+from tidemark.table.delta_table import LiveFile, live_files, open_table
+from tidemark.table.evidence import evidence_key
+from tidemark_spark.audit.run import audit
+from tidemark_spark.audit.worker import AuditTask, Tally, examine
+from tidemark_spark.cli import audit as command
+from tidemark_spark.model import Job
+from tidemark_spark.run.driver import run
 
 DAYS = ("2026-02-02", "2026-02-03", "2026-02-04")
 

@@ -32,15 +32,15 @@ from tests.spark.test_runs import DAY, rebuild, spread
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
+from tidemark.formats.plan import Task
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
-from tidemark.runs import Task
-from tidemark.table import live_files
-from tidemark_spark import convert
-from tidemark_spark.dates import LocalDates
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.preview import preview
-from tidemark_spark.rebuilding import Rebuild
+from tidemark.table.delta_table import live_files
+from tidemark_spark.cli import convert
+from tidemark_spark.convert.date_partitioner import LocalDates
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.rebuild.plan import Rebuild
+from tidemark_spark.rebuild.preview import preview
+from tidemark_spark.run.driver import run
 
 
 def test_rows_that_a_time_zone_moves_over_midnight_are_refused_or_take_their_dates_along(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch
     world.raw.segment([simple(0)], 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.guard.decode_batches", failing)
+        patch.setattr("tidemark_spark.convert.guard.decode_batches", failing)
         world.land()
     assert world.offsets() == [0, 1, 2, 9, 10, 11]
     assert refused(world).keys() == {3, 6}

@@ -20,8 +20,8 @@ from tests.tidemark.decode.real_logs import Log, consumed_of, directory, read_lo
 from tests.tidemark.decode.reference import Row
 from tests.tidemark.records.build import Record
 from tidemark.errors import SegmentError
-from tidemark.records import parse_leader_epoch_checkpoint, parse_offset_checkpoint
-from tidemark.stored import utc_now
+from tidemark.kafka_log import parse_leader_epoch_checkpoint, parse_offset_checkpoint
+from tidemark.timestamps import utc_now
 
 __all__ = ["snappy_for_kafka_python"]
 

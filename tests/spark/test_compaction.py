@@ -17,10 +17,10 @@ from tests.spark.test_audit import audited
 from tests.spark.test_parsers import function_parser, records
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, transactional
+from tidemark.formats.plan import RunResult
 from tidemark.planning import plan_compaction, plan_replay, write_plan
-from tidemark.runs import RunResult
-from tidemark.table import live_files
-from tidemark_spark.driver import run
+from tidemark.table.delta_table import live_files
+from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 DAYS = ("2026-02-02", "2026-02-03")

@@ -17,13 +17,13 @@ from tests.spark.test_truncation import branch
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, batch, simple
-from tidemark.continuity import continuity_of
+from tidemark.formats.plan import RunPlan, RunResult, Task
+from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
-from tidemark.runs import RunPlan, RunResult, Task
-from tidemark_spark import driver, publish
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.sweep import sweep
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import commit, driver
+from tidemark_spark.run.driver import run
+from tidemark_spark.vacuum import sweep
 
 __all__ = ["few"]
 
@@ -174,7 +174,7 @@ def test_a_closed_date_stays_closed_and_marked_all_the_while(world: World, monke
 
 
 def test_an_ingest_that_lands_meanwhile_only_rebases_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = publish._written
+    real = commit._written
     overtaken: list[RunResult] = []
 
     def written(*arguments: Any) -> Any:
@@ -184,7 +184,7 @@ def test_an_ingest_that_lands_meanwhile_only_rebases_it(world: World, monkeypatc
             overtaken[0] = world.land()
         return real(*arguments)
 
-    monkeypatch.setattr(publish, "_written", written)
+    monkeypatch.setattr(commit, "_written", written)
     result = carried_out(world, plan_compaction(world.lake))
     assert (overtaken[0].status, overtaken[0].ledger_n) == ("landed", 4)
     assert (result.status, result.ledger_n, world.ledger.rows) == ("landed", 5, 33)
@@ -233,7 +233,7 @@ def test_a_compaction_that_dies_is_carried_out_again(world: World, monkeypatch: 
     rows = delta_rows(world)
     plan = plan_compaction(world.lake)
     write_plan(world.lake, plan)
-    where = driver if point in {"_write_evidence", "mend"} else publish
+    where = driver if point in {"_write_evidence", "mend"} else commit
     real = getattr(where, point)
 
     def dying(*arguments: Any, **options: Any) -> None:

@@ -16,9 +16,10 @@ from tests.spark.world import World, in_process
 from tests.tidemark.records.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.planning import plan_compaction
-from tidemark.standing import Standing
-from tidemark_spark import compact, writer
-from tidemark_spark.merging import merged
+from tidemark.table.effective_evidence import Standing
+from tidemark_spark.cli import compact
+from tidemark_spark.compaction.merge import merged
+from tidemark_spark.convert import parquet_writer
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def emptied_column(self: Any, dt: Any, rows: pa.RecordBatch, first: int, last: i
     real_add(self, dt, rows.set_column(at, rows.schema.field(at), pa.array([0] * len(rows), pa.int32())), first, last)
 
 
-real_add = writer.DateFiles.add
+real_add = parquet_writer.DateFiles.add
 
 
 @pytest.mark.parametrize("fault", [lost_row, emptied_column])
@@ -50,7 +51,7 @@ def test_a_file_that_reads_back_otherwise_is_not_committed(
     piecemeal(world)
     before, n = delta_rows(world), world.ledger.n
     with monkeypatch.context() as patch:
-        patch.setattr(writer.DateFiles, "add", fault)
+        patch.setattr(parquet_writer.DateFiles, "add", fault)
         with pytest.raises(ContinuityError, match=r"orders/dt=.*rows are read back of \d+ that were written"):
             merge(world)
     assert (delta_rows(world), world.ledger.n) == (before, n)
@@ -67,7 +68,7 @@ def test_rows_that_are_not_those_of_the_evidence_are_not_committed(
         return (rows.slice(1) if len(rows) > 1 else rows for rows in merged(inputs))
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.compacting.merged", losing)
+        patch.setattr("tidemark_spark.compaction.worker.merged", losing)
         with pytest.raises(ContinuityError, match=r"holds \d+ rows, and evidence tells of \d+ in the files"):
             merge(world)
     assert (delta_rows(world), world.ledger.n) == (before, n)

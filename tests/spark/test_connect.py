@@ -22,13 +22,13 @@ from tests.spark.world import World
 from tests.support.paths import ROOT, env_python
 from tests.support.spark import ConnectServer
 from tests.support.waiting import HUNG, wait_until
-from tidemark.audits import AuditReport
-from tidemark.backfill.comparisons import Comparison
+from tidemark.backfill.comparison import Comparison
 from tidemark.errors import ConfigError
-from tidemark.planning import ranges, raw
-from tidemark.runs import RunResult
-from tidemark_spark import warming
-from tidemark_spark.where import Where, add_options
+from tidemark.formats.audit_report import AuditReport
+from tidemark.formats.plan import RunResult
+from tidemark.raw import byte_ranges, topic
+from tidemark_spark.cluster import warm_up
+from tidemark_spark.cluster.target import Where, add_options
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def submitted(world: World, server: ConnectServer) -> subprocess.Popen[str]:
 def landed(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, World]:
     """What was to be landed, and the deployment in which a job has landed it, whose session has ended."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (raw, ranges):
+        for module in (topic, byte_ranges):
             patch.setattr(module, "TARGET_BYTES", 1024)
         runs = Runs(tmp_path_factory.mktemp("connected") / "runs", "avro", PARSERS["avro"])
         world = runs.planned("connect")
@@ -128,7 +128,7 @@ def test_a_server_must_be_named_to_be_warmed_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    assert warming.main([]) == 2
+    assert warm_up.main([]) == 2
     assert capsys.readouterr().err == "Spark Connect: --remote, or SPARK_REMOTE: must name the server to warm up\n"
 
 
@@ -153,7 +153,7 @@ def test_a_task_that_fails_is_tried_again(unruly: Runs, server: ConnectServer, m
 @pytest.mark.parametrize("mishap", ["always fails"], indirect=True)
 def test_a_task_that_always_fails_fails_the_job(unruly: Runs, client: Programs, mishap: Path) -> None:
     world = unruly.planned("always fails")
-    done = client.run("tidemark_spark.convert", arguments_of(world))
+    done = client.run("tidemark_spark.cli.convert", arguments_of(world))
     assert done.code == 1
     assert f"planted by {mishap.name}" in done.errors
     assert world.ledger.n == 0

@@ -25,10 +25,11 @@ from tests.tidemark.records.build import (
     with_records,
 )
 from tidemark.errors import ConfigError, PreconditionFailed
-from tidemark.manifest import Damage
-from tidemark.planning import plan_ingest, ranges, raw
-from tidemark_spark import reading
-from tidemark_spark.driver import run
+from tidemark.formats.manifest import Damage
+from tidemark.planning import plan_ingest
+from tidemark.raw import byte_ranges, topic
+from tidemark_spark.convert import segment_reader
+from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 
@@ -178,7 +179,7 @@ def test_offsets_past_acknowledged_damage_land(world: World) -> None:
 def test_what_later_tasks_of_a_held_partition_wrote_does_not_count(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "TARGET_BYTES", 100)
+    monkeypatch.setattr(byte_ranges, "TARGET_BYTES", 100)
     world.raw.segment([simple(0), simple(5)])
     world.raw.segment([simple(8)])
     world.raw.segment([simple(11)])
@@ -285,9 +286,9 @@ def test_a_partition_that_is_added_lands_from_its_start(world: World) -> None:
 
 
 def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "TARGET_BYTES", 8192)
-    monkeypatch.setattr(ranges, "TARGET_BYTES", 8192)
-    monkeypatch.setattr(reading, "WINDOW_BYTES", 1000)  # and read in many windows, some too small for a batch
+    monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(byte_ranges, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(segment_reader, "WINDOW_BYTES", 1000)  # and read in many windows, some too small for a batch
     world.raw.segment([batch(10 * i, [Record(k, T0, b"k", b"v" * 150) for k in range(10)]) for i in range(40)])
     world.raw.segment([simple(400)])
     world.raw.publish()
@@ -305,8 +306,8 @@ def test_a_large_segment_whose_manifest_lags_is_cut_and_read_as_far_as_that_goes
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent ended between the longer ``.log`` and its manifest."""
-    monkeypatch.setattr(raw, "TARGET_BYTES", 8192)
-    monkeypatch.setattr(ranges, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(byte_ranges, "TARGET_BYTES", 8192)
     batches = [batch(10 * i, [Record(k, T0, b"k", b"v" * 150) for k in range(10)]) for i in range(50)]
     world.raw.segment(batches[:40])
     world.raw.segment(batches[40:])
@@ -324,7 +325,7 @@ def test_a_large_segment_whose_manifest_lags_is_cut_and_read_as_far_as_that_goes
 
 
 def test_an_index_that_lies_cuts_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "TARGET_BYTES", 4096)
+    monkeypatch.setattr(topic, "TARGET_BYTES", 4096)
     world.raw.segment([simple(3 * i) for i in range(100)])
     lies = b"".join(struct.pack(">ii", 3 * i, 1500 * i + 7) for i in range(1, 8))
     world.raw.store.put(world.raw.keys().segment(0, "index"), lies)
@@ -341,7 +342,7 @@ def test_small_segments_share_a_task_and_a_run_has_limits(world: World) -> None:
 
 
 def test_limits_split_the_work_into_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (raw, ranges):
+    for module in (topic, byte_ranges):
         monkeypatch.setattr(module, "TARGET_BYTES", 300)
     monkeypatch.setattr("tidemark.planning.ingest.TARGET_BYTES", 300)
     for i in range(8):

@@ -12,11 +12,11 @@ import pytest
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.errors import NotFound
+from tidemark.formats.plan import RunPlan, RunResult, Task
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark.runs import RunPlan, RunResult, Task
-from tidemark_spark import delta, driver, marks, publish
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import commit, delta_log, driver, success_markers
+from tidemark_spark.run.driver import run
 
 DT = "2026-02-02"
 DAY = 86_400_000
@@ -135,9 +135,9 @@ def test_late_rows_are_landed_counted_and_reopen_their_date_until_it_closes_agai
         seen.append(marked(world))
         real(*arguments)
 
-    real = delta.commit
+    real = delta_log.commit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publish, "commit", watched)
+        patch.setattr(commit, "commit", watched)
         assert run(world.lake, plan, in_process).rows == 3
     assert seen == [False]  # gone before the commit
     state = world.ledger.dates[DT]
@@ -200,10 +200,10 @@ def test_a_mark_that_is_put_after_the_date_was_reopened_is_taken_away(
     plan = closed(world)
     outdated = world.ledger
     run(world.lake, plan, in_process)
-    marks.mend(world.lake, outdated, [DT])
+    success_markers.mend(world.lake, outdated, [DT])
     assert (world.ledger.dates[DT].state, marked(world)) == ("reopened", False)
     world.lake.store.put(world.lake.keys.success(DT), b"")  # as one who died in the midst of that would leave it
-    marks.mend(world.lake, world.ledger, ())
+    success_markers.mend(world.lake, world.ledger, ())
     assert not marked(world)
 
 
@@ -212,14 +212,14 @@ def test_a_rebuild_takes_the_mark_away_and_puts_it_again(world: World) -> None:
     plan = plan_rebuild(world.lake, [DT])
     write_plan(world.lake, plan)
     taken: list[bool] = []
-    real = delta.commit
+    real = delta_log.commit
 
     def watched(*arguments: Any) -> None:
         taken.append(not marked(world))
         real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publish, "commit", watched)
+        patch.setattr(commit, "commit", watched)
         assert run(world.lake, plan, in_process).status == "landed"
     assert taken == [True]
     assert (world.ledger.dates[DT].state, world.ledger.dates[DT].late_rows, marked(world)) == ("final", 0, True)
@@ -228,7 +228,7 @@ def test_a_rebuild_takes_the_mark_away_and_puts_it_again(world: World) -> None:
 
 def _killed(world: World, monkeypatch: pytest.MonkeyPatch, plan: RunPlan, point: str, again: bool) -> None:
     """Run ``plan``, which dies right after ``point`` if it gets there; then perhaps run it again."""
-    where = {"_write_evidence": driver, "mend": driver, "_put": marks}.get(point, publish)
+    where = {"_write_evidence": driver, "mend": driver, "_put": success_markers}.get(point, commit)
     real = getattr(where, point)
 
     def dying(*arguments: Any, **options: Any) -> None:
@@ -249,4 +249,4 @@ def _drain(world: World) -> None:
     for _ in range(3):
         run(world.lake, world.plan(), in_process)
         world.check()
-    marks.mend(world.lake, world.ledger, ())
+    success_markers.mend(world.lake, world.ledger, ())

@@ -14,10 +14,10 @@ from tests.spark.programs import Programs
 from tests.spark.test_runs import spread
 from tests.spark.world import World
 from tests.tidemark.records.build import T0, Record, batch, simple
-from tidemark_spark import export as command
-from tidemark_spark import exporting
-from tidemark_spark.exporting import Export, Exported, export_part, packed
-from tidemark_spark.source import SegmentPartition
+from tidemark_spark import export as exporting
+from tidemark_spark.cli import export as command
+from tidemark_spark.datasource import SegmentPartition
+from tidemark_spark.export import Export, Exported, export_part, packed
 
 
 def here(export: Export, parts: Sequence[SegmentPartition]) -> list[Exported | None]:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.spark.world import World
 from tests.tidemark.records.build import simple
-from tidemark.layout import ControlKeys
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.planning.ingest import dates_to_close
-from tidemark.planning.raw import RawTopic
-from tidemark.stored import utc_now
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.raw.topic import RawTopic
+from tidemark.timestamps import utc_now
 
 FORGED = 1 << 30
 

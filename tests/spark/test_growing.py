@@ -14,8 +14,8 @@ from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark_spark import reading, task
-from tidemark_spark.driver import run
+from tidemark_spark.convert import conversion, segment_reader
+from tidemark_spark.run.driver import run
 
 WINDOW = 300
 """Bytes; a batch of three records has about 120."""
@@ -62,8 +62,8 @@ def watch(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) -> lis
         made.append(Watched(open_store(url, options), before))
         return made[-1]
 
-    monkeypatch.setattr(task, "open_store", opened)
-    monkeypatch.setattr(reading, "WINDOW_BYTES", WINDOW)
+    monkeypatch.setattr(conversion, "open_store", opened)
+    monkeypatch.setattr(segment_reader, "WINDOW_BYTES", WINDOW)
     return made
 
 
@@ -100,7 +100,7 @@ def test_a_tail_that_grows_at_every_read_is_left_after_some_tries(
     plan = world.plan()
     stores = watch(monkeypatch, lambda _: tail.grow())
     assert run(world.lake, plan, in_process).status == "stale"
-    assert [one.reads for one in stores] == [1 + reading.PROOFS]
+    assert [one.reads for one in stores] == [1 + segment_reader.PROOFS]
     monkeypatch.undo()
     assert world.land().rows == 3 * len(tail.batches)
 
@@ -153,11 +153,11 @@ def test_versions_of_an_s3_server_are_told_apart_while_an_uploader_goes_on(
     tail.grow()
 
     def uploads() -> None:
-        for _ in range(reading.PROOFS - 1):  # with more, a slow reader may meet another version each time
+        for _ in range(segment_reader.PROOFS - 1):  # with more, a slow reader may meet another version each time
             if not ended.is_set():
                 tail.grow()
 
-    monkeypatch.setattr(reading, "WINDOW_BYTES", 2048)
+    monkeypatch.setattr(segment_reader, "WINDOW_BYTES", 2048)
     uploading = threading.Thread(target=uploads)
     uploading.start()
     try:

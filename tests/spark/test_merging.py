@@ -15,9 +15,9 @@ import pytest
 from tests.spark.racer import make_rows
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.runs import SegmentRange
+from tidemark.formats.plan import SegmentRange
 from tidemark.store import Store, open_store
-from tidemark_spark.merging import Input, merged
+from tidemark_spark.compaction.merge import Input, merged
 
 
 @pytest.fixture

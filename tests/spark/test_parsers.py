@@ -16,11 +16,12 @@ from tests.spark.world import World, in_process
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
+from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
-from tidemark.runs import RunPlan, RunResult
-from tidemark.table import open_table
-from tidemark_spark import convert, delta, publish
-from tidemark_spark.driver import run
+from tidemark.table.delta_table import open_table
+from tidemark_spark.cli import convert
+from tidemark_spark.run import commit, delta_log
+from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 ID = "{name: id, type: int64}"
@@ -131,7 +132,7 @@ def test_a_lost_reply_to_a_new_column_and_a_rival_that_adds_it_do_no_harm(
     world = World(tmp_path, json_parser(ID, NAME))
     world.raw = before.raw
     world.raw.segment([batch(1, records(b'{"id":2}'))])
-    real, left = delta.add_columns, [2]
+    real, left = delta_log.add_columns, [2]
 
     def losing(lake: Any, table: Any, **_: Any) -> bool:
         rival = open_table(lake)
@@ -144,7 +145,7 @@ def test_a_lost_reply_to_a_new_column_and_a_rival_that_adds_it_do_no_harm(
             raise OSError("planted: the reply was lost")
         return real(lake, table)
 
-    monkeypatch.setattr(publish, "add_columns", losing)
+    monkeypatch.setattr(commit, "add_columns", losing)
     assert world.land().status == "landed"
     names = [field.name for field in DeltaTable(world.lake.url).schema().fields]
     assert names.count("name") == 1
@@ -346,7 +347,7 @@ def test_a_replay_that_is_killed_before_its_commit_is_carried_out_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.driver.publish", killed)
+        patch.setattr("tidemark_spark.run.driver.publish", killed)
         with pytest.raises(KeyboardInterrupt):
             run(mended.lake, plan, in_process)
     mended.check()

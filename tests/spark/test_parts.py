@@ -16,13 +16,13 @@ import pytest
 from tests.tidemark.records.build import Record, batch, empty, legacy, marker, simple, transactional
 from tidemark.decode import scan_headers
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
-from tidemark.ledger import new_attempt
-from tidemark.runs import Aborted, PartitionPlan, SegmentRange
+from tidemark.formats.ledger import new_attempt
+from tidemark.formats.plan import Aborted, PartitionPlan, SegmentRange
 from tidemark.store import open_store
-from tidemark_spark.continuity import Rules, Verdict, judge
-from tidemark_spark.dates import LocalDates
-from tidemark_spark.session import in_worker
-from tidemark_spark.upload import upload_once
+from tidemark_spark.cluster.session import in_worker
+from tidemark_spark.convert.classify import Rules, Verdict, judge
+from tidemark_spark.convert.date_partitioner import LocalDates
+from tidemark_spark.convert.upload import upload_once
 
 ZONES = [
     "UTC",

@@ -14,7 +14,7 @@ from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.support.spark import SparkStandalone, spark_submit
 from tests.tidemark.records.build import T0, Record, batch
-from tidemark.runs import RunResult
+from tidemark.formats.plan import RunResult
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -76,7 +76,7 @@ def check(world: World, reasons: dict[tuple[int, int], str]) -> None:
 def test_poison_costs_its_own_place_and_nothing_else(tmp_path: Path, on_spark: Programs) -> None:
     world = World(tmp_path, *SETTINGS)
     reasons = upload(world, [b"poison: segfault", b"poison: exit", b"poison: stall", b"poison: raise"])
-    done = on_spark.run("tidemark_spark.convert", ["--topics", str(world.topics_file), "--topic", "orders"])
+    done = on_spark.run("tidemark_spark.cli.convert", ["--topics", str(world.topics_file), "--topic", "orders"])
     assert done.code == 0, done.errors[-3000:]
     result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.quarantined) == ("landed", 4 + ROWS + 1)

@@ -22,12 +22,12 @@ from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.decode import decode_batches, scan_headers
-from tidemark.runs import SegmentRange
-from tidemark_spark.job import Job
-from tidemark_spark.limits import IDLE, TIMERS, bounded_memory, resident
-from tidemark_spark.prover import PARTS, _Lived, proved
-from tidemark_spark.proving import Batches, Piece, Prover, Rows
-from tidemark_spark.session import trying
+from tidemark.formats.plan import SegmentRange
+from tidemark_spark.cluster.session import trying
+from tidemark_spark.convert.process_limits import IDLE, TIMERS, bounded_memory, resident
+from tidemark_spark.convert.prover import PARTS, _Lived, proved
+from tidemark_spark.convert.prover_client import Batches, Piece, Prover, Rows
+from tidemark_spark.model import Job
 
 PART = SegmentRange(
     store="file:///nowhere",

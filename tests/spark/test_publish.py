@@ -21,11 +21,12 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.records.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
-from tidemark.runs import Task
-from tidemark.stored import utc_now
-from tidemark.table import live_files
-from tidemark_spark import delta, driver, publish
-from tidemark_spark.job import Job, Outcome
+from tidemark.formats.plan import Task
+from tidemark.table.delta_table import live_files
+from tidemark.timestamps import utc_now
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import commit as publish
+from tidemark_spark.run import delta_log, driver
 
 KINDS = ("ingest", "ingest", "elect", "rebuild", "compact")
 
@@ -213,7 +214,7 @@ def test_a_plan_for_offsets_that_have_landed_is_stale(world: World) -> None:
 
 def _lose(monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int) -> None:
     """The first ``times`` commits answer nothing, after or before they took effect."""
-    real: Callable[..., None] = delta.commit
+    real: Callable[..., None] = delta_log.commit
     left = [times]
 
     def commit(*arguments: object) -> None:

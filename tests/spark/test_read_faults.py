@@ -16,16 +16,16 @@ from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.tidemark.records.build import simple
 from tests.tidemark.remote.reader import Reader
 from tidemark import retry
-from tidemark.cli.answers import files_of, status_of
-from tidemark.continuity import continuity_of
-from tidemark.layout import TopicPartition
-from tidemark.planning.objects import in_parallel
+from tidemark.cli.read_models import files_of, status_of
+from tidemark.formats.keys import TopicPartition
+from tidemark.inspection.offset_accounting import continuity_of
+from tidemark.monitoring.incident_store import watch
+from tidemark.raw.objects import in_parallel
 from tidemark.remote import Storage
 from tidemark.store import StoreOptions, open_store
-from tidemark.stored import utc_now
-from tidemark.table import open_table
-from tidemark.watching.recording import watch
-from tidemark_spark.driver import run
+from tidemark.table.delta_table import open_table
+from tidemark.timestamps import utc_now
+from tidemark_spark.run.driver import run
 
 SHARE = 0.07
 CUTS = (Fault.CUT_MID_BODY, Fault.LOSE_REPLY, Fault.ERROR, Fault.UNAVAILABLE, Fault.SLOW_DOWN)

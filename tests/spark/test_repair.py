@@ -26,15 +26,15 @@ from tests.support.raw_builder import EPOCH
 from tests.support.spark import delta_conf, spark_submit
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, PublishError, TableTampered
+from tidemark.formats.plan import RunResult
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
-from tidemark.planning.retain import plan_retain
-from tidemark.runs import RunResult
-from tidemark.table import live_files
-from tidemark.tampering import check_untampered, files_digest
-from tidemark_spark.convert import main
-from tidemark_spark.driver import run
-from tidemark_spark.removing import retain_raw
-from tidemark_spark.sweep import sweep
+from tidemark.planning.retention import plan_retain
+from tidemark.table.delta_table import live_files
+from tidemark.table.tampering import check_untampered, files_digest
+from tidemark_spark.cli.convert import main
+from tidemark_spark.retention.raw import retain_raw
+from tidemark_spark.run.driver import run
+from tidemark_spark.vacuum import sweep
 
 DT = "2026-02-02"
 
@@ -395,7 +395,7 @@ def test_a_killed_repair_is_done_by_the_next(world: World, monkeypatch: pytest.M
     plan = plan_repair(world.lake)
     write_plan(world.lake, plan)
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.driver.publish", _die)
+        patch.setattr("tidemark_spark.run.driver.publish", _die)
         with pytest.raises(KeyboardInterrupt):
             run(world.lake, plan, in_process)
     assert run(world.lake, plan, in_process).status == "landed"

@@ -16,24 +16,24 @@ from tests.spark.test_parsers import function_parser, records, refused
 from tests.spark.world import World
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.backfill.estimate import MEASURED_RATE, START_SECONDS, minutes, rate_of, requests
-from tidemark.backfill.outcomes import Counts, outcome_of
-from tidemark.backfill.previews import Preview
+from tidemark.backfill.outcome import Counts, outcome_of
+from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import Report, read_report, write_part
+from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import Mode, Request
-from tidemark.backfill.tables import MOST_ROWS, markdown, sections, text
+from tidemark.formats.plan import Progress, RunResult
 from tidemark.planning import lost_files, plan_rebuild
-from tidemark.runs import Progress, RunResult
-from tidemark_spark import convert
-from tidemark_spark.job import Job
-from tidemark_spark.preview import preview
-from tidemark_spark.progress import watched
+from tidemark_spark.cli import convert
+from tidemark_spark.model import Job
+from tidemark_spark.rebuild.preview import preview
+from tidemark_spark.run.progress import watched
 
 NAME = "0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_spark.session.spark", lambda *_: Inline())
+    monkeypatch.setattr("tidemark_spark.cluster.session.spark", lambda *_: Inline())
 
 
 def job(world: World, *options: str) -> int:

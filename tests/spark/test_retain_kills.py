@@ -26,17 +26,18 @@ from tests.spark.test_retain_raw import (
 from tests.spark.test_sweep import Died
 from tests.spark.world import World
 from tests.tidemark.records.build import simple
-from tidemark import tombstones
-from tidemark.continuity import continuity_of
 from tidemark.errors import PreconditionFailed
+from tidemark.formats import tombstones
+from tidemark.formats.keys import TableKeys
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.intervals import Interval, Intervals
-from tidemark.layout import TableKeys
-from tidemark.manifest import SegmentManifest
 from tidemark.planning import plan_ingest
 from tidemark.store import put_once
 from tidemark.store.base import Fetched
 from tidemark.store.local import LocalStore
-from tidemark_spark import burying, removing
+from tidemark_spark.retention import raw
+from tidemark_spark.retention import tombstones as burying
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_a_retention_that_is_killed_is_completed_by_the_next(
     DyingStore.left = deletes
     store = DyingStore(tmp_path / "raw")
     with monkeypatch.context() as patch:
-        patch.setattr(removing, "open_store", lambda *_: store)
+        patch.setattr(raw, "open_store", lambda *_: store)
         with pytest.raises(Died):
             remove(world)
     world.check()
@@ -121,7 +122,7 @@ def test_a_segment_that_is_replaced_meanwhile_stays_and_all_above_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent replaces the log, then the manifest, of a segment that has been judged; two tombstones were due."""
-    monkeypatch.setattr(removing, "CHUNK", 2)
+    monkeypatch.setattr(raw, "CHUNK", 2)
 
     def putting(*arguments: Any) -> str:
         uploaded_again(world)
@@ -176,7 +177,7 @@ def test_two_at_once_remove_the_same(world: World, monkeypatch: pytest.MonkeyPat
 
 
 def test_many_segments_have_several_tombstones(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removing, "CHUNK", 2)
+    monkeypatch.setattr(raw, "CHUNK", 2)
     found = remove(world)
     assert (found.segments, found.removed_to) == (4, 12)
     assert buried(world) == [(0, 6), (6, 12)]
@@ -193,7 +194,7 @@ def test_a_kill_leaves_no_hole_between_overlapping_segments(
     world.land()
     DyingStore.left = deletes
     store = DyingStore(tmp_path / "raw")
-    monkeypatch.setattr(removing, "open_store", lambda *_: store)
+    monkeypatch.setattr(raw, "open_store", lambda *_: store)
     with pytest.raises(Died):
         remove(world)
     left = [read_manifest(world, base) for base, names in bases(world).items() if "manifest.json" in names]
@@ -223,7 +224,7 @@ def test_whatever_happens_raw_is_cut_off_at_its_old_end_alone(
     """Segments of random sizes that overlap, landed at times, retained at times, killed at times."""
     world = World(tmp_path, "retention: {raw: 1d, apply: true}")
     store = DyingStore(tmp_path / "raw")
-    monkeypatch.setattr(removing, "open_store", lambda *_: store)
+    monkeypatch.setattr(raw, "open_store", lambda *_: store)
     for _ in range(40):
         world.raw.now += timedelta(hours=rng.randint(1, 16))
         step = rng.choice(["segment", "segment", "land", "retain"])

@@ -14,19 +14,19 @@ from tests.spark.test_retain_table import PAST
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH, UPLOADED_AT
 from tests.tidemark.records.build import marker, simple, transactional
-from tidemark import tombstones
-from tidemark.continuity import continuity_of
-from tidemark.decode.columns import SCHEMA
+from tidemark.decode.schema import SCHEMA
 from tidemark.errors import ContinuityError
-from tidemark.manifest import Damage
+from tidemark.formats import tombstones
+from tidemark.formats.manifest import Damage
+from tidemark.formats.plan import SegmentRange, Task
+from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import plan_rebuild, write_plan
-from tidemark.retention import PartitionGoes, RetentionReport
-from tidemark.runs import SegmentRange, Task
+from tidemark.planning.retention_report import PartitionGoes, RetentionReport
 from tidemark.store.local import LocalStore
-from tidemark.table import open_lake
+from tidemark.table.delta_table import open_lake
 from tidemark.topics import load_topics
-from tidemark_spark.retain import retain
-from tidemark_spark.source import Bounds, SegmentReader
+from tidemark_spark.cli.retain import retain
+from tidemark_spark.datasource import Bounds, SegmentReader
 
 NOW = UPLOADED_AT + timedelta(days=31)
 OPTED_IN = "retention: {raw: 30d, apply: true}"

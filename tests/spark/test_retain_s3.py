@@ -20,8 +20,8 @@ from tests.support.s3 import S3Server
 from tests.tidemark.records.build import simple
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tidemark.store import put_once
-from tidemark.stored import utc_now
-from tidemark_spark import burying
+from tidemark.timestamps import utc_now
+from tidemark_spark.retention import tombstones
 
 JOB = ROOT / "spark" / "jobs" / "retain.py"
 STATIC = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -104,7 +104,7 @@ def test_what_is_replaced_meanwhile_stays(server: S3Server, tmp_path: Path, monk
 
     reported(world, utc_now() - timedelta(days=1, minutes=1), dry_run=True)
     with monkeypatch.context() as patch:
-        patch.setattr(burying, "put_once", putting)
+        patch.setattr(tombstones, "put_once", putting)
         assert reported(world, utc_now()).partitions[0].removed_to == 0
     assert set(bases(world)) == {3, 6, 9}
     assert {"log", "index", "manifest.json"} == bases(world)[3]

@@ -15,19 +15,19 @@ from tests.spark.test_truncation import branch
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch
-from tidemark.continuity import continuity_of
 from tidemark.errors import ConfigError, ContinuityError
+from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
-from tidemark.planning.retain import plan_retain
-from tidemark.retention import RetentionReport, reviewed
-from tidemark.standing import Standing
-from tidemark_spark import driver
-from tidemark_spark import retain as command
-from tidemark_spark.driver import run
-from tidemark_spark.job import DataFile
-from tidemark_spark.publish import rebased
-from tidemark_spark.retain import retain
-from tidemark_spark.settle import Change
+from tidemark.planning.retention import plan_retain
+from tidemark.planning.retention_report import RetentionReport, reviewed
+from tidemark.table.effective_evidence import Standing
+from tidemark_spark.cli import retain as command
+from tidemark_spark.cli.retain import retain
+from tidemark_spark.model import DataFile
+from tidemark_spark.run import driver
+from tidemark_spark.run.accounting import Change
+from tidemark_spark.run.commit import rebased
+from tidemark_spark.run.driver import run
 
 PAST, ALSO, KEPT = "2026-02-02", "2026-02-05", "2026-03-14"
 DAY = 86_400_000

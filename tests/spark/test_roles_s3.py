@@ -14,14 +14,14 @@ from tests.spark.world import World
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
-from tidemark.acknowledging import gaps_of
 from tidemark.errors import AccessDenied
-from tidemark.gaps import Gap
-from tidemark.remote.catalog import RemoteTopics
-from tidemark.remote.storage import Storage
+from tidemark.formats.gaps import Gap
+from tidemark.inspection.gap_acknowledgement import gaps_of
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.topics import RemoteTopics
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.clients import forget_clients
-from tidemark_spark.sweep import sweep
+from tidemark.store.s3_clients import forget_clients
+from tidemark_spark.vacuum import sweep
 
 ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader")
 

@@ -12,16 +12,16 @@ from deltalake import DeltaTable
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
-from tidemark.evidence import evidence_key
-from tidemark.ledger import Ledger
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.plan import RunResult, Task
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark.runs import RunResult, Task
-from tidemark.stored import utc_now
-from tidemark.table import live_files, open_table
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.publish import rebased
-from tidemark_spark.settle import Change
+from tidemark.table.delta_table import live_files, open_table
+from tidemark.table.evidence import evidence_key
+from tidemark.timestamps import utc_now
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run.accounting import Change
+from tidemark_spark.run.commit import rebased
+from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 

@@ -16,7 +16,7 @@ from tests.spark.world import World
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
 from tidemark.decode import SCHEMA, decoder
 from tidemark.errors import ConfigError, ContinuityError, SegmentError
-from tidemark_spark.source import PushingReader, SegmentReader, TidemarkSource
+from tidemark_spark.datasource import PushingReader, SegmentReader, TidemarkSource
 
 START = datetime.fromtimestamp(T0 / 1000, UTC)
 
@@ -115,7 +115,7 @@ def test_segments_and_batches_that_end_too_early_are_not_decoded(world: World, m
         decoded.append(len(headers))
         return decode(data, headers, **more)
 
-    monkeypatch.setattr("tidemark_spark.source.decode_batches", counted)
+    monkeypatch.setattr("tidemark_spark.datasource.decode_batches", counted)
     assert offsets(world, fromTime=(START + timedelta(days=2)).isoformat()) == [6, 7, 8, 11, 12]
     assert decoded == [1, 2]
 

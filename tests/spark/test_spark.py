@@ -32,13 +32,13 @@ from tests.support.s3 import S3Server
 from tests.support.spark import delta_conf, s3a_conf, small_jvm_env, spark_env, spark_submit
 from tests.support.waiting import HUNG
 from tests.tidemark.records.build import Record, batch, simple
-from tidemark.cli.answers import files_of
+from tidemark.cli.read_models import files_of
+from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.planning import read_plan
-from tidemark.runs import RunPlan, RunResult
-from tidemark.standing import Standing
-from tidemark.table import live_files
-from tidemark_spark.driver import run
-from tidemark_spark.sweep import sweep
+from tidemark.table.delta_table import live_files
+from tidemark.table.effective_evidence import Standing
+from tidemark_spark.run.driver import run
+from tidemark_spark.vacuum import sweep
 
 AFTER_THE_COMMIT = ("commit", "marks", "result")
 
@@ -250,7 +250,7 @@ def _hex(value: bytes | None) -> str | None:
 
 
 def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark: Programs) -> None:
-    from tidemark_spark import convert
+    from tidemark_spark.cli import convert
 
     world = deployed.world("local")
     before = world.ledger
@@ -261,7 +261,7 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark
     assert convert.main([*arguments[:3], "nothing"]) == 2
     assert world.ledger == before
     rows = world.rows()
-    done = on_spark.run("tidemark_spark.convert", [*arguments, *dates, "--extend"])  # which reads raw twice
+    done = on_spark.run("tidemark_spark.cli.convert", [*arguments, *dates, "--extend"])  # which reads raw twice
     assert done.code == 0, done.errors[-3000:]
     result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
@@ -272,9 +272,9 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark
 
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    session = importlib.import_module("tidemark_spark.session")
+    session = importlib.import_module("tidemark_spark.cluster.session")
     monkeypatch.setattr(session, "spark", lambda *_: pytest.fail("Spark was started"))
-    from tidemark_spark import convert
+    from tidemark_spark.cli import convert
 
     world.raw.publish()
     assert convert.main(["--topics", str(world.topics_file), "--topic", "orders"]) == 0

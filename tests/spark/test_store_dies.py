@@ -15,8 +15,8 @@ from tests.support.proxy import Fault, FaultProxy, Request
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import simple
 from tidemark.errors import TidemarkError
-from tidemark.runs import RunPlan
-from tidemark_spark.driver import run
+from tidemark.formats.plan import RunPlan
+from tidemark_spark.run.driver import run
 
 
 class Crash:

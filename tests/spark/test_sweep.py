@@ -15,16 +15,17 @@ from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
-from tidemark.evidence import evidence_key
+from tidemark.formats.plan import RUN_LIMIT, RunPlan, Task
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
-from tidemark.planning import sweep as rules
-from tidemark.planning.sweep import MARGIN, TOMBSTONES, judge
-from tidemark.runs import RUN_LIMIT, RunPlan, Task
-from tidemark_spark import convert, driver, publish
-from tidemark_spark import sweep as cleaning
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.sweep import sweep
+from tidemark.planning import vacuum as rules
+from tidemark.planning.vacuum import MARGIN, TOMBSTONES, judge
+from tidemark.table.evidence import evidence_key
+from tidemark_spark import vacuum as cleaning
+from tidemark_spark.cli import convert
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import commit, driver
+from tidemark_spark.run.driver import run
+from tidemark_spark.vacuum import sweep
 
 DT = "2026-02-02"
 OLD = RUN_LIMIT + MARGIN + timedelta(minutes=1)
@@ -123,7 +124,7 @@ def test_a_ledger_that_was_never_committed_goes(world: World, monkeypatch: pytes
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "commit", dying)
+        patch.setattr(commit, "commit", dying)
         with pytest.raises(Died):
             run(world.lake, plan, in_process)
     key = world.lake.keys.ledger(2, plan.attempt)
@@ -420,7 +421,7 @@ def test_a_fold_that_dies_leaves_the_truth_and_is_done_by_the_next(
 ) -> None:
     many(world)
     before = truth(world)
-    where = driver if point in {"_write_evidence", "mend"} else publish
+    where = driver if point in {"_write_evidence", "mend"} else commit
     real = getattr(where, point)
 
     def dying(*arguments: Any, **options: Any) -> None:

@@ -14,17 +14,18 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch, marker, reseal, simple, transactional
 from tidemark.errors import ContinuityError
-from tidemark.manifest import OpenTransaction
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.plan import RunPlan, RunResult, Task
+from tidemark.formats.watermark import Truncation
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark.runs import RunPlan, RunResult, Task
-from tidemark.standing import Standing
-from tidemark.table import live_files
-from tidemark.watermark import Truncation
-from tidemark_spark import driver, publish
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.publish import rebased
-from tidemark_spark.settle import settle
+from tidemark.table.delta_table import live_files
+from tidemark.table.effective_evidence import Standing
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import commit as publish
+from tidemark_spark.run import driver
+from tidemark_spark.run.accounting import settle
+from tidemark_spark.run.commit import rebased
+from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 FUNCTION = "parser: {kind: function, function: 'tests.spark.parsing:sizes', columns: [{name: size, type: int32}]}"
@@ -277,7 +278,7 @@ def test_damage_below_the_cut_holds_the_partition_until_a_good_copy_comes(world:
 
 
 def test_a_limit_of_bytes_never_leaves_rows_below_the_cut_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.planning.ranges.TARGET_BYTES", 100)
+    monkeypatch.setattr("tidemark.raw.byte_ranges.TARGET_BYTES", 100)
     monkeypatch.setattr("tidemark.planning.ingest.TARGET_BYTES", 100)
     for base in range(0, 12, 3):
         world.raw.segment([simple(base)])

@@ -14,12 +14,12 @@ from tests.spark.test_parsers import again, column, json_parser, records
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, batch
 from tidemark.errors import ConfigError
+from tidemark.formats.plan import Task
 from tidemark.planning import plan_rebuild, write_plan
-from tidemark.runs import Task
-from tidemark_spark import delta, publish
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.widening import is_wider
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run import commit, delta_log
+from tidemark_spark.run.driver import run
+from tidemark_spark.run.widening import is_wider
 
 DAY = 86_400_000
 NARROW = json_parser(
@@ -150,12 +150,12 @@ def test_a_lost_reply_to_the_widening_commit_does_no_harm(
     worlds: tuple[World, World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, wide = worlds
-    real = delta.commit
+    real = delta_log.commit
 
     def losing(*arguments: Any) -> None:
         real(*arguments)
         raise OSError("planted: the reply was lost")
 
-    monkeypatch.setattr(publish, "commit", losing)
+    monkeypatch.setattr(commit, "commit", losing)
     assert again(wide, plan_rebuild(wide.lake, None)).status == "landed"
     assert column(wide, "id") == {0: 1, 1: 8589934592, 2: 3}

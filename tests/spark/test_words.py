@@ -9,7 +9,7 @@ import pytest
 from tests.spark.world import World
 from tests.tidemark.records.build import simple
 from tests.tidemark.remote.test_catalog import bury
-from tidemark import tombstones
+from tidemark.formats import tombstones
 
 
 @pytest.fixture

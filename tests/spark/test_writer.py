@@ -14,8 +14,8 @@ import pytest
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.store import open_store
-from tidemark_spark.driver import run
-from tidemark_spark.writer import MAX_OPEN, DateFiles
+from tidemark_spark.convert.parquet_writer import MAX_OPEN, DateFiles
+from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 DATES = 40
@@ -46,7 +46,7 @@ def interleaved(world: World, segments: int = 2) -> None:
 
 
 def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_spark.writer.pq.ParquetWriter", Counted)
+    monkeypatch.setattr("tidemark_spark.convert.parquet_writer.pq.ParquetWriter", Counted)
     made = []
     for name in ("one", "other"):
         world = World(tmp_path / name)

@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.raw_builder import RawBuilder
-from tidemark.decode.columns import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
-from tidemark.evidence import read_evidence
-from tidemark.hashsum import combine
-from tidemark.ledger import Ledger
+from tidemark.decode.schema import SCHEMA
+from tidemark.formats.hashsum import combine
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.plan import RunPlan, RunResult, Task
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.runs import RunPlan, RunResult, Task
-from tidemark.standing import Standing
 from tidemark.store import open_store
-from tidemark.table import Lake, committed_ledger, ledger_of, live_files, open_lake, open_table
+from tidemark.table.delta_table import Lake, committed_ledger, ledger_of, live_files, open_lake, open_table
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.evidence import read_evidence
 from tidemark.topics import load_topics
-from tidemark_spark.driver import run
-from tidemark_spark.job import Job, Outcome
-from tidemark_spark.task import convert
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run.driver import run
+from tidemark_spark.worker import convert
 
 Sent = TypeVar("Sent")
 

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Final
 
 import tidemark.planning.ingest
-import tidemark.planning.raw
+import tidemark.raw.topic
 from tests.support.memory import own_peak
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.records.build import simple
-from tidemark.layout import PartitionKeys
-from tidemark.ledger import Ledger, PartitionState
-from tidemark.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.ledger import Ledger, PartitionState
+from tidemark.formats.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.plan import RunPlan
+from tidemark.kafka_log import segment_name
 from tidemark.planning import plan_ingest
-from tidemark.records import segment_name
-from tidemark.runs import RunPlan
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.store.local import LocalStore
-from tidemark.table import Lake, open_lake
+from tidemark.table.delta_table import Lake, open_lake
 from tidemark.topics import load_topics
 
 OFFSETS: Final = 1000
@@ -110,7 +110,7 @@ def main() -> None:
     """The command line."""
     count, size, root = int(sys.argv[1]) // PARTITIONS, int(sys.argv[2]), Path(sys.argv[3])
     raw = ManySegments(root / "raw", count, size)
-    setattr(tidemark.planning.raw, "open_store", lambda *_: raw)  # noqa: B010 - it is no name of that module's own
+    setattr(tidemark.raw.topic, "open_store", lambda *_: raw)  # noqa: B010 - it is no name of that module's own
     topics = root / "topics.yaml"
     topics.write_text(
         f"raw: {{url: '{raw.url}'}}\nlake: 'file://{root}/lake'\ncluster: east\ntopics: [{{topic: orders}}]"

@@ -14,15 +14,15 @@ from datetime import UTC, datetime, timedelta
 
 from crc32c import crc32c
 
-from tidemark import records
-from tidemark.gaps import Acknowledgement, Gap, GapReason
-from tidemark.incarnations import TopicIncarnations
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
-from tidemark.manifest import Damage, LineagePairs, ObjectSum, OpenTransaction, SegmentManifest
-from tidemark.records import SegmentScanner, segment_name
+from tidemark import kafka_log
+from tidemark.formats.gaps import Acknowledgement, Gap, GapReason
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.manifest import Damage, LineagePairs, ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.watermark import Truncation, Watermark, render
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.kafka_log import SegmentScanner, segment_name
 from tidemark.store import Store
-from tidemark.watermark import Truncation, Watermark, render
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
 
 EPOCH = 3
 """The leader epoch of the batches that ``tests.tidemark.records.build`` makes."""
@@ -253,14 +253,14 @@ class RawBuilder:
         return len(self.lives.incarnations) - 1 if incarnation is None else incarnation
 
 
-def _opened(known: PartitionRaw) -> list[records.OpenTransaction]:
+def _opened(known: PartitionRaw) -> list[kafka_log.OpenTransaction]:
     return [
-        records.OpenTransaction(one.producer_id, one.producer_epoch, one.first_offset)
+        kafka_log.OpenTransaction(one.producer_id, one.producer_epoch, one.first_offset)
         for one in known.open_transactions
     ]
 
 
-def _time_index(base: int, headers: Sequence[records.BatchHeader], every: int) -> bytes:
+def _time_index(base: int, headers: Sequence[kafka_log.BatchHeader], every: int) -> bytes:
     """A ``.timeindex`` as Kafka writes it: the largest time so far, beside each entry of the index and at the end."""
     entries, indexed, written, latest = b"", 0, -1, (-1, 0)
     for header in headers:

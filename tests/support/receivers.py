@@ -21,7 +21,7 @@ SECRET = "T0P-S3CRET"
 """The web hook's password; it must show up nowhere."""
 
 NOTIFIERS: dict[str, dict[str, str]] = {
-    "hook": {"notifier": "tidemark_airflow.webhook.WebhookNotifier", "http_conn_id": "tidemark_hook"},
+    "hook": {"notifier": "tidemark_airflow.notifications.webhook.WebhookNotifier", "http_conn_id": "tidemark_hook"},
     "mail": {
         "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
         "from_email": "tidemark@example.com",

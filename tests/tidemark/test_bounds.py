@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.bounds import BEGINNING, END, Bound, parse_bounds
 from tidemark.errors import ConfigError
+from tidemark.offset_bounds import BEGINNING, END, Bound, parse_bounds
 
 
 class Edges:

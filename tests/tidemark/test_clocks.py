@@ -15,16 +15,17 @@ from tests.spark import world as spark_world
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import T0, Record, batch
 from tests.uploader_agent import fakes
-from tidemark import clocks, stored
+from tidemark import timestamps
 from tidemark.errors import AccessDenied, Refused
-from tidemark.layout import ControlKeys
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.watermark_index import WatermarkIndex, as_stored, listed, load_all
+from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest
-from tidemark.planning.raw import RawTopic
+from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.answers import translated
-from tidemark.store.clients import forget_clients
-from tidemark.watching.recording import watch
-from tidemark.watermark_index import WatermarkIndex, as_stored, listed, load_all
+from tidemark.store import clock as clocks
+from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3_errors import translated
 from uploader_agent import clock
 from uploader_agent.runtime import Runtime
 
@@ -55,14 +56,14 @@ def store(
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[timedelta]]:
     """How far this host's clock is ahead: change it at will. The store's is right."""
     skew = [timedelta()]
-    right = stored.utc_now
+    right = timestamps.utc_now
 
     def now() -> datetime:
         return right() + skew[0]
 
     real = Runtime.time
     monkeypatch.setattr(Runtime, "time", lambda runtime: real(runtime) + skew[0].total_seconds())
-    monkeypatch.setattr(stored, "utc_now", now)
+    monkeypatch.setattr(timestamps, "utc_now", now)
     monkeypatch.setattr(clocks, "utc_now", now)
     yield skew
     monkeypatch.setattr(clock, "_skew", timedelta())
@@ -184,7 +185,7 @@ def test_a_date_does_not_close_by_the_planners_clock(tmp_path: Path, host: list[
 
 def test_an_agent_that_was_a_day_ahead_and_died_is_told_of_in_time(tmp_path: Path) -> None:
     world = World(tmp_path / "world", "orders")
-    now = stored.utc_now()
+    now = timestamps.utc_now()
     index = WatermarkIndex(
         cluster=CLUSTER, broker=1, agent_version="test", written_at=now + DAY, entries=(entry("orders", 0, 5),)
     )

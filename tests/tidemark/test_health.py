@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark.gaps import Gap
-from tidemark.health import MOST_MARKS, Mark, TopicHealth, marked, topic_health
-from tidemark.ledger import Ledger, PartitionState
+from tidemark.formats.gaps import Gap
+from tidemark.formats.ledger import Ledger, PartitionState
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.monitoring.health import MOST_MARKS, Mark, TopicHealth, marked, topic_health
 from tidemark.topics import TopicSettings
-from tidemark.watermark_index import IndexEntry
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.support.ports import HOST, free_port
-from tidemark.identity import identity
 from tidemark.store import StoreOptions
+from tidemark.store.identity import identity
 
 ARN = "arn:aws:sts::123456789012:assumed-role/operators/ada"
 HERE = f"{getpass.getuser()}@{socket.gethostname()}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.incidents import (
+from tidemark.monitoring.incidents import (
     KEPT_CLOSED,
     MOST_CLOSED,
     REOPENS_WITHIN,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import FormatError
-from tidemark.layout import (
+from tidemark.formats.keys import (
     ControlKeys,
     Endpoint,
     PartitionKeys,
@@ -16,8 +16,8 @@ from tidemark.layout import (
     check_topic,
     entropy,
     place_of,
-    split_store_url,
 )
+from tidemark.store.url import split_store_url
 
 topics = st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True).filter(lambda name: name not in {".", ".."})
 TOPIC_ID = "0123456789abcdefghij_-"

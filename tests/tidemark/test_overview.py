@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.gaps import Gap
-from tidemark.health import PartitionHealth, TopicHealth
-from tidemark.layout import DeploymentKeys
-from tidemark.ledger import DateState
-from tidemark.manifest import OpenTransaction
-from tidemark.overview import (
+from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import DeploymentKeys
+from tidemark.formats.ledger import DateState
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.monitoring.health import PartitionHealth, TopicHealth
+from tidemark.monitoring.overview import (
     KEPT,
     Overview,
     Samples,

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark import watermark as wm
 from tidemark.errors import FormatError
-from tidemark.gaps import Acknowledgement, Gap
-from tidemark.incarnations import TopicIncarnations
-from tidemark.manifest import Damage, ObjectSum, SegmentManifest
-from tidemark.stored import StoredObject, utc_now
-from tidemark.watermark_index import IndexEntry, WatermarkIndex, merge
+from tidemark.formats import watermark as wm
+from tidemark.formats.base import StoredObject
+from tidemark.formats.gaps import Acknowledgement, Gap
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.manifest import Damage, ObjectSum, SegmentManifest
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, merge
+from tidemark.timestamps import utc_now
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123000, UTC)
 offsets = st.integers(0, 2**62)

@@ -10,7 +10,7 @@ import pytest
 from tidemark.config import load, parse
 from tidemark.endpoints import EndpointSettings, resolver_of
 from tidemark.errors import ConfigError, FormatError
-from tidemark.layout import Endpoint
+from tidemark.formats.keys import Endpoint
 from tidemark.topics import Deployment, load_topics
 
 GOOD = """

@@ -17,17 +17,18 @@ from tests.spark import world as spark_world
 from tests.support.bad_objects import BODIES, HUGE, refused, spoil
 from tests.tidemark.records.build import simple
 from tests.tidemark.remote.world import RemoteStore
-from tidemark import object_sizes, watermark
 from tidemark.errors import FormatError, StoreError
-from tidemark.incidents import Incidents
-from tidemark.layout import ControlKeys
+from tidemark.formats import object_sizes, watermark
+from tidemark.formats.base import StoredObject, parse_json
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.monitoring.incident_store import read_incidents, watch
+from tidemark.monitoring.incidents import Incidents
 from tidemark.planning import plan_ingest
-from tidemark.planning.raw import RawTopic
-from tidemark.remote.catalog import RemoteTopics
+from tidemark.raw.topic import RawTopic
+from tidemark.remote.topics import RemoteTopics
 from tidemark.store import open_store
-from tidemark.stored import StoredObject, parse_json, utc_now
-from tidemark.watching.recording import read_incidents, watch
-from tidemark.watermark_index import WatermarkIndex
+from tidemark.timestamps import utc_now
 
 MINUTE = timedelta(minutes=1)
 

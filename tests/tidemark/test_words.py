@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.support.raw_builder import word
-from tidemark import tombstones
 from tidemark.errors import FormatError
+from tidemark.formats import tombstones
+from tidemark.formats.acknowledgements import acknowledged
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.tombstones import Tombstone
 from tidemark.intervals import Intervals
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
 from tidemark.store import LocalStore, Store
-from tidemark.stored import stamp
-from tidemark.tombstones import Tombstone
-from tidemark.words import acknowledged
+from tidemark.timestamps import stamp
 
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
 CONTROL = ControlKeys("", "east")

@@ -14,17 +14,17 @@ from typing import Any, BinaryIO
 from crc32c import crc32c
 
 from tests.tidemark.records.build import simple
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
-from tidemark.manifest import SegmentManifest
-from tidemark.records import scan_batches
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.watermark import Watermark, parse
+from tidemark.kafka_log import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
-from tidemark.watermark import Watermark, parse
-from uploader_agent.authority import Authority, NoAuthority
-from uploader_agent.broker import Broker
-from uploader_agent.events import Doorbell, SilentDoorbell
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import BrokerUnavailable, Leader, Led, Offsets
+from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
+from uploader_agent.broker.authority import Authority, NoAuthority
+from uploader_agent.broker.properties import Broker
+from uploader_agent.disk.watcher import Doorbell, SilentDoorbell
 from uploader_agent.settings import AgentSettings
 
 CLUSTER = "test-cluster"

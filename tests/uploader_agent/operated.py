@@ -19,9 +19,9 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import CLUSTER, Disk, T
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.operated_agent import replaced
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.watermark import parse
 from tidemark.store import LocalStore
-from tidemark.watermark import parse
 from uploader_agent.cli import common
 
 

@@ -20,14 +20,14 @@ from pathlib import Path
 
 from tests.uploader_agent.fakes import FakeMetadata, WatchedStore
 from tidemark.errors import AccessDenied
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.limits import Traffic
+from tidemark.store.s3_timeouts import Traffic
 from uploader_agent import cli
+from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.cli import common
-from uploader_agent.events import Heard, InotifyDoorbell
-from uploader_agent.log_dirs import find_partitions, topic_id_of
-from uploader_agent.metadata import Leader, Led, Offsets
+from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
+from uploader_agent.disk.watcher import Heard, InotifyDoorbell
 
 _POLL = 0.01
 

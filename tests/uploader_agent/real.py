@@ -20,15 +20,15 @@ from tests.support.paths import ROOT
 from tests.support.waiting import HUNG
 from tests.uploader_agent.faulty_agent import FaultyStore
 from tests.uploader_agent.in_process import run_here
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.watermark import Watermark, parse
 from tidemark.intervals import Intervals
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
-from tidemark.manifest import SegmentManifest
-from tidemark.records import scan_batches
+from tidemark.kafka_log import scan_batches
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.limits import Traffic
-from tidemark.watermark import Watermark, parse
+from tidemark.store.s3_timeouts import Traffic
 from uploader_agent.cli import common
-from uploader_agent.log_dirs import find_partitions, find_segments
+from uploader_agent.disk.log_dirs import find_partitions, find_segments
 
 SMALL = {"4.3.1": {"internal.segment.bytes": "16384"}, "3.9.2": {"segment.bytes": "16384"}}
 """Topic settings for segments of 16 KiB."""

@@ -13,7 +13,7 @@ from tests.uploader_agent.test_fill import running
 from tests.uploader_agent.test_gaps import with_hole
 from tests.uploader_agent.test_verify import examine
 from tidemark.remote import RemoteTopics, Storage, Stretch
-from uploader_agent.metadata import Led
+from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Word
 
 

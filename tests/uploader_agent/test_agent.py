@@ -13,11 +13,11 @@ from tests.support.raw_builder import word
 from tests.tidemark.records.build import Record, batch, marker, transactional
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
-from tidemark.incarnations import TopicIncarnations
-from tidemark.layout import TopicPartition
-from tidemark.watermark_index import WatermarkIndex
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import Led
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark_index import WatermarkIndex
+from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import Led
 
 
 def no_errors(agent: Agent) -> None:

@@ -13,20 +13,20 @@ from tests.support.waiting import wait_until
 from tests.tidemark.planning.test_dates import DT, DUE, topic
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
-from tidemark.layout import TopicPartition
-from tidemark.ledger import DateState, Ledger, PartitionState
-from tidemark.planning.dates import closing
-from tidemark.records import BatchHeader
-from tidemark.stored import utc_now
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
-from uploader_agent import observation
-from uploader_agent.active import ActiveReader
-from uploader_agent.events import SilentDoorbell
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import BrokerUnavailable, Leader, Led, Offsets
-from uploader_agent.observation import Pace
-from uploader_agent.partition import LedPartition
-from uploader_agent.poller import LeadersAnswer, OffsetsAnswer, Poller, Question
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.ledger import DateState, Ledger, PartitionState
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.kafka_log import BatchHeader
+from tidemark.planning.date_finality import closing
+from tidemark.timestamps import utc_now
+from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
+from uploader_agent.disk.active_segment import ActiveReader
+from uploader_agent.disk.watcher import SilentDoorbell
+from uploader_agent.partitions import observation
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.observation import Pace
+from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Poller, Question
 
 SOON = timedelta(seconds=1)
 

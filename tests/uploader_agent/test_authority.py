@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from uploader_agent.authority import QuorumAuthority
-from uploader_agent.metadata import BrokerUnavailable
+from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.broker.authority import QuorumAuthority
 
 
 class Told(QuorumAuthority):

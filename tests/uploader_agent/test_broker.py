@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import ConfigError
-from uploader_agent.broker import parse_properties, read_broker
+from uploader_agent.broker.properties import parse_properties, read_broker
 
 
 def test_java_properties() -> None:

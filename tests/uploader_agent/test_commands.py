@@ -12,20 +12,20 @@ from tests.uploader_agent.test_gaps import with_hole
 from tests.uploader_agent.test_verify import delete, examine, put
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store
-from uploader_agent import plan_report, reports
-from uploader_agent.backfill import Backfill, Line
-from uploader_agent.metadata import Led
-from uploader_agent.places import Places
-from uploader_agent.plan_report import PlanLine
+from uploader_agent.broker.admin import Led
+from uploader_agent.cli import status_table, upload_plan
+from uploader_agent.cli.upload_plan import PlanLine
+from uploader_agent.remote.destinations import Places
+from uploader_agent.repair.reupload import Backfill, Line
 from uploader_agent.verify import Word
 
 
 def planned(world: World, quiet_before: float = 0.0) -> list[PlanLine]:
     with world.agent(read_only=True) as agent:
         agent.survey()
-        return list(plan_report.plan_of(agent.leadership.partitions.values(), quiet_before))
+        return list(upload_plan.plan_of(agent.leadership.partitions.values(), quiet_before))
 
 
 def test_a_plan_is_what_is_then_put(world: World) -> None:
@@ -43,7 +43,7 @@ def test_a_plan_is_what_is_then_put(world: World) -> None:
     gets: list[str] = []
     world.store.before = lambda operation, key: gets.append(key) if operation == "get" and key in fences else None
     fences = {world.keys(at).watermark for at in (T, other)}
-    total = plan_report.total_of(lines)
+    total = upload_plan.total_of(lines)
     world.once()
     stored = [info for at in (T, other) for info in world.store.list(world.keys(at).folder)]
     data = [info for info in stored if not info.key.endswith((".manifest.json", "offset.wm"))]
@@ -62,8 +62,8 @@ def test_a_plan_has_the_quiet_tail_and_what_fails(world: World) -> None:
     world.store.inner.put(world.keys().watermark, b"nonsense")
     [line] = planned(world)
     assert "line 1 must be" in (line.error or "")
-    assert plan_report.total_of([line]).error == "1 partitions failed"
-    assert plan_report.total_of([]) == PlanLine("total", 0, 0, 0, 0, 0, None)
+    assert upload_plan.total_of([line]).error == "1 partitions failed"
+    assert upload_plan.total_of([]) == PlanLine("total", 0, 0, 0, 0, 0, None)
 
 
 def test_status_names_gaps_with_reason_and_time(world: World) -> None:
@@ -71,9 +71,9 @@ def test_status_names_gaps_with_reason_and_time(world: World) -> None:
     world.once()
     with world.agent(read_only=True) as agent:
         agent.survey()
-        lines = reports.of(agent.leadership.partitions.values())
+        lines = status_table.of(agent.leadership.partitions.values())
     [gap] = world.watermark()[1].gaps
-    shown = reports.table(lines)
+    shown = status_table.table(lines)
     assert f"orders-0: gap 100 to 200: deleted_before_upload, since {gap.detected_at.isoformat()}" in shown
     [found] = json.loads(json.dumps([line.to_json() for line in lines]))
     assert found["gaps"] == [
@@ -94,7 +94,7 @@ def test_leaders_are_what_is_led(world: World) -> None:
     world.metadata.leads[TopicPartition("elsewhere", 0)] = Led(9, OTHER_ID)
     with world.agent(read_only=True) as agent:
         agent.survey()
-        [line] = reports.led(agent.leadership.partitions.values())
+        [line] = status_table.led(agent.leadership.partitions.values())
     assert line == ("orders-0", 3, ID, 1_000_000, str(world.disk.log_dirs[0] / "orders-0"))
 
 

@@ -11,15 +11,15 @@ from structlog.testing import capture_logs
 
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tidemark.errors import FormatError
+from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
-from tidemark.layout import TopicPartition
-from uploader_agent.active import ActiveReader
-from uploader_agent.broker import read_broker
-from uploader_agent.eligibility import Work, finished, quiet_tail, waiting_for
-from uploader_agent.files import Bytes, PartitionFiles, SegmentChanged, checksum
-from uploader_agent.lock import AlreadyRunning, lock_directories
-from uploader_agent.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
-from uploader_agent.metadata import Led
+from uploader_agent.broker.admin import Led
+from uploader_agent.broker.properties import read_broker
+from uploader_agent.cli.directory_lock import AlreadyRunning, lock_directories
+from uploader_agent.disk.active_segment import ActiveReader
+from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
+from uploader_agent.disk.segment_files import Bytes, PartitionFiles, SegmentChanged, checksum
+from uploader_agent.upload.eligibility import Work, finished, quiet_tail, waiting_for
 
 
 def test_partitions_by_name(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from structlog.typing import EventDict
 
 from tests.uploader_agent.fakes import T
 from tidemark.errors import AccessDenied, BucketMissing, FormatError, PreconditionFailed, UnknownOutcome
-from tidemark.layout import TopicPartition
-from uploader_agent.failures import Backoff, Failures
-from uploader_agent.metrics import Metrics
-from uploader_agent.repeats import Repeats
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.scheduling.retry import Backoff, Failures
 
 OTHER = TopicPartition("orders", 7)
 LOST = UnknownOutcome("s3://raw/k", "no answer: no byte moved for 30 s (store.no_progress)")

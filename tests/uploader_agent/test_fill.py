@@ -14,9 +14,9 @@ from tests.support.waiting import HUNG
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tests.uploader_agent.test_gaps import gap_reasons, with_hole
-from tidemark.watermark_index import WatermarkIndex
-from uploader_agent.events import SilentDoorbell
-from uploader_agent.metadata import Led
+from tidemark.formats.watermark_index import WatermarkIndex
+from uploader_agent.broker.admin import Led
+from uploader_agent.disk.watcher import SilentDoorbell
 
 
 @pytest.fixture

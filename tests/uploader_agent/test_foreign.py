@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.uploader_agent.fakes import ID, T, World, records
-from tidemark.layout import TopicPartition
-from tidemark.watermark import parse, render
-from uploader_agent import foreign
-from uploader_agent.authority import Mark
-from uploader_agent.foreign import PAUSE, ForeignEpochs
-from uploader_agent.metadata import BrokerUnavailable, Leader, Led
-from uploader_agent.metrics import Metrics
-from uploader_agent.watermark import StoredWatermark
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark import parse, render
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
+from uploader_agent.broker.authority import Mark
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.remote import foreign_epochs
+from uploader_agent.remote.foreign_epochs import PAUSE, ForeignEpochs
+from uploader_agent.remote.watermark import StoredWatermark
 
 FORGED = 1 << 30
 OURS = Led(3, ID)
@@ -147,7 +147,7 @@ def test_a_forged_epoch_is_overcome(world: World, monkeypatch: pytest.MonkeyPatc
     assert world.watermark()[1] == forged.watermark, "without a proof it fences"
     assert f"{300:020d}.snapshot" not in world.names()
 
-    monkeypatch.setattr(foreign, "PAUSE", 0.0)
+    monkeypatch.setattr(foreign_epochs, "PAUSE", 0.0)
     world.authority = Quorum()
     world.once()
     _, found = world.watermark()
@@ -163,7 +163,7 @@ def test_a_forged_epoch_is_overcome(world: World, monkeypatch: pytest.MonkeyPatc
 
 def test_a_foreign_one_of_a_partition_under_way_is_overcome(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent that knows the partition meets it when it writes."""
-    monkeypatch.setattr(foreign, "PAUSE", 0.0)
+    monkeypatch.setattr(foreign_epochs, "PAUSE", 0.0)
     world.authority = Quorum()
     disk = world.disk.partition()
     disk.fill(0, 100, end=200)
@@ -185,7 +185,7 @@ def test_a_foreign_one_of_a_partition_under_way_is_overcome(world: World, monkey
 
 def test_a_successors_watermark_stays_and_it_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that was told of no change since, and its successor, whose epoch is committed."""
-    monkeypatch.setattr(foreign, "PAUSE", 0.0)
+    monkeypatch.setattr(foreign_epochs, "PAUSE", 0.0)
     world.disk.partition().fill(0, 100, end=200)
     world.once()
     successor = world.another(2, leads={T: Led(4, ID)})

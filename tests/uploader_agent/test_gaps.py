@@ -12,11 +12,11 @@ from tests.tidemark.records.build import marker, transactional
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tidemark.errors import UnknownOutcome
+from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
-from tidemark.records import parse_offset_index, parse_time_index, parse_txn_index
-from tidemark.watermark_index import WatermarkIndex
-from uploader_agent.events import SilentDoorbell
-from uploader_agent.metadata import Led
+from tidemark.kafka_log import parse_offset_index, parse_time_index, parse_txn_index
+from uploader_agent.broker.admin import Led
+from uploader_agent.disk.watcher import SilentDoorbell
 
 
 def die_before(world: World, key: str) -> None:

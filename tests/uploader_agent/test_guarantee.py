@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.uploader_agent.fakes import World
-from uploader_agent.hold import guarantee
-from uploader_agent.hold.guarantee import Guarantee, check, delete_delay, lines
+from uploader_agent.hold import preflight
+from uploader_agent.hold.preflight import Guarantee, check, delete_delay, lines
 from uploader_agent.settings import HoldSettings
 
 
@@ -46,7 +46,7 @@ def test_descriptors_where_links_cannot_be_made(world: World, monkeypatch: pytes
     def fail(_descriptor: int, _path: Path) -> None:
         raise PermissionError(1, os.strerror(1))
 
-    monkeypatch.setattr(guarantee, "link", fail)
+    monkeypatch.setattr(preflight, "link", fail)
     found = only(world, links=[world.root / "links"])
     assert found.means == "descriptors"
     assert "Operation not permitted" in (found.because or "")

@@ -15,7 +15,7 @@ from tests.uploader_agent.test_gaps import die_before
 from tests.uploader_agent.test_verify import verified
 from tidemark.errors import UnknownOutcome
 from tidemark.remote import Storage
-from uploader_agent.metadata import Led
+from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Word
 
 

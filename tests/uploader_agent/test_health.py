@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from uploader_agent.health import Health
+from uploader_agent.observability.health import Health
 
 
 class Clock:

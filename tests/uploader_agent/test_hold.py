@@ -18,18 +18,18 @@ import pytest
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.errors import ConfigError
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
-from tidemark.layout import TopicPartition
-from tidemark.watermark_index import WatermarkIndex
-from uploader_agent.files import PartitionFiles, SegmentChanged
-from uploader_agent.hold import Hold, keepers, looking
-from uploader_agent.hold.bounds import Cost, Space, to_yield
+from uploader_agent.agent import Agent
+from uploader_agent.disk.log_dirs import find_segments
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
+from uploader_agent.hold import Hold, backends, discovery
 from uploader_agent.hold.descriptors import HEADROOM, MOST, budget
-from uploader_agent.hold.shelf import Key
-from uploader_agent.hold.take import ends_at
-from uploader_agent.log_dirs import find_segments
-from uploader_agent.loop import Agent
-from uploader_agent.metrics import Metrics
+from uploader_agent.hold.eviction import Cost, Space, to_yield
+from uploader_agent.hold.held_segments import Key
+from uploader_agent.hold.taking import ends_at
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
 
 BOUNDLESS = {"max": 1.0, "min_free": 0.0}
@@ -279,10 +279,10 @@ def test_a_segment_that_changed_since_it_was_listed_is_not_held(world: World) ->
     first, second, _ = find_segments(partition.folder)
     stale = replace(first, size=first.size + 1)
     with PartitionFiles(partition.folder, ID) as files:
-        found = list(looking.rotated(files, looking.Owned(T, ID, 3), files.lineage(), [stale, second]))
+        found = list(discovery.rotated(files, discovery.Owned(T, ID, 3), files.lineage(), [stale, second]))
         assert [one.note.base_offset for one in found] == [100]
         for one in found:
-            keepers.close_all(one.files)
+            backends.close_all(one.files)
     assert open_below(partition.folder) == []
 
 
@@ -372,7 +372,7 @@ def test_snapshot_that_comes_late_is_held_too(world: World) -> None:
             with agent.hold.files(T, ID, None) as files:
                 assert files.open(name) is not None
         (partition.folder / name).unlink()
-    [[note, _]] = keepers.read_back(world.root / "links")
+    [[note, _]] = backends.read_back(world.root / "links")
     assert note.files[-1] == name
 
 
@@ -510,7 +510,7 @@ def fail_link(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_descriptor: int, _path: Path) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(keepers, "link", fail)
+    monkeypatch.setattr(backends, "link", fail)
 
 
 @pytest.mark.parametrize(
@@ -549,8 +549,8 @@ def test_a_disk_that_is_full_while_linking_leaves_nothing_half(world: World, mon
         made.append(path)
         real(descriptor, path)
 
-    real = keepers.link
-    monkeypatch.setattr(keepers, "link", full)
+    real = backends.link
+    monkeypatch.setattr(backends, "link", full)
     with watching(world, **with_links(world)) as agent:
         assert held(agent) == [(0, 100)]
         assert list((world.root / "links").iterdir()) == []
@@ -579,7 +579,7 @@ def test_links_in_a_log_directory_are_refused(world: World) -> None:
 
 
 def break_note(folder: Path) -> None:
-    (folder / keepers.NOTE).write_text("{")
+    (folder / backends.NOTE).write_text("{")
 
 
 def lose_index(folder: Path) -> None:
@@ -587,7 +587,7 @@ def lose_index(folder: Path) -> None:
 
 
 def lose_note(folder: Path) -> None:
-    (folder / keepers.NOTE).unlink()
+    (folder / backends.NOTE).unlink()
 
 
 def cut_log(folder: Path) -> None:

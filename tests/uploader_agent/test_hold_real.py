@@ -24,7 +24,7 @@ from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.errors import NotFound
 from tidemark.store import StoreOptions, open_store
-from uploader_agent.log_dirs import find_segments, list_segments
+from uploader_agent.disk.log_dirs import find_segments, list_segments
 
 NOBODY, GROUP = 65534, 65533
 """A user, and a group that the broker's files belong to."""

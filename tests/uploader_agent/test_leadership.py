@@ -13,13 +13,13 @@ import pytest
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
-from tidemark.layout import TopicPartition
-from uploader_agent import folder as folders
-from uploader_agent.agenda import Agenda
-from uploader_agent.events import Heard, InotifyDoorbell, SilentDoorbell
-from uploader_agent.folder import Folder
-from uploader_agent.log_dirs import Listing, list_segments
-from uploader_agent.metadata import Leader, Led, Offsets
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import Leader, Led, Offsets
+from uploader_agent.disk import partition_dir as folders
+from uploader_agent.disk.log_dirs import Listing, list_segments
+from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.disk.watcher import Heard, InotifyDoorbell, SilentDoorbell
+from uploader_agent.scheduling.timers import Agenda
 
 OTHER = TopicPartition("orders", 1)
 

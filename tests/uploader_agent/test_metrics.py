@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from tests.support.paths import ROOT
-from uploader_agent import metrics_page
-from uploader_agent.metrics import Metrics
+from uploader_agent.observability import metrics_doc
+from uploader_agent.observability.metrics import Metrics
 
 AGENT = ROOT / "uploader_agent"
 METRICS = Metrics()
 NAMES = [name for name, value in vars(METRICS).items() if isinstance(value, (Counter, Gauge, Histogram))]
-LINES = metrics_page.lines(METRICS)
+LINES = metrics_doc.lines(METRICS)
 SETTING = {"inc", "dec", "set", "set_to_current_time", "set_function", "observe", "labels", "time", "track_inprogress"}
 
 
@@ -44,7 +44,7 @@ def test_every_metric_is_set_somewhere() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
-def test_every_metric_is_served_with_a_help_that_is_a_sentence(line: metrics_page.Line) -> None:
+def test_every_metric_is_served_with_a_help_that_is_a_sentence(line: metrics_doc.Line) -> None:
     text = generate_latest(METRICS.registry).decode()
     assert f"# HELP {line.name} {line.help}\n" in text
     assert re.fullmatch(r"[A-Z0-9].+\.", line.help)
@@ -52,12 +52,12 @@ def test_every_metric_is_served_with_a_help_that_is_a_sentence(line: metrics_pag
 
 
 def test_a_name_without_a_unit_is_refused() -> None:
-    assert metrics_page.unit("tidemark_agent_upload_seconds") == "seconds"
-    assert metrics_page.unit("tidemark_agent_log_bytes_total") == "bytes"
+    assert metrics_doc.unit("tidemark_agent_upload_seconds") == "seconds"
+    assert metrics_doc.unit("tidemark_agent_log_bytes_total") == "bytes"
     with pytest.raises(KeyError):
-        metrics_page.unit("tidemark_agent_delay")
+        metrics_doc.unit("tidemark_agent_delay")
 
 
 def test_the_page_is_current() -> None:
-    """If not: ``python -m uploader_agent.metrics_page > docs/metrics.md``."""
-    assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == metrics_page.page(LINES)
+    """If not: ``python -m uploader_agent.observability.metrics_doc > docs/metrics.md``."""
+    assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == metrics_doc.page(LINES)

@@ -12,7 +12,7 @@ from tests.support.waiting import HUNG
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.operated import Manager, Operated
 from tests.uploader_agent.test_run import get
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 
 OTHER = TopicPartition("payments", 0)
 

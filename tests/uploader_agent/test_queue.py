@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from tests.support.waiting import HUNG
-from uploader_agent.failures import Backoff
-from uploader_agent.queue import UploadQueue
 from uploader_agent.runtime import Runtime
+from uploader_agent.scheduling.retry import Backoff
+from uploader_agent.scheduling.upload_queue import UploadQueue
 
 
 class Clock(Runtime):

@@ -16,13 +16,13 @@ from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.uploader_agent.real import SMALL, Deployment, Load
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.watermark_index import WatermarkIndex
-from uploader_agent.broker import read_broker
+from uploader_agent.broker.admin import AdminMetadata, Led, connect
+from uploader_agent.broker.properties import read_broker
 from uploader_agent.cli import main
-from uploader_agent.log_dirs import topic_id_of
-from uploader_agent.metadata import AdminMetadata, Led, connect
+from uploader_agent.disk.log_dirs import topic_id_of
 
 
 @pytest.fixture
@@ -188,8 +188,8 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
 
 UNREACHABLE = """
 import threading
-from tidemark.layout import TopicPartition
-from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, connect
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, connect
 metadata = AdminMetadata(lambda: connect("127.0.0.1:1", "PLAINTEXT", {"bootstrap_timeout_ms": 100}))
 for _ in range(3):
     try:

@@ -7,9 +7,9 @@ import pytest
 from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.test_agent import remove
 from tests.uploader_agent.test_verify import examine
-from tidemark.stored import stamp, utc_now
-from tidemark.tombstones import RemovedSegment, Tombstone, control_of
-from uploader_agent.metadata import Led
+from tidemark.formats.tombstones import RemovedSegment, Tombstone, control_of
+from tidemark.timestamps import stamp, utc_now
+from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Word
 
 REMOVED_AT = utc_now()

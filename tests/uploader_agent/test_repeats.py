@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 from structlog.testing import capture_logs
 
-from uploader_agent.repeats import Repeats
+from uploader_agent.observability.log_dedup import Repeats
 
 
 class Clock:

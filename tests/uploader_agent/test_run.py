@@ -21,12 +21,12 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tests.uploader_agent.real import SMALL, Deployment, Load
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.store import StoreOptions, open_store
-from uploader_agent.events import Doorbell, InotifyDoorbell, SilentDoorbell
-from uploader_agent.health import Health, HttpServer
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import Led
+from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import Led
+from uploader_agent.disk.watcher import Doorbell, InotifyDoorbell, SilentDoorbell
+from uploader_agent.observability.health import Health, HttpServer
 
 NEVER = "1d"
 

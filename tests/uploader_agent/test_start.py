@@ -10,10 +10,10 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import ID, T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
-from tidemark.layout import TopicPartition
-from tidemark.watermark_index import WatermarkIndex
-from uploader_agent.events import InotifyDoorbell, SilentDoorbell
-from uploader_agent.metadata import Led
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark_index import WatermarkIndex
+from uploader_agent.broker.admin import Led
+from uploader_agent.disk.watcher import InotifyDoorbell, SilentDoorbell
 
 QUIET = {"scan_interval": NEVER, "metadata_interval": NEVER}
 

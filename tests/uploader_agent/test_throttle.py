@@ -6,9 +6,9 @@ import random
 import threading
 
 from tests.support.waiting import HUNG
-from uploader_agent.metrics import Metrics
-from uploader_agent.queue import UploadQueue
-from uploader_agent.throttle import Bandwidth, StoreTraffic
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.scheduling.throttle import Bandwidth, StoreTraffic
+from uploader_agent.scheduling.upload_queue import UploadQueue
 
 MIB = 1 << 20
 

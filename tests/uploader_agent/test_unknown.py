@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from tests.uploader_agent.fakes import World
 from tidemark.errors import PreconditionFailed, SlowDown, UnknownOutcome
-from tidemark.watermark import parse
+from tidemark.formats.watermark import parse
 
 OBJECTS = [".log", ".index", ".timeindex", ".snapshot", ".manifest.json", "offset.wm", "/orders.json"]
 LOST = "told so"

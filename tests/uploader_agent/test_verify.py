@@ -11,7 +11,7 @@ from tests.tidemark.records.build import Record, batch, simple
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, remove
 from tests.uploader_agent.test_gaps import with_hole
-from uploader_agent.metadata import Led
+from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Finding, Verdict, Word, verify
 
 

@@ -14,10 +14,10 @@ from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.test_foreign import FORGED, forge
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tests.uploader_agent.test_verify import examine
-from tidemark.layout import ControlKeys, Endpoint
+from tidemark.formats.keys import ControlKeys, Endpoint
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.clients import forget_clients
-from uploader_agent.metadata import Led
+from tidemark.store.s3_clients import forget_clients
+from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Word
 
 

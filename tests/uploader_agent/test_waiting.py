@@ -15,17 +15,18 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.test_answers import answered, ask, led
 from tests.uploader_agent.test_run import get, running, watermark_is
-from tidemark.layout import TopicPartition
-from tidemark.stored import utc_now
-from uploader_agent import cli, lag
+from tidemark.formats.keys import TopicPartition
+from tidemark.timestamps import utc_now
+from uploader_agent import cli
+from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.cli.common import Output
-from uploader_agent.events import SilentDoorbell
-from uploader_agent.health import HttpServer
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import Leader, Led
-from uploader_agent.partition import LedPartition
-from uploader_agent.poller import LeadersAnswer
-from uploader_agent.waiting import Wait, Waits
+from uploader_agent.disk.watcher import SilentDoorbell
+from uploader_agent.observability.health import HttpServer
+from uploader_agent.partitions import lag
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.poller import LeadersAnswer
+from uploader_agent.partitions.waiting import Wait, Waits
 
 HOUR = 3600.0
 TAIL_AFTER = 600.0

@@ -16,19 +16,19 @@ from structlog import get_logger
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
-from tidemark.layout import TopicPartition
-from uploader_agent import loop
-from uploader_agent.agenda import Agenda
-from uploader_agent.eligibility import Work
-from uploader_agent.events import Heard, InotifyDoorbell, SilentDoorbell
-from uploader_agent.health import QUESTION_LIMIT, Health
-from uploader_agent.indexes import Indexes
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import Leader, Led, Offsets
-from uploader_agent.metrics import Metrics
-from uploader_agent.queue import UploadQueue
-from uploader_agent.repeats import Repeats
-from uploader_agent.workers import Task, Workers
+from tidemark.formats.keys import TopicPartition
+from uploader_agent import agent as loop
+from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import Leader, Led, Offsets
+from uploader_agent.disk.watcher import Heard, InotifyDoorbell, SilentDoorbell
+from uploader_agent.observability.health import QUESTION_LIMIT, Health
+from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.scheduling.timers import Agenda
+from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.scheduling.workers import Task, Workers
+from uploader_agent.upload.eligibility import Work
+from uploader_agent.watermark_index.publisher import Indexes
 
 
 def test_a_tail_is_offered_again_by_the_scan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

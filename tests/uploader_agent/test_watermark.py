@@ -8,15 +8,15 @@ import pytest
 
 from tests.uploader_agent.fakes import CLUSTER, ID
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, UnknownOutcome
-from tidemark.gaps import Gap
+from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.layout import Endpoint, PartitionKeys
-from tidemark.records import Lineage
+from tidemark.kafka_log import Lineage
 from tidemark.store import LocalStore
-from tidemark.watermark import Watermark
-from uploader_agent import watermark
-from uploader_agent.gaps import Evidence, find_gaps, split
-from uploader_agent.watermark import Fenced, View
+from uploader_agent.remote import watermark
+from uploader_agent.remote.gaps import Evidence, find_gaps, split
+from uploader_agent.remote.watermark import Fenced, View
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

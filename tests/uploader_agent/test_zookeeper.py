@@ -23,16 +23,16 @@ from tests.support.ports import HOST, free_port, is_free
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import World
 from tests.uploader_agent.test_broker import write
-from tidemark.layout import TopicPartition
-from uploader_agent import zookeeper
-from uploader_agent.authority import ZooKeeperAuthority
-from uploader_agent.broker import read_broker
-from uploader_agent.events import SilentDoorbell
-from uploader_agent.hints import state_path
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, connect
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.agent import Agent
+from uploader_agent.broker import zookeeper
+from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, connect
+from uploader_agent.broker.authority import ZooKeeperAuthority
+from uploader_agent.broker.leadership_hints import state_path
+from uploader_agent.broker.properties import read_broker
+from uploader_agent.broker.zookeeper import ZooKeeperHints
+from uploader_agent.disk.watcher import SilentDoorbell
 from uploader_agent.settings import AgentSettings
-from uploader_agent.zookeeper import ZooKeeperHints
 
 AT = TopicPartition("orders", 0)
 
@@ -318,6 +318,6 @@ def test_zookeeper_says_what_the_controller_wrote(kafka39: KafkaCluster, monkeyp
         assert authority.leader(at) == metadata.leaders([at])[at]
     assert authority.leader(TopicPartition("never-made", 0)) is None
     nobody = {**broker.zookeeper, "hosts": "127.0.0.1:1", "connection_retry": {"max_tries": 0}}
-    monkeypatch.setattr("uploader_agent.authority._PATIENCE", 0.5)
+    monkeypatch.setattr("uploader_agent.broker.authority._PATIENCE", 0.5)
     with pytest.raises(BrokerUnavailable, match="cannot be asked"):
         ZooKeeperAuthority(nobody).leader(at)

@@ -13,19 +13,20 @@ from contextlib import ExitStack
 import structlog
 import typer
 
-from tidemark import clocks
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
-from uploader_agent import __version__, reports
-from uploader_agent.broker import parse_properties
+from tidemark.store import clock
+from uploader_agent import __version__
+from uploader_agent.agent import Agent
+from uploader_agent.broker.properties import parse_properties
+from uploader_agent.cli import status_table
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, broker_of, locked, surveyed
-from uploader_agent.cli.inspecting import leaders, plan, verify_command
-from uploader_agent.cli.repairing import backfill
-from uploader_agent.health import HttpServer
-from uploader_agent.hold import check_links, guarantee
-from uploader_agent.loop import Agent
-from uploader_agent.notify import Notifier
-from uploader_agent.reload import Reload
+from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
+from uploader_agent.cli.reload import Reload
+from uploader_agent.cli.reupload_command import backfill
+from uploader_agent.hold import check_links, preflight
+from uploader_agent.observability.health import HttpServer
+from uploader_agent.observability.systemd import Notifier
 from uploader_agent.settings import load_settings
 
 logger = structlog.get_logger(__name__)
@@ -96,9 +97,9 @@ def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.T
     settings = load_settings(config)
     broker = broker_of(settings)
     check_links(settings.hold.links, broker.log_dirs)
-    holding = guarantee.check(broker.log_dirs, settings.hold)
+    holding = preflight.check(broker.log_dirs, settings.hold)
     properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
-    delay = guarantee.delete_delay(holding, properties, settings.scan_interval)
+    delay = preflight.delete_delay(holding, properties, settings.scan_interval)
     endpoint = resolver_of(settings.raw).default()
     found = {
         "broker": broker.node_id,
@@ -110,13 +111,13 @@ def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.T
         "store": endpoint.store,
         "prefix": endpoint.prefix,
     }
-    if problem := clocks.problem(endpoint.store, settings.store):
+    if problem := clock.problem(endpoint.store, settings.store):
         typer.echo(problem, err=True)
     if output is Output.JSON:
         said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
         typer.echo(json.dumps(found | said))
         return
-    typer.echo("\n".join([*(f"{key}: {value}" for key, value in found.items()), *guarantee.lines(holding, delay)]))
+    typer.echo("\n".join([*(f"{key}: {value}" for key, value in found.items()), *preflight.lines(holding, delay)]))
 
 
 @app.command()
@@ -127,12 +128,12 @@ def version() -> None:
 
 def _tell(agent: Agent, output: Output) -> None:
     """Where each partition stands, and what waits there. Exits with 1 if that is not known, or a partition failed."""
-    seen, lines, waits = agent.leadership.seen, reports.of(agent.leadership.partitions.values()), agent.waits()
+    seen, lines, waits = agent.leadership.seen, status_table.of(agent.leadership.partitions.values()), agent.waits()
     if output is Output.JSON:
         partitions, waiting = [line.to_json() for line in lines], [wait.to_json() for wait in waits]
         typer.echo(json.dumps({"broker_reached": seen, "partitions": partitions, "waiting": waiting}))
     else:
-        typer.echo("\n".join([reports.table(lines), *map(str, waits)]))
+        typer.echo("\n".join([status_table.table(lines), *map(str, waits)]))
     if not seen or any(line.error for line in lines):
         raise typer.Exit(1)
 

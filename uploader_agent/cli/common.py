@@ -16,20 +16,20 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.store import open_store
-from uploader_agent.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
-from uploader_agent.broker import Broker, read_broker
-from uploader_agent.events import InotifyDoorbell
-from uploader_agent.hints import Hints, NoHints
-from uploader_agent.lock import lock_directories
-from uploader_agent.logs import configure
-from uploader_agent.loop import Agent
-from uploader_agent.metadata import AdminMetadata, connect
-from uploader_agent.metrics import Metrics
-from uploader_agent.notify import Notifier
-from uploader_agent.places import OpenStore
-from uploader_agent.reports import columns
+from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import AdminMetadata, connect
+from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
+from uploader_agent.broker.leadership_hints import Hints, NoHints
+from uploader_agent.broker.properties import Broker, read_broker
+from uploader_agent.cli.directory_lock import lock_directories
+from uploader_agent.cli.status_table import columns
+from uploader_agent.disk.watcher import InotifyDoorbell
+from uploader_agent.observability.log_config import configure
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.observability.systemd import Notifier
+from uploader_agent.remote.destinations import OpenStore
+from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import AgentSettings
-from uploader_agent.throttle import StoreTraffic
 
 _PROGRESS = 2.0
 """Seconds between two lines of progress."""
@@ -105,7 +105,7 @@ def _hints(settings: AgentSettings, broker: Broker) -> Hints:
     """What else tells of changes of leadership, by the broker's own configuration."""
     if broker.zookeeper is None:
         return NoHints()
-    from uploader_agent.zookeeper import ZooKeeperHints
+    from uploader_agent.broker.zookeeper import ZooKeeperHints
 
     return ZooKeeperHints({**broker.zookeeper, **settings.broker.zookeeper})
 

@@ -15,24 +15,24 @@ from typing import NamedTuple
 import structlog
 
 from tidemark.errors import ConfigError, FormatError
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.layout import TopicPartition
-from tidemark.records import Lineage
-from tidemark.watermark import Watermark
-from uploader_agent.files import PartitionFiles, SegmentChanged, SegmentFiles
-from uploader_agent.hold import looking
-from uploader_agent.hold.bounds import Space
-from uploader_agent.hold.deleted import agrees, believable
+from tidemark.kafka_log import Lineage
+from uploader_agent.disk.log_dirs import Listing, LocalSegment, list_segments
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
+from uploader_agent.hold import discovery
+from uploader_agent.hold.backends import Keeper, close_all
+from uploader_agent.hold.deleted_segments import agrees, believable
 from uploader_agent.hold.descriptors import raise_limit
-from uploader_agent.hold.files import HeldFiles
-from uploader_agent.hold.keepers import Keeper, close_all
+from uploader_agent.hold.discovery import Found, Owned
+from uploader_agent.hold.evicted_offsets import Owner, Yielded
+from uploader_agent.hold.eviction import Space
+from uploader_agent.hold.held_segments import Key, Shelf
 from uploader_agent.hold.limits import Limits, space_of
-from uploader_agent.hold.looking import Found, Owned
-from uploader_agent.hold.note import Note
-from uploader_agent.hold.shelf import Key, Shelf
-from uploader_agent.hold.yielded import Owner, Yielded
-from uploader_agent.log_dirs import Listing, LocalSegment, list_segments
-from uploader_agent.metrics import Metrics
+from uploader_agent.hold.record import Note
+from uploader_agent.hold.segment_files import HeldFiles
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import HoldSettings
 
@@ -193,7 +193,7 @@ class Hold:
                 self._spoilt(Key(owner, segment.base_offset), "the live segment is another one: the log was truncated")
             new.append(segment)
         ignored = self._ignored.get(owner, set()) & listing.deleted
-        bases = looking.unknown_deleted(listing, held, final) - ignored
+        bases = discovery.unknown_deleted(listing, held, final) - ignored
         self._ignored[owner] = ignored | bases
         if not self._ignored[owner]:
             del self._ignored[owner]
@@ -215,7 +215,7 @@ class Hold:
     def _hold_rotated(self, files: PartitionFiles, owned: Owned, new: list[LocalSegment]) -> None:
         if not new:
             return
-        with closing(looking.rotated(files, owned, files.lineage(), new)) as found:
+        with closing(discovery.rotated(files, owned, files.lineage(), new)) as found:
             for one in found:
                 if not self._shelf.add(*one):
                     return  # what is newer would find no room either
@@ -225,7 +225,7 @@ class Hold:
     ) -> None:
         if not bases:
             return
-        found = {one.note.base_offset: one for one in looking.deleted(files, owned, bases)}
+        found = {one.note.base_offset: one for one in discovery.deleted(files, owned, bases)}
         held = [note for note, _ in self._shelf.of((owned.at, owned.topic_id)).values()]
         notes, start = [one.note for one in found.values()], listing.segments[0].base_offset
         chosen = {note.base_offset for note in believable(notes, held, start, files.lineage(), watermark)}
@@ -253,7 +253,7 @@ class Hold:
 
     def _hold_snapshots(self, files: PartitionFiles, owner: Owner) -> None:
         for note in self._lacking_snapshot(owner):
-            descriptor = looking.snapshot(files, note)
+            descriptor = discovery.snapshot(files, note)
             if descriptor is not None:
                 self._shelf.extend(Key(owner, note.base_offset), note.snapshot, descriptor)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import structlog
 
-from uploader_agent.hold.bounds import Cost, Space, to_yield
-from uploader_agent.hold.shelf import Key, Shelf
-from uploader_agent.hold.yielded import Owner, Yielded
-from uploader_agent.metrics import Metrics
+from uploader_agent.hold.evicted_offsets import Owner, Yielded
+from uploader_agent.hold.eviction import Cost, Space, to_yield
+from uploader_agent.hold.held_segments import Key, Shelf
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import HoldSettings
 
 logger = structlog.get_logger(__name__)

@@ -8,18 +8,18 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from tidemark import tombstones
 from tidemark.errors import FormatError
+from tidemark.formats import tombstones
+from tidemark.formats.keys import PartitionKeys
 from tidemark.intervals import Intervals
-from tidemark.layout import PartitionKeys
-from tidemark.records import Lineage
+from tidemark.kafka_log import Lineage
 from tidemark.store import Store
-from uploader_agent import coverage, gaps, watermark
-from uploader_agent.files import PartitionFiles, checksum, file_name
-from uploader_agent.partition import LedPartition
+from uploader_agent.disk.segment_files import PartitionFiles, checksum, file_name
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.remote import gaps, listing, watermark
+from uploader_agent.remote.watermark import StoredWatermark
 from uploader_agent.verify.findings import Finding, Word
 from uploader_agent.verify.segment import Checked, check
-from uploader_agent.watermark import StoredWatermark
 
 Item = TypeVar("Item")
 
@@ -123,7 +123,7 @@ class _Verification:
 
     def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
         one = partial(check, store, keys, live=live, deep=self._deep)
-        bases = (found.base_offset for found in coverage.manifests_of(store, keys))
+        bases = (found.base_offset for found in listing.manifests_of(store, keys))
         for some in _chunks(bases, _AT_A_TIME):
             yield from self._pool.map(one, some)
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
-from tidemark.grown import begins_with
-from tidemark.layout import PartitionKeys
-from tidemark.manifest import ObjectSum, SegmentManifest
-from tidemark.records import Lineage, SegmentScanner
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.manifest import ObjectSum, SegmentManifest
+from tidemark.kafka_log import Lineage, SegmentScanner
+from tidemark.raw.prefix_proof import begins_with
 from tidemark.store import ObjectInfo, Store
-from uploader_agent import manifests
-from uploader_agent.files import file_name
-from uploader_agent.objects import READ_SIZE
+from uploader_agent.disk.segment_files import file_name
+from uploader_agent.remote import manifests
+from uploader_agent.remote.objects import READ_SIZE
 from uploader_agent.verify.findings import Finding, Word
 
 

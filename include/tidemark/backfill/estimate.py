@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.backfill.previews import Preview
+from tidemark.backfill.preview import Preview
 from tidemark.errors import NotFound
-from tidemark.ledger import Ledger
-from tidemark.runs import RunResult
-from tidemark.table import Lake
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.plan import RunResult
+from tidemark.table.delta_table import Lake
 
 MEASURED_RATE: Final = 153_000_000
 """Bytes a second: zstd segments from and to an S3 server on two cores (README, Figures)."""

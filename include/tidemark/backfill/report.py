@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
-from tidemark.backfill.comparisons import Comparison
-from tidemark.backfill.outcomes import Approval, Outcome
-from tidemark.backfill.previews import Preview
+from tidemark.backfill.comparison import Comparison
+from tidemark.backfill.outcome import Approval, Outcome
+from tidemark.backfill.preview import Preview
 from tidemark.backfill.request import Request
 from tidemark.errors import NotFound
-from tidemark.runs import Progress
+from tidemark.formats.base import StoredObject
+from tidemark.formats.plan import Progress
 from tidemark.store import put_over
-from tidemark.stored import StoredObject
-from tidemark.table import Lake
+from tidemark.table.delta_table import Lake
 
 Object = TypeVar("Object", bound=StoredObject)
 

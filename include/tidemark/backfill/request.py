@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from tidemark import object_sizes
 from tidemark.errors import ConfigError, FormatError
-from tidemark.stored import StoredObject
+from tidemark.formats import object_sizes
+from tidemark.formats.base import StoredObject
 from tidemark.topics import Deployment, TopicSettings
 
 Mode = Literal["rebuild", "compare", "missing", "replay", "repair"]

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark import clocks
-from tidemark.cli.answers import files_of, opened, status_of, summary_of, unseen_of
+from tidemark.cli.acknowledge_gap import acknowledge_gap
 from tidemark.cli.backfill import backfill
 from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
-from tidemark.cli.gaps import acknowledge_gap
 from tidemark.cli.incidents import incidents
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics, iso_dates
+from tidemark.cli.read_models import files_of, opened, status_of, summary_of, unseen_of
 from tidemark.cli.restore import restore
 from tidemark.endpoints import resolver_of
+from tidemark.store import clock
 from tidemark.topics import load_topics
 
 _HELP = (
@@ -69,7 +69,7 @@ def check(
     unseen = unseen_of(deployment) if agents else []
     for one in unseen:
         typer.echo(one, err=True)
-    if problem := clocks.problem(resolver_of(deployment.raw).default().store, deployment.store):
+    if problem := clock.problem(resolver_of(deployment.raw).default().store, deployment.store):
         typer.echo(problem, err=True)
     _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
     if unseen:

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidemark.backfill.report import Report
+from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import DEFAULTS, report_name
-from tidemark.backfill.tables import text
-from tidemark.cli.airflow import Airflow
+from tidemark.cli.airflow_client import Airflow
 from tidemark.cli.options import As, Output
 from tidemark.errors import ConfigError
 

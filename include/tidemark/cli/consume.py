@@ -13,7 +13,6 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from tidemark.bounds import BEGINNING, END, parse_bounds
 from tidemark.cli.options import (
     DEFAULT_TOPICS,
     ClientConfig,
@@ -31,12 +30,13 @@ from tidemark.cli.options import (
     storage_of,
 )
 from tidemark.errors import ConfigError
+from tidemark.offset_bounds import BEGINNING, END, parse_bounds
 
 _INTERRUPTED = 130
 
 
 class Format(StrEnum):
-    """How records are written, see :mod:`tidemark.cli.writing`."""
+    """How records are written, see :mod:`tidemark.cli.record_writers`."""
 
     json = "json"
     raw = "raw"
@@ -84,9 +84,9 @@ def consume(
     storage fails; with 2 for what is asked wrongly; with 130 after Ctrl-C. Closing the pipe ends it quietly.
     """
     need_consumer_extra()
-    from tidemark.cli.consuming import Asked, batches_of_kafka, batches_of_remote
+    from tidemark.cli.consume_sources import Asked, batches_of_kafka, batches_of_remote
     from tidemark.cli.progress import Progress
-    from tidemark.cli.writing import writer_of
+    from tidemark.cli.record_writers import writer_of
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
     asked = Asked(

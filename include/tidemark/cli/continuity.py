@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.answers import opened
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics, iso_dates
-from tidemark.continuity import CLASSES, DATED, continuity_of
+from tidemark.cli.read_models import opened
+from tidemark.inspection.offset_accounting import CLASSES, DATED, continuity_of
 
 
 def continuity(

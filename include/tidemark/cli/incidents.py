@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Output, Topics
-from tidemark.incidents import Incidents
-from tidemark.stored import utc_now
+from tidemark.monitoring.incident_store import read_incidents
+from tidemark.monitoring.incidents import Incidents
+from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
-from tidemark.watching.recording import read_incidents
 
 _STALE = timedelta(minutes=10)
 

@@ -15,7 +15,7 @@ from tidemark.errors import ConfigError
 from tidemark.topics import load_topics
 
 if TYPE_CHECKING:
-    from tidemark.remote.storage import Storage
+    from tidemark.remote.catalog.storage import Storage
 
 
 class Output(StrEnum):
@@ -79,7 +79,7 @@ def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
     Raises:
         ConfigError: the file is wrong, or several clusters might be meant.
     """
-    from tidemark.remote.storage import Storage
+    from tidemark.remote.catalog.storage import Storage
 
     deployment = load_topics(topics)
     named = {one.cluster for one in deployment.topics if one.topic == topic}

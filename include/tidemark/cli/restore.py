@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark.bounds import BEGINNING, END, parse_bounds
 from tidemark.cli.options import (
     DEFAULT_TOPICS,
     As,
@@ -30,11 +29,12 @@ from tidemark.cli.options import (
     storage_of,
 )
 from tidemark.errors import ConfigError, RestoreError
+from tidemark.offset_bounds import BEGINNING, END, parse_bounds
 
 if TYPE_CHECKING:
-    from tidemark.remote.storage import Storage
-    from tidemark.restoring.report import Report
-    from tidemark.restoring.request import Request
+    from tidemark.remote.catalog.storage import Storage
+    from tidemark.restore.report import Report
+    from tidemark.restore.request import Request
 
 
 class Compression(StrEnum):
@@ -83,7 +83,7 @@ def restore(
     the target holds or gets records of others, if reading or writing fails, and if --verify finds a difference.
     """
     need_consumer_extra()
-    from tidemark.restoring.request import Request
+    from tidemark.restore.request import Request
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
     storage = storage_of(topics, topic, cluster)
@@ -116,10 +116,10 @@ def _restored(request: Request, storage: Storage, client: dict[str, Any], *, ver
     from kafka.errors import KafkaError
 
     from tidemark.cli.progress import Progress
-    from tidemark.remote.tier import RemoteTier
-    from tidemark.restoring.running import Restore
-    from tidemark.restoring.target import Target
-    from tidemark.restoring.verifying import verified
+    from tidemark.remote.reader.tier import RemoteTier
+    from tidemark.restore.run import Restore
+    from tidemark.restore.target import Target
+    from tidemark.restore.verify import verified
 
     ready = threading.Event()
     try:
@@ -136,9 +136,9 @@ def _restored(request: Request, storage: Storage, client: dict[str, Any], *, ver
 
 
 def _estimate(request: Request, storage: Storage, output: Output) -> None:
-    from tidemark.remote.catalog import RemoteTopics
-    from tidemark.remote.spans import remote_partitions
-    from tidemark.restoring.estimate import estimate
+    from tidemark.remote.reader.topic_ranges import remote_partitions
+    from tidemark.remote.topics import RemoteTopics
+    from tidemark.restore.estimate import estimate
 
     found = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
     total = sum(one.end - one.start for one in found)

@@ -13,18 +13,18 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 from kafka.util import Timer
 
-from tidemark.consumer.bell import Bell
-from tidemark.consumer.brokers import AskBrokers
+from tidemark.consumer.broker_queries import AskBrokers
 from tidemark.consumer.fetcher import TieredFetcher, Want
 from tidemark.consumer.modes import Mode, OnGap, Tier
-from tidemark.consumer.placing import Placements, Rules
-from tidemark.consumer.resetting import Queries
-from tidemark.consumer.scouting import Scouts
-from tidemark.consumer.wants import Arrow, Records
+from tidemark.consumer.offset_reset import Queries
+from tidemark.consumer.poll_results import Arrow, Records
+from tidemark.consumer.tier_metadata import Scouts
+from tidemark.consumer.tier_selection import Placements, Rules
+from tidemark.consumer.wakeup import Bell
 from tidemark.errors import GapError, WakeupError
-from tidemark.layout import TopicPartition
-from tidemark.remote.storage import Storage
-from tidemark.remote.tier import RemoteTier
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.reader.tier import RemoteTier
 
 log = logging.getLogger(__name__)
 

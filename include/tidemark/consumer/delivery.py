@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tidemark.consumer.modes import Tier
-from tidemark.remote.blocks import Block
+from tidemark.remote.reader.blocks import Block
 
 
 class Delivery:

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple, Protocol
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 
-from tidemark.consumer.bell import Bell
-from tidemark.consumer.counting import Counts
 from tidemark.consumer.delivery import Delivery
+from tidemark.consumer.fetcher_offsets import TieredOffsets
 from tidemark.consumer.kafka_rows import KafkaRows
+from tidemark.consumer.metrics import Counts
 from tidemark.consumer.modes import Tier
-from tidemark.consumer.offsets import TieredOffsets
-from tidemark.consumer.placing import Placements
-from tidemark.consumer.resetting import Queries
-from tidemark.consumer.scouting import Scouts
+from tidemark.consumer.offset_reset import Queries
+from tidemark.consumer.tier_metadata import Scouts
+from tidemark.consumer.tier_selection import Placements
+from tidemark.consumer.wakeup import Bell
 from tidemark.errors import FormatError, GapError, OutOfRange, StoreError
-from tidemark.layout import TopicPartition
-from tidemark.remote.blocks import Block
-from tidemark.remote.tier import RemoteTier
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.reader.blocks import Block
+from tidemark.remote.reader.tier import RemoteTier
 
 log = logging.getLogger(__name__)
 

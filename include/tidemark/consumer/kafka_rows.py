@@ -18,11 +18,11 @@ from kafka.protocol.consumer import IsolationLevel
 from tidemark.consumer.delivery import Delivery
 from tidemark.decode import SCHEMA, Headers, Limits, aborted_mask, decode_batches, scan_headers
 from tidemark.errors import SegmentError
-from tidemark.layout import TopicPartition
-from tidemark.records import AbortedTransaction
-from tidemark.records.batch import CONTROL
-from tidemark.records.names import MAX_OFFSET
-from tidemark.remote.blocks import MAGIC, NOTHING, Block
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import AbortedTransaction
+from tidemark.kafka_log.batch import CONTROL
+from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
 
 LIMITS: Final = Limits(arena_bytes=4 << 20, rows=1 << 15)
 _SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}

@@ -6,16 +6,16 @@
         total = combine(total, row_hash_sum(rows))                  # evidence, to be had again from Parquet
 
 The first call in a process loads the kernels, or compiles them where installation has not: see
-:mod:`tidemark.decode.kernels`.
+:mod:`tidemark.decode.kernel_cache`.
 """
 
-from tidemark.decode.chunks import DEFAULT_LIMITS, Limits
-from tidemark.decode.columns import SCHEMA, unrepresentable_timestamps
+from tidemark.decode.batch_headers import HEADER_DTYPE, Headers, scan_headers
 from tidemark.decode.decoder import decode_batches
-from tidemark.decode.headers import HEADER_DTYPE, Headers, scan_headers
 from tidemark.decode.rowhash import row_hash_sum
+from tidemark.decode.schema import SCHEMA, unrepresentable_timestamps
 from tidemark.decode.transactions import aborted_mask
-from tidemark.hashsum import combine
+from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Limits
+from tidemark.formats.hashsum import combine
 
 __all__ = [
     "DEFAULT_LIMITS",

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from tidemark.decode import kernels
+from tidemark.decode import kernel_cache
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,13 +16,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--installation",
         action="store_true",
-        help=f"for all users of this environment: into {kernels.installation()} instead of the user's cache",
+        help=f"for all users of this environment: into {kernel_cache.installation()} instead of the user's cache",
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    folder = kernels.installation() if options.installation else kernels.user_cache()
+    folder = kernel_cache.installation() if options.installation else kernel_cache.user_cache()
     try:
-        made = kernels.ensure(folder)
+        made = kernel_cache.ensure(folder)
     except OSError as error:
         sys.stderr.write(f"the decoder's kernels cannot be written: {error}\n")
         return 1

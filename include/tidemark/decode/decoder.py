@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.chunks import DEFAULT_LIMITS, Chunk, Limits, Refuse, chunks
-from tidemark.decode.columns import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, variable
+from tidemark.decode.batch_headers import Headers, as_array
 from tidemark.decode.decompress import Arena
-from tidemark.decode.headers import Headers, as_array
 from tidemark.decode.kernel import NO_TOTALS, RECORD_RULES, Columns, Totals, parse_batches
-from tidemark.decode.legacy import decode_legacy
+from tidemark.decode.messages_v0_v1 import decode_legacy
+from tidemark.decode.schema import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, variable
+from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Chunk, Limits, Refuse, chunks
 from tidemark.errors import SegmentError
-from tidemark.records.batch import APPEND_TIME, CONTROL, MAX_BATCH_BYTES, BatchHeader, Buffer
-from tidemark.records.names import MAX_OFFSET
+from tidemark.kafka_log.batch import APPEND_TIME, CONTROL, MAX_BATCH_BYTES, BatchHeader, Buffer
+from tidemark.kafka_log.names import MAX_OFFSET
 
 _MAX_CHUNK_BYTES = (1 << 31) - 1
 
@@ -42,7 +42,7 @@ def decode_batches(
     on_refused: OnRefused | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the batches in ``headers``, as Arrow record batches of :data:`tidemark.decode.columns.SCHEMA`.
+    """The records of the batches in ``headers``, as Arrow record batches of :data:`tidemark.decode.schema.SCHEMA`.
 
     ``segment`` is what :func:`scan_headers` read ``headers`` from, with the same ``position``; ``headers`` may be a
     part of what it found. Control batches are skipped, and those outside the mask ``select``. Only offsets in

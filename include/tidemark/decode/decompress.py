@@ -20,7 +20,7 @@ import zstandard
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from tidemark.records.batch import Codec
+from tidemark.kafka_log.batch import Codec
 
 _ZSTD_MAX_RATIO: Final = 1 << 15
 """A zstd block of 4 bytes may stand for 128 KiB."""

@@ -1,7 +1,7 @@
 """How the compiled loops are declared, and the two memory operations that numba lacks.
 
 A :func:`kernel` is called from Python and names the types of its arguments, for which it is compiled once per machine:
-see :mod:`tidemark.decode.kernels`. What only kernels call is a :func:`helper`, compiled as a part of each of them. All
+see ``kernel_cache``. What only kernels call is a :func:`helper`, compiled as a part of each of them. All
 release the GIL.
 
 ``NUMBA_BOUNDSCHECK=1`` makes each array access checked; :func:`copy_bytes` is checked always.
@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tidemark.decode.kernels import Kernel
+from tidemark.decode.kernel_cache import Kernel
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -15,10 +15,10 @@ import numpy as np
 from numba import typeof, types
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import MAX_MILLISECONDS
-from tidemark.decode.headers import HEADERS
+from tidemark.decode.batch_headers import HEADERS
 from tidemark.decode.jit import READ_ONLY_BYTES, copy_bytes, helper, kernel
-from tidemark.records.batch import APPEND_TIME
+from tidemark.decode.schema import MAX_MILLISECONDS
+from tidemark.kafka_log.batch import APPEND_TIME
 
 MIN_RECORD_BYTES: Final = 7
 """A record has at least seven fields of a byte: length, attributes, two deltas, key and value length, header count."""

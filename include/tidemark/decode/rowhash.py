@@ -26,10 +26,10 @@ import pyarrow as pa
 from numba import types
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import HEADERS_TYPE, TIMESTAMP_TYPE, octets
 from tidemark.decode.jit import READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel
+from tidemark.decode.schema import HEADERS_TYPE, TIMESTAMP_TYPE, octets
 from tidemark.decode.xxh64 import xxh64
-from tidemark.hashsum import LANE_MASK
+from tidemark.formats.hashsum import LANE_MASK
 
 SEEDS: Final = (0, 0x9E3779B97F4A7C15)
 
@@ -52,7 +52,7 @@ class _Variable(NamedTuple):
 def row_hash_sum(rows: pa.RecordBatch) -> int:
     """The sum (128 bits) over ``rows``, which has the columns that are hashed, by name, among any others.
 
-    Raises ValueError for a column of another type than in :data:`tidemark.decode.columns.SCHEMA`: cast it first.
+    Raises ValueError for a column of another type than in :data:`tidemark.decode.schema.SCHEMA`: cast it first.
     """
     fixed = np.zeros((len(rows), _FIXED_BYTES), np.uint8)
     timestamp = _column(rows, "kafka_timestamp", TIMESTAMP_TYPE)

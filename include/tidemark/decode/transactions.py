@@ -10,16 +10,16 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.decode.headers import Headers
-from tidemark.records.batch import CONTROL, TRANSACTIONAL
-from tidemark.records.transactions import AbortedTransaction
+from tidemark.decode.batch_headers import Headers
+from tidemark.kafka_log.batch import CONTROL, TRANSACTIONAL
+from tidemark.kafka_log.transactions import AbortedTransaction
 
 
 def aborted_mask(headers: Headers, aborted: Iterable[AbortedTransaction]) -> NDArray[np.bool_]:
     """True for each data batch of a transaction in ``aborted``, which may be in any order.
 
     ``aborted`` comes from the ``.txnindex`` of the segment and of those after it
-    (:func:`tidemark.records.parse_txn_index`). A producer's transactions do not overlap, so the one that a batch may
+    (:func:`tidemark.kafka_log.parse_txn_index`). A producer's transactions do not overlap, so the one that a batch may
     belong to is the last to start at or before it.
     """
     data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL

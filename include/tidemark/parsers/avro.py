@@ -13,9 +13,9 @@ from tidemark.parsers.avro_bounds import UnboundedSchema, check_levels
 from tidemark.parsers.avro_types import Types, table_type
 from tidemark.parsers.avro_writers import Writers, parsed_schema
 from tidemark.parsers.base import Parsed
-from tidemark.parsers.by_row import RefusedRecord, parse_by_row
-from tidemark.parsers.framing import schema_numbers, split_frame
-from tidemark.parsers.registry import SchemaFiles, SchemaRegistry, Schemas
+from tidemark.parsers.confluent_framing import schema_numbers, split_frame
+from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
+from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas
 from tidemark.parsers.settings import AvroParser, Content
 
 _UNREADABLE: Final = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidemark.parsers.json_rows import levels
+from tidemark.parsers.json_document import levels
 
 VALUES_PER_BYTE: Final = 16
 MAX_FREE_VALUES: Final = 1 << 14

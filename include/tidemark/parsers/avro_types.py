@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 from fastavro.read import LOGICAL_READERS
 
-from tidemark.decode.columns import TIMESTAMP_TYPE
+from tidemark.decode.schema import TIMESTAMP_TYPE
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),

@@ -17,8 +17,8 @@ from fastavro.schema import SchemaParseException
 
 from tidemark.parsers.avro_bounds import check_bounded, check_levels
 from tidemark.parsers.avro_types import plain_types
-from tidemark.parsers.by_row import RefusedRecord
-from tidemark.parsers.registry import Schemas, Unreadable, Written
+from tidemark.parsers.row_parser import RefusedRecord
+from tidemark.parsers.schema_registry import Schemas, Unreadable, Written
 
 MAX_IN_VAIN: Final = 4096
 MAX_TEXT: Final = 32 << 20
@@ -72,7 +72,7 @@ class Writers:
         self._text = 0
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Look up those of ``numbers`` that are new. Raises as :meth:`tidemark.parsers.registry.Schemas.find`."""
+        """Look up those of ``numbers`` that are new. Raises as ``schema_registry.Schemas.find`` does."""
         new = [number for number in numbers if number not in self._known and number not in self._in_vain]
         while new and self._exhausted is None:
             group, new = new[:_AT_ONCE], new[_AT_ONCE:]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.columns import TIMESTAMP_TYPE, array, octets
+from tidemark.decode.schema import TIMESTAMP_TYPE, array, octets
 from tidemark.parsers.settings import EventTime
 
 MAX_REASON: Final = 300

@@ -1,6 +1,6 @@
 """``module:function``: somebody's own parser over Arrow batches, held to what its settings declare.
 
-``function(rows)`` gets a record batch with Kafka's columns (:data:`tidemark.decode.columns.SCHEMA`) and returns the
+``function(rows)`` gets a record batch with Kafka's columns (:data:`tidemark.decode.schema.SCHEMA`) and returns the
 declared columns as a record batch with as many rows; or an :class:`Answer`, or a tuple like one. It must be a pure
 function of the rows, and must not mind how they are cut into batches.
 
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tidemark.errors import ParserError
 from tidemark.parsers.base import Parsed, bisected, event_time_of, no_rows, shortened
-from tidemark.parsers.conversion import arrow_type
 from tidemark.parsers.settings import FunctionParser
+from tidemark.parsers.type_conversion import arrow_type
 
 _OF_ROWS: Final = (ValueError, TypeError, LookupError, ArithmeticError)
 

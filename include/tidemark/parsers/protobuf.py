@@ -11,9 +11,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from tidemark.parsers.base import Parsed
-from tidemark.parsers.by_row import RefusedRecord, parse_by_row
-from tidemark.parsers.framing import split_frame, split_message
+from tidemark.parsers.confluent_framing import split_frame, split_message
 from tidemark.parsers.protobuf_types import message_fields
+from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
 from tidemark.parsers.settings import Content, ProtobufParser
 
 _KNOWN: Final = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "empty", "timestamp", "wrappers"))

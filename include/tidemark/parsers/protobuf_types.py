@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from tidemark.decode.columns import TIMESTAMP_TYPE
+from tidemark.decode.schema import TIMESTAMP_TYPE
 
 _F: Final = FieldDescriptor
 _SIMPLE: Final[dict[int, pa.DataType]] = {

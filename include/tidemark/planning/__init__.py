@@ -1,26 +1,25 @@
 """What a run has to do, worked out from the raw objects, the topic's settings and the committed ledger.
 
-* ``raw`` reads what the store holds of a topic, ``objects`` each kind of object of a partition
-* ``segments``, ``transactions``, ``partition`` and ``ranges`` are the rules, and pure
-* ``dates`` says which dates close, and is pure as well
+* ``partition_plan`` has the rules for a partition, and is pure; ``read`` says where given offsets lie in raw
+* ``date_finality`` says which dates close, and is pure as well
 * ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
 * ``repair`` plans one that makes a table right again after somebody else changed it
-* ``missing`` says which files of dates are lost
-* ``compaction`` plans a run that merges small files, ``retain`` one that takes dates away
-* ``following`` is what all plans say alike
+* ``lost_files`` says which files of dates are lost, ``lost_gaps`` which offsets will never come
+* ``compaction`` plans a run that merges small files, ``retention`` one that takes dates away
+* ``common`` is what all plans share, ``plan_store`` writes and finds them
 
 The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
 level: the scheduler's ``plan`` task runs it too.
 """
 
-from tidemark.planning.code import code_digest
+from tidemark.planning.code_digest import code_digest
 from tidemark.planning.compaction import plan_compaction
 from tidemark.planning.ingest import dates_to_close, plan_ingest
-from tidemark.planning.missing import lost_files, waiting_offsets
+from tidemark.planning.lost_files import lost_files, waiting_offsets
+from tidemark.planning.plan_store import find_plan, read_plan, write_plan
 from tidemark.planning.rebuild import plan_rebuild
 from tidemark.planning.repair import plan_repair
 from tidemark.planning.replay import plan_replay
-from tidemark.planning.written import find_plan, read_plan, write_plan
 
 __all__ = [
     "code_digest",

@@ -15,12 +15,12 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.ledger import Ledger
-from tidemark.planning.following import following
-from tidemark.runs import RunPlan, SegmentRange, Task
-from tidemark.standing import Standing
-from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
-from tidemark.tampering import check_untampered
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.plan import RunPlan, SegmentRange, Task
+from tidemark.planning.common import following
+from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.tampering import check_untampered
 from tidemark.topics import Compaction
 
 TASK_FILES: Final = 1000

@@ -9,19 +9,19 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError
+from tidemark.formats.ledger import Closing, Ledger
+from tidemark.formats.plan import PartitionPlan, RunPlan, Task, merged
 from tidemark.intervals import Intervals
-from tidemark.ledger import Closing, Ledger
-from tidemark.planning.dates import closing, may_close
-from tidemark.planning.following import following
-from tidemark.planning.objects import in_parallel
-from tidemark.planning.partition import Decision, Known, changes_anything, decide, left_at
-from tidemark.planning.ranges import TARGET_BYTES, ranges_of, tasks_of, within
-from tidemark.planning.raw import RawPartition, RawTopic
-from tidemark.planning.truncation import rewind
-from tidemark.records import Lineage
-from tidemark.runs import PartitionPlan, RunPlan, Task, merged
-from tidemark.table import Lake, ledger_of, live_files, open_table
-from tidemark.tampering import check_untampered
+from tidemark.kafka_log import Lineage
+from tidemark.planning.common import following
+from tidemark.planning.date_finality import closing, may_close
+from tidemark.planning.partition_plan import Decision, Known, changes_anything, decide, left_at
+from tidemark.planning.unclean_election import rewind
+from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of, within
+from tidemark.raw.objects import in_parallel
+from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
+from tidemark.table.tampering import check_untampered
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from datetime import date
 from typing import Final
 
 from tidemark.errors import ConfigError, ContinuityError
+from tidemark.formats.ledger import Ledger, PartitionState
+from tidemark.formats.plan import PartitionPlan, RunPlan, Task
 from tidemark.intervals import Interval, Intervals
-from tidemark.ledger import Ledger, PartitionState
-from tidemark.planning.following import following
-from tidemark.planning.partition import clipped
-from tidemark.planning.ranges import TARGET_BYTES, Cut, ranges_of, tasks_of
-from tidemark.planning.raw import RawPartition, RawTopic
-from tidemark.planning.segments import Piece, Segment, cover, whole_lineage
-from tidemark.planning.transactions import aborted_from, decided_end
-from tidemark.records import Lineage
-from tidemark.runs import PartitionPlan, RunPlan, Task
-from tidemark.standing import SetAside, Standing
-from tidemark.table import Lake
-from tidemark.tampering import check_untampered
+from tidemark.kafka_log import Lineage
+from tidemark.planning.common import following
+from tidemark.planning.partition_plan import clipped
+from tidemark.raw.byte_ranges import TARGET_BYTES, Cut, ranges_of, tasks_of
+from tidemark.raw.segments import Piece, Segment, cover, whole_lineage
+from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.transactions import aborted_from, decided_end
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import SetAside, Standing
+from tidemark.table.tampering import check_untampered
 
 _NO_LIMIT: Final = 1 << 62
 

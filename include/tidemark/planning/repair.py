@@ -12,22 +12,22 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.evidence import PARSED
+from tidemark.formats.ledger import Ledger, PartitionState
+from tidemark.formats.plan import Cut, PartitionPlan, RunPlan, Task
+from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.ledger import Ledger, PartitionState
-from tidemark.planning.following import following
-from tidemark.planning.missing import lost_files
-from tidemark.planning.partition import left_at
-from tidemark.planning.raw import RawPartition, RawTopic
-from tidemark.planning.reading import joined
+from tidemark.kafka_log import Lineage
+from tidemark.planning.common import following
+from tidemark.planning.lost_files import lost_files
+from tidemark.planning.partition_plan import left_at
+from tidemark.planning.read import joined
 from tidemark.planning.rebuild import expired_dates, files_by_date, plan_partition
-from tidemark.planning.truncation import decided_below
-from tidemark.records import Lineage
-from tidemark.runs import Cut, PartitionPlan, RunPlan, Task
-from tidemark.standing import Standing
-from tidemark.table import Lake, LiveFile, ledger_of, live_files, open_table
-from tidemark.tampering import files_digest, is_untampered, unknown_files
-from tidemark.watermark import Watermark
+from tidemark.planning.unclean_election import decided_below
+from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.evidence import PARSED
+from tidemark.table.tampering import files_digest, is_untampered, unknown_files
 
 _VERSIONS: Final = 100
 """Versions of the table that are looked at for the last one that was right."""

@@ -10,14 +10,14 @@ from collections.abc import Collection
 from datetime import datetime
 from itertools import groupby
 
-from tidemark.ledger import Ledger
-from tidemark.planning.following import following
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.plan import PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.planning.common import following
 from tidemark.planning.rebuild import files_by_date
-from tidemark.runs import PartitionPlan, RunPlan, SegmentRange, Task
-from tidemark.standing import SetAside, Standing
-from tidemark.stored import utc_now
-from tidemark.table import Lake
-from tidemark.tampering import check_untampered
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import SetAside, Standing
+from tidemark.table.tampering import check_untampered
+from tidemark.timestamps import utc_now
 
 
 def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:

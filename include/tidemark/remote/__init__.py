@@ -4,7 +4,7 @@
 here knows a Kafka client.
 """
 
-from tidemark.remote.catalog import OffsetForTime, RemotePartition, RemoteTopics, Stretch
-from tidemark.remote.storage import Storage
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.topics import OffsetForTime, RemotePartition, RemoteTopics, Stretch
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Storage", "Stretch"]

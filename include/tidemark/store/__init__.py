@@ -6,8 +6,8 @@ boto3 is imported when an S3 store is first opened, so that what Airflow parses 
 """
 
 from tidemark.store.base import Body, Fetched, ObjectInfo, Store, check_size, put_once, put_over
+from tidemark.store.factory import open_store
 from tidemark.store.local import LocalStore
-from tidemark.store.opening import open_store
 from tidemark.store.options import StoreOptions
 
 __all__ = [

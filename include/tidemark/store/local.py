@@ -20,7 +20,7 @@ from crc32c import crc32c as crc32c_of
 
 from tidemark.errors import NotFound, PreconditionFailed, StoreError
 from tidemark.store.base import Fetched, ObjectInfo, check_size
-from tidemark.store.streaming import FileBody
+from tidemark.store.body import FileBody
 
 _HIDDEN = ".tidemark-store"
 _CHUNK = 1 << 20

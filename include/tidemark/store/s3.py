@@ -2,7 +2,7 @@
 
 Writes are never repeated by the client library: a repeated conditional PUT whose first reply was lost answers
 "precondition failed" although it took effect. So a write is tried once, and what is unknown is reported as such.
-Reads are tried once, too: :class:`tidemark.store.repeating.RepeatingStore` repeats them.
+Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repeats them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from urllib3.exceptions import HTTPError
 
 from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.retry import Retry
-from tidemark.store.answers import FAILURES, translated
 from tidemark.store.base import Fetched, ObjectInfo, check_size
-from tidemark.store.checksums import decoded, encoded
-from tidemark.store.clients import Clients
-from tidemark.store.multipart import Upload, exactly
+from tidemark.store.body import ReplyBody
 from tidemark.store.options import StoreOptions
-from tidemark.store.repeating import repeating
-from tidemark.store.streaming import ReplyBody
+from tidemark.store.retrying import repeating
+from tidemark.store.s3_checksums import decoded, encoded
+from tidemark.store.s3_clients import Clients
+from tidemark.store.s3_errors import FAILURES, translated
+from tidemark.store.s3_multipart import Upload, exactly
 
 _READ_BACK = 8 << 20
 

@@ -15,7 +15,7 @@ from tests.uploader_agent.fakes import CLUSTER, World, records
 from tests.uploader_agent.test_agent import no_errors
 from tests.uploader_agent.test_fill import running
 from tests.uploader_agent.test_gaps import with_hole
-from tidemark.gaps import Acknowledgement
+from tidemark.formats.gaps import Acknowledgement
 
 
 @pytest.fixture

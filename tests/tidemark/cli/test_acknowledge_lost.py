@@ -11,9 +11,9 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.records.build import simple
-from tidemark.planning.lost import lost
-from tidemark.watermark import Truncation
-from tidemark_spark.driver import run
+from tidemark.formats.watermark import Truncation
+from tidemark.planning.lost_gaps import lost
+from tidemark_spark.run.driver import run
 
 WORD = ("--by", "ada", "--reason", "removed by hand", "-y")
 

@@ -15,9 +15,9 @@ from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
-from tidemark.evidence import evidence_key, read_evidence
-from tidemark.ledger import Ledger
-from tidemark.watermark import Truncation
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.watermark import Truncation
+from tidemark.table.evidence import evidence_key, read_evidence
 
 
 def report(world: World, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from tests.plugins.world import CLUSTER, World, entry, gap
 from tidemark.cli.app import app
-from tidemark.stored import utc_now
-from tidemark.watching.recording import watch
+from tidemark.monitoring.incident_store import watch
+from tidemark.timestamps import utc_now
 
 
 @pytest.fixture

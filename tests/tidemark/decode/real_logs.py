@@ -19,7 +19,7 @@ from tests.support.kafka import KafkaCluster
 from tests.tidemark.decode.reference import Row, rows_of
 from tests.tidemark.records.build import T0, Record
 from tidemark.decode import Headers, aborted_mask, decode_batches, scan_headers
-from tidemark.records import (
+from tidemark.kafka_log import (
     AbortedTransaction,
     BatchHeader,
     OpenTransaction,

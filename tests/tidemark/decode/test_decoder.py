@@ -34,7 +34,7 @@ from tests.tidemark.records.build import (
 )
 from tidemark.decode import Limits, decode_batches, scan_headers, unrepresentable_timestamps
 from tidemark.errors import SegmentError
-from tidemark.records import BatchHeader
+from tidemark.kafka_log import BatchHeader
 
 Compress = Callable[[bytes], bytes]
 

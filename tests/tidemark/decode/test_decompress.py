@@ -12,7 +12,7 @@ import zstandard
 
 from tests.tidemark.records.build import JAVA_LIKE, snappy_java, snappy_raw
 from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
-from tidemark.records.batch import Codec
+from tidemark.kafka_log.batch import Codec
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 COMPRESSED = [codec for codec in CODECS if codec != "none"]

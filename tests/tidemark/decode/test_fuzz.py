@@ -36,9 +36,9 @@ from tests.tidemark.records.build import (
     transactional,
 )
 from tidemark.decode import Limits, decode_batches, scan_headers
-from tidemark.decode.chunks import chunks
-from tidemark.decode.columns import MAX_MILLISECONDS
 from tidemark.decode.decompress import Arena
+from tidemark.decode.schema import MAX_MILLISECONDS
+from tidemark.decode.uncompressed_runs import chunks
 from tidemark.errors import SegmentError
 
 __all__ = ["snappy_for_kafka_python"]

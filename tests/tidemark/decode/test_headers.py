@@ -21,7 +21,7 @@ from tests.tidemark.records.build import (
 )
 from tidemark.decode import HEADER_DTYPE, scan_headers
 from tidemark.errors import SegmentError
-from tidemark.records import BatchHeader, scan_batches
+from tidemark.kafka_log import BatchHeader, scan_batches
 
 Verdict = tuple[list[BatchHeader], str]
 

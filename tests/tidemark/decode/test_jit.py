@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.tidemark.records.build import simple
-from tidemark.decode import kernels
+from tidemark.decode import kernel_cache
 from tidemark.decode.jit import copy_bytes
 
 DECODE = """
@@ -55,7 +55,7 @@ def test_another_checkout_of_the_code_compiles_nothing(tmp_path: Path) -> None:
 def test_all_kernels_are_compiled_at_installation() -> None:
     package = INCLUDE / "tidemark"
     found = {path for path in package.rglob("*.py") if "\n@kernel(" in path.read_text()}
-    assert {".".join(path.relative_to(INCLUDE).with_suffix("").parts) for path in found} == set(kernels.MODULES)
+    assert {".".join(path.relative_to(INCLUDE).with_suffix("").parts) for path in found} == set(kernel_cache.MODULES)
 
 
 def test_all_kernels_can_be_loaded_before_the_first_batch() -> None:

@@ -34,7 +34,7 @@ from tests.tidemark.decode.reference import rows_of
 from tests.tidemark.records.build import CODEC_IDS, T0, Record
 from tidemark.decode import decode_batches, scan_headers
 from tidemark.errors import SegmentError
-from tidemark.records import (
+from tidemark.kafka_log import (
     confirms_cut,
     cut_points,
     open_transactions,

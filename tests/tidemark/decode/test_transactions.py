@@ -7,7 +7,7 @@ import numpy as np
 from tests.tidemark.decode.reference import decoded
 from tests.tidemark.records.build import marker, simple, transactional
 from tidemark.decode import aborted_mask, scan_headers
-from tidemark.records import AbortedTransaction
+from tidemark.kafka_log import AbortedTransaction
 
 P, Q = 11, 12
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.config import parse
-from tidemark.decode.columns import SCHEMA
+from tidemark.decode.schema import SCHEMA
 from tidemark.parsers.base import Parsed
 from tidemark.topics import Deployment, TopicSettings
 

@@ -15,7 +15,7 @@ import pytest
 from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tidemark.errors import ConfigError
 from tidemark.parsers.base import Parser
-from tidemark.parsers.build import parser_of
+from tidemark.parsers.factory import parser_of
 
 AT = datetime(2026, 2, 2, 3, 4, 5, 678000, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tidemark.errors import ConfigError
 from tidemark.parsers.base import Parsed
-from tidemark.parsers.build import parser_of
+from tidemark.parsers.factory import parser_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "topics.md"
 EXAMPLES = {

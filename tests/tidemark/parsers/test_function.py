@@ -11,7 +11,7 @@ import pytest
 from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tidemark.errors import ConfigError, ParserError
 from tidemark.parsers.base import Parser
-from tidemark.parsers.build import parser_of
+from tidemark.parsers.factory import parser_of
 from tidemark.parsers.function import Answer
 
 SCHEMA = pa.schema([("size", pa.int32())])

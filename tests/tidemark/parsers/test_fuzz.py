@@ -25,7 +25,7 @@ from tests.tidemark.parsers.test_avro import FULL, RECORD, encoded, framed
 from tests.tidemark.parsers.test_json import COLUMNS
 from tests.tidemark.parsers.test_protobuf import order, order_file
 from tidemark.parsers.base import Parsed, Parser
-from tidemark.parsers.build import parser_of
+from tidemark.parsers.factory import parser_of
 
 MEMORY = 1 << 30
 SECONDS = 600

@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tidemark.errors import ConfigError
 from tidemark.parsers.base import Parser
-from tidemark.parsers.build import parser_of
+from tidemark.parsers.factory import parser_of
 
 _F = FieldDescriptorProto
 AT = datetime(2026, 2, 2, 3, 4, 5, 678901, tzinfo=UTC)

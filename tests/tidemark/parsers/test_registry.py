@@ -16,9 +16,9 @@ from tests.tidemark.parsers.registry_server import Registry, certificate_for, se
 from tests.tidemark.parsers.support import records, rows_of
 from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
 from tidemark.errors import ConfigError, RegistryUnavailable
-from tidemark.parsers import avro_writers, registry
+from tidemark.parsers import avro_writers, schema_registry
 from tidemark.parsers.base import Parser
-from tidemark.parsers.framing import schema_numbers
+from tidemark.parsers.confluent_framing import schema_numbers
 
 GOOD = framed(2, encoded(V2, {"a": 2}))
 SECRET = "s3cr3t-that-nobody-sees"
@@ -28,8 +28,8 @@ RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["n
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a server that will not answer; and each test's process has found no schema yet."""
-    monkeypatch.setattr(registry, "PAUSES_SECONDS", (0.0,) * len(registry.PAUSES_SECONDS))
-    monkeypatch.setattr(registry, "_kept", registry._Kept())
+    monkeypatch.setattr(schema_registry, "PAUSES_SECONDS", (0.0,) * len(schema_registry.PAUSES_SECONDS))
+    monkeypatch.setattr(schema_registry, "_kept", schema_registry._Kept())
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_an_unknown_number_that_is_registered_later_is_found_by_the_next_task(tm
         ((200, {"schema": '"int"'}), "Schema mismatch"),
         ((200, {"schema": "[" * 10_000}), "more than 256 levels"),
         ((200, {"schema": json.dumps(RECURSIVE)}), "R holds itself"),
-        ((200, {"schema": json.dumps(V2 | {"doc": "x" * registry.MAX_TEXT})}), "more than 1048576 characters"),
+        ((200, {"schema": json.dumps(V2 | {"doc": "x" * schema_registry.MAX_TEXT})}), "more than 1048576 characters"),
         ((200, b"[" * (9 << 20)), "too large"),
         ((200, {"id": 9}), "has no text"),
         ((200, {"schema": "{}", "references": [{"name": "x"}]}), "without subject and version"),
@@ -117,7 +117,7 @@ def test_what_may_pass_is_asked_for_again_and_then_ends_the_task(tmp_path: Path,
     parser = reader(tmp_path, server)
     with pytest.raises(RegistryUnavailable, match=f"/schemas/ids/9: answered {status}"):
         parser.parse(rows_of([framed(9, b""), GOOD]))
-    assert server.times["/schemas/ids/9"] == len(registry.PAUSES_SECONDS) + 1
+    assert server.times["/schemas/ids/9"] == len(schema_registry.PAUSES_SECONDS) + 1
     server.schema(9, V2)
     assert records(parser.parse(rows_of([framed(9, b"\x02\x00"), GOOD]))) == [{"a": 1}, {"a": 2}]
 
@@ -188,7 +188,7 @@ def test_numbers_are_asked_for_side_by_side_over_few_connections(tmp_path: Path,
     parsed = reader(tmp_path, server).parse(rows_of([*values, GOOD]))
     assert len(parsed.refused) == 2000
     assert max(server.times.values()) == 1
-    assert 1 < len(server.connections) <= registry.CONNECTIONS
+    assert 1 < len(server.connections) <= schema_registry.CONNECTIONS
 
 
 def test_a_task_looks_up_so_many_numbers_in_vain(
@@ -217,7 +217,7 @@ def test_a_task_reads_so_much_of_schemas(tmp_path: Path, server: Registry, monke
 
 
 def test_a_process_keeps_so_much_of_schemas(tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "MAX_KEPT_TEXT", len(json.dumps(V2)))
+    monkeypatch.setattr(schema_registry, "MAX_KEPT_TEXT", len(json.dumps(V2)))
     for _ in range(2):
         reader(tmp_path, server).parse(rows_of([framed(1, b"")]))
         reader(tmp_path, server).parse(rows_of([GOOD]))

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tidemark.ledger import Closing, DateState, Ledger, PartitionState
-from tidemark.planning.dates import closing, end_of
+from tidemark.formats.ledger import Closing, DateState, Ledger, PartitionState
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.planning.date_finality import closing, end_of
 from tidemark.topics import TopicSettings
-from tidemark.watermark_index import IndexEntry
 
 DT = "2026-02-02"
 END = datetime(2026, 2, 3, tzinfo=UTC)

@@ -12,9 +12,9 @@ from tests.support.many import OFFSETS
 from tests.support.paths import ROOT, env_python
 from tests.tidemark.planning.test_rules import segment
 from tidemark.intervals import Intervals
-from tidemark.planning import segments
-from tidemark.planning.segments import Segment, cover, live_until
-from tidemark.records import Lineage
+from tidemark.kafka_log import Lineage
+from tidemark.raw import segments
+from tidemark.raw.segments import Segment, cover, live_until
 
 
 def test_a_driver_plans_tens_of_thousands_of_small_segments_in_bounded_memory(tmp_path: Path, full: bool) -> None:

@@ -11,13 +11,14 @@ import pytest
 from tests.spark.world import World
 from tests.tidemark.records.build import marker, simple, transactional
 from tidemark.errors import ConfigError, FormatError, PreconditionFailed
-from tidemark.manifest import Damage
-from tidemark.planning import code_digest, find_plan, plan_ingest, raw, read_plan, write_plan
-from tidemark.planning.raw import RawPartition, RawTopic
-from tidemark.records import Lineage
-from tidemark.table import open_lake
+from tidemark.formats.manifest import Damage
+from tidemark.formats.watermark import Watermark
+from tidemark.kafka_log import Lineage
+from tidemark.planning import code_digest, find_plan, plan_ingest, read_plan, write_plan
+from tidemark.raw import topic as raw
+from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.table.delta_table import open_lake
 from tidemark.topics import load_topics
-from tidemark.watermark import Watermark
 
 
 @pytest.fixture

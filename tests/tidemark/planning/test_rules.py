@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from tidemark.gaps import Gap
+from tidemark.formats.gaps import Gap
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.plan import SegmentRange
+from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Interval, Intervals
-from tidemark.ledger import PartitionState
-from tidemark.manifest import OpenTransaction
-from tidemark.planning.partition import Known, changes_anything, decide
-from tidemark.planning.ranges import TARGET_BYTES, Cut, ranges_of, tasks_of, within
-from tidemark.planning.segments import Piece, Segment, cover, live_until
-from tidemark.planning.transactions import aborted_from, decided_end
-from tidemark.records import AbortedTransaction, Lineage
-from tidemark.runs import SegmentRange
-from tidemark.watermark import Watermark
+from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.planning.partition_plan import Known, changes_anything, decide
+from tidemark.raw.byte_ranges import TARGET_BYTES, Cut, ranges_of, tasks_of, within
+from tidemark.raw.segments import Piece, Segment, cover, live_until
+from tidemark.raw.transactions import aborted_from, decided_end
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from tests.tidemark.records.build import Record, batch, legacy, simple
 from tidemark.errors import FormatError
-from tidemark.records import (
+from tidemark.kafka_log import (
     AbortedTransaction,
     IndexEntry,
     Lineage,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import FormatError
-from tidemark.records import Lineage
+from tidemark.kafka_log import Lineage
 
 UNCLEAN_OLD = Lineage(((0, 0),))
 UNCLEAN_NEW = Lineage(((0, 0), (1, 3000)))

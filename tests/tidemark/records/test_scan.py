@@ -21,7 +21,15 @@ from tests.tidemark.records.build import (
     transactional,
 )
 from tidemark.errors import SegmentError
-from tidemark.records import BatchHeader, OpenTransaction, Rule, SegmentScanner, SegmentSummary, end_below, scan_batches
+from tidemark.kafka_log import (
+    BatchHeader,
+    OpenTransaction,
+    Rule,
+    SegmentScanner,
+    SegmentSummary,
+    end_below,
+    scan_batches,
+)
 
 
 def scan(data: bytes, base: int = 0, step: int = 1 << 20) -> SegmentSummary:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 from tests.tidemark.records.build import empty, marker, simple, transactional
-from tidemark.records import BatchHeader, OpenTransaction, SegmentScanner, carry_forward, scan_batches
+from tidemark.kafka_log import BatchHeader, OpenTransaction, SegmentScanner, carry_forward, scan_batches
 
 
 def headers(*parts: bytes) -> list[BatchHeader]:

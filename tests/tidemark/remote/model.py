@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.records.build import T0, Record, batch, marker, reseal
-from tidemark.gaps import Gap
+from tidemark.formats.gaps import Gap
+from tidemark.formats.manifest import Damage, OpenTransaction
+from tidemark.formats.watermark import Truncation, Watermark, render
 from tidemark.intervals import Intervals
-from tidemark.manifest import Damage, OpenTransaction
-from tidemark.records import Lineage
-from tidemark.watermark import Truncation, Watermark, render
+from tidemark.kafka_log import Lineage
 
 PRODUCERS = (7, 8, 9)
 

@@ -13,11 +13,11 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.records.build import T0, Record, batch, empty, marker
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.remote import Storage
-from tidemark.remote.blocks import Block
-from tidemark.remote.records import consumer_records
-from tidemark.remote.tier import RemoteTier
+from tidemark.remote.reader.blocks import Block
+from tidemark.remote.reader.consumer_records import consumer_records
+from tidemark.remote.reader.tier import RemoteTier
 
 PATIENCE = 60.0
 """Seconds after which a reader that hears nothing has failed its promise never to wait in silence."""

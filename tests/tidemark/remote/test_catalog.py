@@ -14,14 +14,14 @@ from tests.tidemark.records.build import T0, Record, batch, legacy, marker, rese
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import Counting, RemoteStore
 from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, OutOfRange
-from tidemark.gaps import Gap
-from tidemark.manifest import Damage
+from tidemark.formats.gaps import Gap
+from tidemark.formats.manifest import Damage
+from tidemark.formats.tombstones import Tombstone
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
-from tidemark.remote.aborts import Aborts
-from tidemark.remote.partition import TidemarkPartition
-from tidemark.store.clients import forget_clients
-from tidemark.stored import stamp
-from tidemark.tombstones import Tombstone
+from tidemark.remote.catalog.aborted_transactions import Aborts
+from tidemark.remote.catalog.partition import TidemarkPartition
+from tidemark.store.s3_clients import forget_clients
+from tidemark.timestamps import stamp
 
 
 def opened(storage: Storage, topic_id: str | None = None) -> RemotePartition:

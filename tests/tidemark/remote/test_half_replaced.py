@@ -16,10 +16,10 @@ from tests.tidemark.records.build import T0, Record, batch, marker, simple, tran
 from tests.tidemark.remote.reader import TP, Reader, records_of
 from tests.tidemark.remote.test_reading_faults import hurry, interfered
 from tests.tidemark.remote.world import RemoteStore
-from tidemark import grown
 from tidemark.errors import PreconditionFailed
-from tidemark.remote.catalog import RemoteTopics
-from tidemark.remote.notebooks import read_range
+from tidemark.raw import prefix_proof
+from tidemark.remote.reader.read_range import read_range
+from tidemark.remote.topics import RemoteTopics
 
 __all__ = ["hurry"]
 
@@ -40,7 +40,7 @@ OTHER = data(0, "other")
 @pytest.fixture(autouse=True)
 def small(hurry: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces as well."""
-    monkeypatch.setattr(grown, "PIECE_BYTES", 700)
+    monkeypatch.setattr(prefix_proof, "PIECE_BYTES", 700)
 
 
 def replaced(raw: RawBuilder, batches: list[bytes]) -> str:

@@ -11,8 +11,8 @@ from tests.tidemark.remote.model import Log, compact
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import OutOfRange
-from tidemark.gaps import Gap
-from tidemark.layout import Endpoint, PartitionKeys
+from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import Endpoint, PartitionKeys
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
 
 BITS = 5

@@ -12,7 +12,7 @@ from tests.tidemark.records.build import legacy, marker, simple, transactional
 from tests.tidemark.remote.reader import CODECS, TP, Expected, Log, Reader, records_of, shape, stored
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import GapError, OutOfRange
-from tidemark.remote import prefetch, tier
+from tidemark.remote.reader import partition_reader, tier
 
 Shrink = Callable[[int], None]
 
@@ -22,7 +22,7 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> Shrink:
     """Make requests small, so that small segments take many."""
 
     def shrink(size: int) -> None:
-        monkeypatch.setattr(prefetch, "_FIRST_BYTES", size)
+        monkeypatch.setattr(partition_reader, "_FIRST_BYTES", size)
         monkeypatch.setattr(tier, "_LEAST_RANGE", size)
         monkeypatch.setattr(tier, "RANGE_BYTES", size)
 

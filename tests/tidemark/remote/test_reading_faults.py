@@ -21,8 +21,9 @@ from tests.tidemark.remote.reader import TP, Log, Reader, records_of, shape, sto
 from tests.tidemark.remote.world import RemoteStore
 from tidemark import retry
 from tidemark.errors import AccessDenied, NotFound, OutOfRange, SegmentError, UnknownOutcome
-from tidemark.layout import TopicPartition
-from tidemark.remote import Storage, prefetch, tier
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote import Storage
+from tidemark.remote.reader import partition_reader, tier
 from tidemark.store import Body, Store, StoreOptions
 
 
@@ -38,7 +39,7 @@ HANGS = [Fault.HANG_MID_BODY, *long(Fault.HANG_BEFORE_BODY, Fault.HANG_BEFORE_RE
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ranges, and pauses as if no server ever needed a rest."""
-    monkeypatch.setattr(prefetch, "_FIRST_BYTES", 900)
+    monkeypatch.setattr(partition_reader, "_FIRST_BYTES", 900)
     monkeypatch.setattr(tier, "_LEAST_RANGE", 900)
     monkeypatch.setattr(tier, "RANGE_BYTES", 900)
     monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)

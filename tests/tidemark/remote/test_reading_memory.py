@@ -15,8 +15,8 @@ from tests.support.waiting import wait_until
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tests.tidemark.remote.reader import TP, Reader
 from tests.tidemark.remote.world import RemoteStore
-from tidemark.layout import TopicPartition
-from tidemark.remote.tier import RemoteTier
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.reader.tier import RemoteTier
 
 MIB = 1 << 20
 MOST = 100 * MIB

@@ -12,7 +12,7 @@ from tests.tidemark.remote.reader import Log, stored
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.decode import SCHEMA
 from tidemark.errors import GapError, NotFound, OutOfRange
-from tidemark.remote.notebooks import iter_range, iter_time, read_range, read_time
+from tidemark.remote.reader.read_range import iter_range, iter_time, read_range, read_time
 
 
 def test_a_range_is_a_table_of_its_records(remote_store: RemoteStore, rng: random.Random) -> None:

@@ -13,8 +13,8 @@ from kafka.record import MemoryRecords
 from tests.tidemark.records.build import T0, Record, batch, legacy, simple
 from tests.tidemark.remote.reader import CODECS, TP, Reader, make_record, records_of
 from tests.tidemark.remote.world import RemoteStore
-from tidemark.remote.blocks import Block
-from tidemark.remote.records import consumer_records
+from tidemark.remote.reader.blocks import Block
+from tidemark.remote.reader.consumer_records import consumer_records
 
 APPEND = 0x08
 STRANGE = [

@@ -9,7 +9,7 @@ from queue import Queue
 
 import pytest
 
-from tidemark.remote.workers import Work, Workers
+from tidemark.remote.reader.thread_pool import Work, Workers
 
 SECONDS = 30.0
 """How long a thread may take that was woken."""

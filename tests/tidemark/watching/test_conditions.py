@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from tests.tidemark.test_health import MINUTE, NOW, TOPIC, entry, gap, ledger
-from tidemark.audits import AuditReport, Finding, Verdict
-from tidemark.gaps import Gap
-from tidemark.health import Mark, TopicHealth, topic_health
-from tidemark.incidents import Condition
-from tidemark.ledger import Ledger
-from tidemark.manifest import OpenTransaction
-from tidemark.watching import conditions, deployment_conditions
-from tidemark.watching.looking import lasting_ones
-from tidemark.watching.sightings import MOST_SAMPLES, Sample, latest
-from tidemark.watermark_index import IndexEntry, Led, WatermarkIndex
+from tidemark.formats.audit_report import AuditReport, Finding, Verdict
+from tidemark.formats.gaps import Gap
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.watermark_index import IndexEntry, Led, WatermarkIndex
+from tidemark.monitoring import deployment_conditions, topic_conditions
+from tidemark.monitoring.health import Mark, TopicHealth, topic_health
+from tidemark.monitoring.incidents import Condition
+from tidemark.monitoring.observe_cluster import lasting_ones
+from tidemark.monitoring.observer_state import MOST_SAMPLES, Sample, latest
 
 LATER = NOW + 16 * MINUTE
 
@@ -37,12 +37,12 @@ def late(
     landed = {key: one.next_offset for key, one in known.by_partition.items()}
     ahead = [one for one in entries if one.next_offset > landed.get((0, one.partition), 0)]
     marks = [mark(one.partition, one.next_offset, uploaded) for one in ahead]
-    return list(conditions.late(TOPIC, health(known, *entries, **of), marks, LATER, scanned_at))
+    return list(topic_conditions.late(TOPIC, health(known, *entries, **of), marks, LATER, scanned_at))
 
 
 def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
     lost = Gap.model_validate({"from": 100, "to": 150, "reason": "unclean_election", "detected_at": NOW})
-    [found] = conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(lost,))))
+    [found] = topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(lost,))))
     assert (found.key, found.start, found.end, found.offsets, found.since) == (
         "gap/east/orders/0-0/100",
         100,
@@ -52,26 +52,27 @@ def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
     )
     assert "unclean leader election" in found.likely
     assert "tidemark acknowledge-gap orders 0 100 150 --cluster east" in found.mend
-    assert not list(conditions.gaps(health(ledger(100), entry(uploaded=100))))
+    assert not list(topic_conditions.gaps(health(ledger(100), entry(uploaded=100))))
 
 
 def test_a_growing_gap_is_the_same_one_with_another_fact() -> None:
     one, two = (
-        next(conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(gap(100, end),))))) for end in (120, 150)
+        next(topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(gap(100, end),)))))
+        for end in (120, 150)
     )
     assert one.key == two.key
     assert one.fact != two.fact
 
 
 def test_very_many_gaps_of_a_topic_are_one_incident() -> None:
-    entries = [entry(number, 100, gaps=(gap(100, 110),)) for number in range(conditions.MOST_GAPS + 1)]
-    [found] = conditions.gaps(health(ledger(), *entries))
+    entries = [entry(number, 100, gaps=(gap(100, 110),)) for number in range(topic_conditions.MOST_GAPS + 1)]
+    [found] = topic_conditions.gaps(health(ledger(), *entries))
     assert (found.key, found.offsets, found.title) == ("gap/east/orders", 510, "east/orders: 51 gaps in 51 partitions")
-    assert len(list(conditions.gaps(health(ledger(), *entries[1:])))) == conditions.MOST_GAPS
+    assert len(list(topic_conditions.gaps(health(ledger(), *entries[1:])))) == topic_conditions.MOST_GAPS
 
 
 def stuck(one: IndexEntry, marks: Iterable[Mark] = (mark(),), gone: Iterable[int] = (), now: datetime = LATER) -> Any:
-    return list(conditions.stuck(TOPIC, {one.partition: Led(3, one)}, marks, set(gone), now))
+    return list(topic_conditions.stuck(TOPIC, {one.partition: Led(3, one)}, marks, set(gone), now))
 
 
 def test_a_watermark_that_stands_before_a_rotated_segment_is_stuck() -> None:
@@ -145,7 +146,7 @@ def test_the_likely_reason_of_being_late() -> None:
 
 def quarantine(*samples: tuple[int, int, int]) -> list[Condition]:
     made = [Sample(at=NOW + minute * MINUTE, parsed=parsed, refused=refused) for minute, parsed, refused in samples]
-    return list(conditions.quarantine(TOPIC, made, NOW + 60 * MINUTE))
+    return list(topic_conditions.quarantine(TOPIC, made, NOW + 60 * MINUTE))
 
 
 def test_a_rate_of_refused_records_above_the_topics() -> None:
@@ -197,21 +198,21 @@ def report(*findings: str, dates: tuple[str, ...] = ("2026-11-19",), minute: int
 
 def test_a_failed_audit_stays_until_its_date_passes() -> None:
     verdict = Verdict(cluster="east", topic="orders", audited_at=NOW)
-    assert not list(conditions.audits(verdict.after(report(), "url")))
+    assert not list(topic_conditions.audits(verdict.after(report(), "url")))
     verdict = verdict.after(report("2026-11-19", "2026-11-19"), "s3://lake/report")
-    [found] = conditions.audits(verdict.after(report(dates=("2026-11-20",), minute=1), "url"))
+    [found] = topic_conditions.audits(verdict.after(report(dates=("2026-11-20",), minute=1), "url"))
     assert (found.key, found.partition, found.start, found.since) == ("audit/east/orders/2026-11-19", 2, 5, NOW)
     assert "2 findings; the first: missing_file" in found.text
     assert "s3://lake/report" in found.mend
-    assert not list(conditions.audits(verdict.after(report(minute=2), "url")))
-    assert not list(conditions.audits(verdict.after(report(dates=(), minute=2), "url")))
+    assert not list(topic_conditions.audits(verdict.after(report(minute=2), "url")))
+    assert not list(topic_conditions.audits(verdict.after(report(dates=(), minute=2), "url")))
 
 
 def test_an_audit_that_could_not_be_carried_out_is_one_that_failed() -> None:
     verdict = Verdict(cluster="east", topic="orders", audited_at=NOW).without(["2026-11-19"], "AccessDenied: raw", NOW)
-    [found] = conditions.audits(verdict)
+    [found] = topic_conditions.audits(verdict)
     assert "AccessDenied: raw" in found.text
-    assert not list(conditions.audits(verdict.after(report(minute=1), "url")))
+    assert not list(topic_conditions.audits(verdict.after(report(minute=1), "url")))
 
 
 def index(broker: int, *entries: IndexEntry, minute: int = 0) -> WatermarkIndex:
@@ -238,7 +239,7 @@ def test_a_silent_agent_is_gone_only_while_nobody_else_leads_its_partitions() ->
 
 def test_a_hiccup_is_no_incident() -> None:
     trouble = deployment_conditions.unreadable("east", "orders", "it does not parse", NOW)
-    lost = next(conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(gap(100, 150),)))))
+    lost = next(topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(gap(100, 150),)))))
     found, first = lasting_ones([trouble, lost], {}, NOW)
     assert found == (lost,)
     found, first = lasting_ones([trouble], first, NOW + 2 * MINUTE)

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
-from tidemark.audits import AuditReport, Finding, Verdict
-from tidemark.evidence import EvidenceRow, evidence_key, to_parquet
-from tidemark.incidents import Incident
-from tidemark.ledger import Ledger
-from tidemark.overview import TopicSummary, read_overview
-from tidemark.scan_status import ScanStatus
+from tidemark.formats.audit_report import AuditReport, Finding, Verdict
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.scan_status import ScanStatus
+from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
+from tidemark.monitoring.incidents import Incident
+from tidemark.monitoring.observe_cluster import Look, look
+from tidemark.monitoring.overview import TopicSummary, read_overview
 from tidemark.store.local import LocalStore
-from tidemark.stored import utc_now
-from tidemark.table import Lake
-from tidemark.watching.looking import Look, look
-from tidemark.watching.recording import read_incidents, read_sightings, record, watch
+from tidemark.table.delta_table import Lake
+from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.timestamps import utc_now
 
 NOW = utc_now()
 

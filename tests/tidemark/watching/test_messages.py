@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from tests.tidemark.test_incidents import MINUTE, NOW, condition
-from tidemark.incidents import Condition, Incident, merge
-from tidemark.watching.messages import (
+from tidemark.monitoring.incidents import Condition, Incident, merge
+from tidemark.monitoring.messages import (
     GROUP_PAUSE,
     LISTED,
     OF_A_KIND,

@@ -21,8 +21,8 @@ from typing import Any
 import botocore.auth
 
 from tests.uploader_agent import faulty_agent
-from uploader_agent import events
 from uploader_agent.cli import common
+from uploader_agent.disk import watcher
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def apply(plan: Plan) -> None:
     if plan.operation != "put":
         setattr(os, plan.operation, _Counted(getattr(os, plan.operation), plan))
     if plan.deaf:
-        setattr(common, "InotifyDoorbell", events.SilentDoorbell)  # noqa: B010 - a name that the module only imports
+        setattr(common, "InotifyDoorbell", watcher.SilentDoorbell)  # noqa: B010 - a name that the module only imports
     if plan.clock:
         clock = _Clock(Path(plan.clock))
         time.time = clock.time

@@ -23,7 +23,7 @@ from kafka.errors import NoError
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import Broker, KafkaVersion
 from tests.support.waiting import wait_until
-from tidemark.records import parse_leader_epoch_checkpoint, parse_partition_metadata
+from tidemark.kafka_log import parse_leader_epoch_checkpoint, parse_partition_metadata
 
 Answer = TypeVar("Answer")
 

@@ -27,8 +27,8 @@ from tests.uploader_agent.faults.load import Book
 from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
 from tests.uploader_agent.in_process import run_here
 from tidemark.errors import NotFound
+from tidemark.formats.watermark import Watermark
 from tidemark.store import Store
-from tidemark.watermark import Watermark
 
 
 class FleetAgent:

@@ -16,14 +16,14 @@ from crc32c import crc32c
 from kafka.record.memory_records import MemoryRecords
 
 from tidemark.errors import NotFound, TidemarkError
-from tidemark.incarnations import TopicIncarnations
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.watermark import Watermark, parse
 from tidemark.intervals import Intervals
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys
-from tidemark.manifest import SegmentManifest
-from tidemark.planning.segments import Piece, cover, segment_of, whole_lineage
-from tidemark.records import BatchHeader, Lineage, scan_batches
+from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
+from tidemark.raw.segments import Piece, cover, segment_of, whole_lineage
 from tidemark.store import Store
-from tidemark.watermark import Watermark, parse
 
 Digest = bytes
 """What stands for a record: a hash of its key and its value."""

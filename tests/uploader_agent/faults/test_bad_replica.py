@@ -14,7 +14,7 @@ from tests.uploader_agent.faults.cluster import await_in_sync, bases, create, fo
 from tests.uploader_agent.faults.conftest import MakeFleet
 from tests.uploader_agent.faults.fleet import assert_exact
 from tests.uploader_agent.faults.load import Book, send
-from tidemark.records import scan_batches
+from tidemark.kafka_log import scan_batches
 
 
 def flip_in_body(path: Path, start: int, end: int, rng: random.Random) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from tests.tidemark.records.build import FIELDS, HEADER
 from tests.uploader_agent.fakes import ID, World, records
-from tidemark.layout import TopicPartition
-from tidemark.records import scan_batches
-from uploader_agent.metadata import Led
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import scan_batches
+from uploader_agent.broker.admin import Led
 
 OTHER = TopicPartition("orders", 1)
 AT = {

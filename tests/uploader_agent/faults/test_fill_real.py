@@ -16,10 +16,10 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import Deployment, Load
-from tidemark.layout import TopicPartition
-from tidemark.records import scan_batches
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import scan_batches
 from tidemark.store import Store
-from uploader_agent.log_dirs import LocalSegment, find_partitions, find_segments
+from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments
 
 AT_ONCE = {"file.delete.delay.ms": "0"}
 """Settings of a topic, of which a broker deletes at once what retention gives up."""

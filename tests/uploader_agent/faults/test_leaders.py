@@ -26,9 +26,9 @@ from tests.uploader_agent.faults.conftest import MakeFleet
 from tests.uploader_agent.faults.fleet import Fleet, assert_exact
 from tests.uploader_agent.faults.load import Book, Load, open_transaction, send, under
 from tests.uploader_agent.faults.oracle import Truth
-from tidemark.layout import PartitionKeys
-from tidemark.manifest import SegmentManifest
-from tidemark.watermark import Watermark
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.watermark import Watermark
 
 
 @pytest.mark.full

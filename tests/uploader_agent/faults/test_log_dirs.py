@@ -10,7 +10,7 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.cluster import create, delete, folder, move_log_dir
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.store import Store
-from uploader_agent.log_dirs import topic_id_of
+from uploader_agent.disk.log_dirs import topic_id_of
 
 PARTITIONS = 4
 

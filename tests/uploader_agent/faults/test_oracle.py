@@ -12,12 +12,12 @@ from crc32c import crc32c
 
 from tests.tidemark.records.build import Record, batch
 from tests.uploader_agent.faults.oracle import Expected, Reader, Truth, digest
-from tidemark.gaps import Gap
-from tidemark.incarnations import TopicIncarnations
-from tidemark.layout import ControlKeys
-from tidemark.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.gaps import Gap
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.watermark import Watermark, render
 from tidemark.store import LocalStore
-from tidemark.watermark import Watermark, render
 
 ID = "MkU3OEVBNTcwNTJENDM2Qk"
 NOW = datetime(2026, 2, 2, tzinfo=UTC)

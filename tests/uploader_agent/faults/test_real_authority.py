@@ -9,10 +9,10 @@ from typing import TypeVar
 from tests.support.kafka import KafkaCluster
 from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.cluster import await_in_sync, await_leader, create
-from tidemark.layout import TopicPartition
-from uploader_agent.authority import Authority, Mark, QuorumAuthority
-from uploader_agent.broker import read_broker
-from uploader_agent.metadata import AdminMetadata, BrokerUnavailable, Leader, connect
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, connect
+from uploader_agent.broker.authority import Authority, Mark, QuorumAuthority
+from uploader_agent.broker.properties import read_broker
 
 Answer = TypeVar("Answer")
 

@@ -19,7 +19,7 @@ from tests.tidemark.records.build import simple
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir, PartitionDir
 from tests.uploader_agent.simulation.faults import Faults
-from tidemark.layout import TopicPartition
+from tidemark.formats.keys import TopicPartition
 
 Answer = TypeVar("Answer")
 

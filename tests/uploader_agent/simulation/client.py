@@ -15,8 +15,8 @@ from kafka.errors import (
 from tests.uploader_agent.simulation.broker import Cluster
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
-from tidemark.layout import TopicPartition
-from uploader_agent.metadata import AdminMetadata, Leader, Led, Offsets
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import AdminMetadata, Leader, Led, Offsets
 
 Answer = TypeVar("Answer")
 

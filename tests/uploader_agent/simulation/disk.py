@@ -15,7 +15,7 @@ from inotify_simple import Event, flags
 
 from tests.uploader_agent.simulation.clock import START, Scheduler, Task
 from tests.uploader_agent.simulation.faults import Faults
-from uploader_agent.events import InotifyDoorbell
+from uploader_agent.disk.watcher import InotifyDoorbell
 
 _NO_PRODUCERS = struct.pack(">hI", 1, crc32c(struct.pack(">i", 0))) + struct.pack(">i", 0)
 _EXTENSIONS = ("log", "index", "timeindex", "snapshot")

@@ -10,16 +10,16 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.disk import SimulatedDoorbell, Watches
-from tidemark.layout import TopicPartition
-from uploader_agent.agenda import Agenda
-from uploader_agent.folder import Folder
-from uploader_agent.index_thread import IndexThread
-from uploader_agent.leadership import Leadership
-from uploader_agent.loop import Agent
-from uploader_agent.observation import Observation
-from uploader_agent.partition import Job, LedPartition
-from uploader_agent.poller import OffsetsAnswer, Poller, Question
-from uploader_agent.queue import UploadQueue
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.agent import Agent
+from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.partitions.leadership import Leadership
+from uploader_agent.partitions.led_partition import Job, LedPartition
+from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
+from uploader_agent.scheduling.timers import Agenda
+from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.watermark_index.thread import IndexThread
 
 Patches = Iterable[Any]
 

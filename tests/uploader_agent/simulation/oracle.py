@@ -9,13 +9,13 @@ from functools import lru_cache
 from tests.uploader_agent.simulation.broker import US, Cluster, Moment, Partition
 from tests.uploader_agent.simulation.clock import START
 from tests.uploader_agent.simulation.store import SimulatedStore
-from tidemark.gaps import Gap
-from tidemark.incarnations import TopicIncarnations
+from tidemark.formats.gaps import Gap
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.watermark import Watermark, parse
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
-from tidemark.layout import ControlKeys, Endpoint, PartitionKeys, TopicPartition
-from tidemark.manifest import SegmentManifest
-from tidemark.watermark import Watermark, parse
-from tidemark.watermark_index import IndexEntry, WatermarkIndex
 
 CLUSTER = "simulated"
 CONTROL = ControlKeys("", CLUSTER)

@@ -22,11 +22,11 @@ from tests.uploader_agent.simulation.oracle import CLUSTER, Oracle
 from tests.uploader_agent.simulation.schedule import Action, Schedule, draw, pick
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
-from tidemark import clocks
-from tidemark.layout import TopicPartition
-from uploader_agent.broker import Broker
-from uploader_agent.loop import Agent
-from uploader_agent.observation import LONGEST_PAUSE
+from tidemark.formats.keys import TopicPartition
+from tidemark.store import clock
+from uploader_agent.agent import Agent
+from uploader_agent.broker.properties import Broker
+from uploader_agent.partitions.observation import LONGEST_PAUSE
 from uploader_agent.settings import AgentSettings
 
 _REQUESTS = 10.0
@@ -102,7 +102,7 @@ class World:
             scheduler.call_at(action.moment, partial(self._act, action))
         scheduler.call_at(schedule.quiet, self._quieten)
         try:
-            with patch.object(clocks, "utc_now", self._store.clock):
+            with patch.object(clock, "utc_now", self._store.clock):
                 scheduler.run(float("inf"))
             wrong += self._missing or self._oracle.differing(self._store)
         except Exception as error:  # noqa: BLE001 - whatever was found out is the schedule's result

@@ -1,0 +1,99 @@
+"""What came of a backfill: who approved it, and which rows each date has now instead of which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar, Literal
+
+from pydantic import AwareDatetime
+
+from tidemark.backfill.preview import Preview
+from tidemark.errors import NotFound
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.plan import RunResult
+from tidemark.table.delta_table import Lake
+from tidemark.table.evidence import PARSED, read_evidence
+
+
+class Approval(StoredObject):
+    """``reports/<name>/approval-<attempt>.json``: ``why`` one is needed, and a person's answer once there is one."""
+
+    why: str
+    approved: bool | None = None
+    by: str = ""
+    at: AwareDatetime
+
+
+class Counts(Part):
+    """Records of a date by what became of them."""
+
+    landed: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+
+
+class DateChange(Part):
+    """The records of a date (ISO, empty for those without) that the run replaced, and those that it put in place."""
+
+    dt: str
+    before: Counts
+    after: Counts
+
+
+class Outcome(StoredObject):
+    """``reports/<name>/outcome-<attempt>.json``.
+
+    ``landed``: ledger ``ledger_n`` has the rows. ``stale``: the table has moved on since the dry run, and nothing was
+    committed. ``empty``: nothing could be done. ``failed``: the job ended without a result; its log says why.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    status: Literal["landed", "stale", "empty", "failed"]
+    attempt: int
+    ledger_n: int | None = None
+    rows: int = 0
+    files: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    dates: tuple[DateChange, ...] = ()
+
+
+def outcome_of(lake: Lake, preview: Preview) -> Outcome:
+    """What came of the plan that ``preview`` shows.
+
+    What ingestion landed meanwhile is in none of the numbers: they are of the rows that the run itself replaced, which
+    the commit was refused for if they were not those of the dry run any more.
+    """
+    key = lake.keys.result(preview.attempt)
+    try:
+        result = RunResult.load(lake.store, key)
+    except NotFound:
+        return Outcome(status="failed", attempt=preview.attempt)
+    landed = result.status == "landed"
+    return Outcome(
+        status=result.status,
+        attempt=preview.attempt,
+        ledger_n=result.ledger_n if landed else None,
+        rows=result.rows,
+        files=result.files,
+        bytes_read=result.bytes_read,
+        seconds=round(sum(result.seconds.values()), 3),
+        dates=_changes(lake, preview) if landed else (),
+    )
+
+
+def _changes(lake: Lake, preview: Preview) -> tuple[DateChange, ...]:
+    before = {
+        one.dt: Counts(landed=one.rows, quarantined=one.quarantined, filtered=one.filtered) for one in preview.dates
+    }
+    after: dict[str, Counter[str]] = {}
+    columns = ["class", "rows", "dt", "attempt"]
+    for row in read_evidence(lake, preview.attempt).select(columns).to_pylist():
+        if row["attempt"] == preview.attempt and row["class"] in PARSED:
+            after.setdefault(row["dt"].isoformat() if row["dt"] else "", Counter())[row["class"]] += row["rows"]
+    return tuple(
+        DateChange(dt=dt, before=before.get(dt, Counts()), after=Counts(**after.get(dt, Counter())))
+        for dt in sorted({*before, *after})
+    )

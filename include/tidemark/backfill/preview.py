@@ -1,0 +1,104 @@
+"""What a backfill would read and replace: its dry run, for a person and as JSON."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+
+
+class DatePreview(Part):
+    """A date (ISO, empty for rows without one) as it is. ``other_settings`` of its records landed by other settings.
+
+    ``then`` are the records that it would have, if that was found out. ``lost`` are files that are not in the store, or
+    not as the table's log has them.
+    """
+
+    dt: str
+    state: str
+    rows: int
+    quarantined: int
+    filtered: int
+    files: int
+    bytes: int
+    other_settings: int
+    then: int | None = None
+    lost: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """One line for a person."""
+        line = f"dt={self.dt or 'none'} ({self.state}): {self.rows} rows, {self.quarantined} quarantined, "
+        line += f"{self.filtered} filtered, in {self.files} files of {self.bytes} bytes"
+        line += f"; {self.other_settings} landed with other settings" if self.other_settings else ""
+        line += f"; {len(self.lost)} files are lost" if self.lost else ""
+        return line if self.then is None else f"{line}; then {self.then} records"
+
+
+class PartitionPreview(Part):
+    """What is read of a partition: offsets ``[start, end)``, of so many segments from ``first`` to ``last``."""
+
+    incarnation: int
+    partition: int
+    start: int
+    end: int
+    segments: int
+    first: str
+    last: str
+    bytes: int
+
+    def text(self) -> str:
+        """One line for a person."""
+        where = f"incarnation {self.incarnation} partition {self.partition}: offsets {self.start} to {self.end - 1}"
+        return f"{where}, {self.bytes} bytes of {self.segments} segments, {self.first} to {self.last}"
+
+
+class Preview(StoredObject):
+    """``reports/<name>/preview.json``: the dry run. ``added`` are dates that were not asked for, and exchange rows.
+
+    A replay reads quarantined rows, so its ``segments`` are files of quarantine. Of a rebuild, ``waiting`` counts the
+    offsets that are uploaded and not landed: they are ingestion's. ``reads`` and ``writes`` are the requests of one
+    pass, ``rate`` is in bytes a second. ``plan`` is the key of the plan of ``attempt``; empty if none was written.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    cluster: str
+    topic: str
+    table: str
+    kind: Literal["rebuild", "replay", "repair"] = "rebuild"
+    ledger_n: int
+    configuration: str = ""
+    whole: bool
+    dates: tuple[DatePreview, ...]
+    added: tuple[str, ...]
+    partitions: tuple[PartitionPreview, ...]
+    tasks: int
+    segments: int
+    bytes: int
+    removes: tuple[str, ...]
+    columns: tuple[str, ...]
+    waiting: int = 0
+    reads: int = 0
+    writes: int = 0
+    rate: int = 0
+    attempt: int = 0
+    plan: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.partitions or self.removes)
+
+    def text(self) -> str:
+        """The dry run for a person, a line each."""
+        head = f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}"
+        lines = [f"{head}: a {self.kind} would replace"]
+        lines += [f"  {one.text()}{', added' if one.dt in self.added else ''}" for one in self.dates]
+        lines += [f"  column {one}" for one in self.columns]
+        lines += ["and read", *(f"  {one.text()}" for one in self.partitions)]
+        lines.append(
+            f"in all {len(self.dates)} dates, {len(self.removes)} files; {self.bytes} bytes of {self.segments} "
+            f"segments in {self.tasks} tasks."
+        )
+        return "\n".join(lines)

@@ -1,0 +1,221 @@
+"""A backfill's report as tables, which a page, an approval and a terminal show alike.
+
+What stands in them is data, some of it a person's text: whoever shows it escapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidemark.backfill.comparison import Comparison
+from tidemark.backfill.estimate import minutes, requests
+from tidemark.backfill.outcome import Approval, Counts, DateChange, Outcome
+from tidemark.backfill.preview import DatePreview, Preview
+from tidemark.backfill.report import Report
+from tidemark.backfill.request import Request
+from tidemark.formats.plan import Progress
+
+MOST_ROWS: Final = 500
+"""Rows of a table that are shown; how many more there are is told."""
+
+
+class Section(NamedTuple):
+    """A titled table; ``note`` says in words what it means, or why it is empty."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+_NOTHING: Final = {
+    "missing": "No file of these dates is lost.",
+    "repair": "The table is as its last commit left it, and all its files are there.",
+}
+
+
+def sections(report: Report) -> list[Section]:
+    """The report, from what was asked to what came of it."""
+    found = [_asked(report)]
+    if report.preview:
+        found += [_planned(report.request, report.preview), _dates(report.preview)]
+    if report.comparison:
+        found.append(_differences(report.comparison))
+    if report.approval:
+        found.append(_approval(report.approval))
+    if report.progress and not report.outcome:
+        found.append(_progress(report.progress))
+    if report.outcome:
+        found.append(_outcome(report.outcome))
+    return found
+
+
+def text(report: Report) -> str:
+    """The report for a terminal or a log."""
+    return "\n\n".join("\n".join(_lines(one)) for one in sections(report))
+
+
+def gib(size: int) -> str:
+    """Bytes for a person: ``1.50 GiB``, or in a smaller unit."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:,.2f} {name}"
+    return f"{size} B"
+
+
+def _asked(report: Report) -> Section:
+    request = report.request
+    extend = ", and those that exchange rows with them" if request.extend else ""
+    rows = [
+        ("Topic", request.label),
+        ("Dates", f"{request.first} to {request.last}{extend}"),
+        ("Mode", f"{request.mode}{', dry run' if request.dry_run else ''}"),
+        ("Reason", request.reason or "none given"),
+        ("Asked by", request.by or "unknown"),
+        ("Run", request.run),
+        ("State", report.state),
+    ]
+    if report.preview and report.preview.configuration:
+        rows.insert(3, ("Settings", f"{report.preview.configuration}, those of the topics file"))
+    return Section("Backfill", ("What", "Value"), tuple(rows))
+
+
+def _planned(request: Request, preview: Preview) -> Section:
+    if preview.empty:
+        note = _NOTHING.get(request.mode, "There is nothing of these dates.")
+        if preview.waiting:
+            note += f" {preview.waiting:,} offsets are uploaded and not landed yet: ingestion lands them."
+        return Section("What it does", (), (), note)
+    compares, rewrites = request.compares, request.mode != "compare"
+    time = minutes(preview, compares=compares, rewrites=rewrites)
+    asked = requests(preview, compares=compares, rewrites=rewrites)
+    files = preview.segments
+    rows = [
+        ("Dates", f"{len(preview.dates):,}"),
+        ("Files of quarantine read" if preview.kind == "replay" else "Segments read", f"{files:,}"),
+        ("Bytes read", f"{gib(preview.bytes)}{', twice: to compare, and to rewrite' if compares and rewrites else ''}"),
+        ("Tasks", f"{preview.tasks:,}"),
+        ("Files replaced", f"{len(preview.removes):,}" if rewrites else "none"),
+        ("Estimated time", f"{time:,.1f} minutes, at {preview.rate / 1e6:,.0f} MB/s"),
+        ("Estimated requests", f"{asked:,}"),
+        *(("Column", one) for one in preview.columns),
+    ]
+    note = "Ingestion goes on meanwhile; what it lands after the dry run stays as it is."
+    return Section("What it does", ("What", "Value"), tuple(rows), note)
+
+
+def _dates(preview: Preview) -> Section:
+    header = ("Date", "State", "Rows", "Quarantined", "Filtered", "Files", "Bytes", "By other settings", "Notes")
+    return _capped("Dates as they are", header, [_date(preview, one) for one in preview.dates])
+
+
+def _date(preview: Preview, one: DatePreview) -> tuple[str, ...]:
+    notes = ["added: exchanges rows"] if one.dt in preview.added else []
+    notes += [f"{len(one.lost)} files lost"] if one.lost else []
+    notes += [f"{one.then:,} records then"] if one.then is not None else []
+    numbers = (f"{n:,}" for n in (one.rows, one.quarantined, one.filtered, one.files))
+    return (one.dt or "none", one.state, *numbers, gib(one.bytes), f"{one.other_settings:,}", "; ".join(notes))
+
+
+def _differences(found: Comparison) -> Section:
+    if not found.differences:
+        note = f"{found.rows:,} rows were compared with what raw gives now, and are the same."
+        return Section("Row differences", (), (), note)
+    header = ("Partition", "Date", "Records", "Now", "Then", "Removed", "Added", "Changed", "From offset")
+    rows = [
+        (
+            f"{one.incarnation}/{one.partition}",
+            one.dt or "none",
+            one.kind,
+            *(f"{n:,}" for n in (one.now, one.then, one.only_now, one.only_then)),
+            ", ".join(f"{n:,} in {name}" for name, n in sorted(one.changed.items()))
+            or ("others" if one.others else ""),
+            "; ".join(f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in one.offsets.items() if offsets),
+        )
+        for one in found.differences
+    ]
+    return _capped("Row differences", header, rows, f"{found.rows:,} rows were compared with what raw gives now.")
+
+
+def _approval(one: Approval) -> Section:
+    answer = "waited for" if one.approved is None else f"{'approved' if one.approved else 'rejected'} by {one.by}"
+    rows = (("Needed, since", one.why), ("Answer", answer), ("At", f"{one.at:%Y-%m-%d %H:%M:%S} UTC"))
+    return Section("Approval", ("What", "Value"), rows)
+
+
+def _progress(one: Progress) -> Section:
+    share = 100 * one.done // one.total if one.total else 100
+    rows = (("Tasks done", f"{one.done:,} of {one.total:,} ({share} %)"), ("At", f"{one.at:%Y-%m-%d %H:%M:%S} UTC"))
+    return Section("Progress", ("What", "Value"), rows)
+
+
+_ENDS: Final = {
+    "landed": "",
+    "stale": "The table has moved on since the dry run, and nothing was changed: start the backfill again.",
+    "empty": "Nothing could be done, and nothing was changed.",
+    "failed": "The job ended without a result; its log says why. Ledger and table are as the last commit left them.",
+}
+
+
+def _outcome(one: Outcome) -> Section:
+    header = ("Date", "Landed", "Quarantined", "Filtered", "Landed more or less")
+    note = _ENDS[one.status]
+    if one.status == "landed":
+        note = (
+            f"Ledger {one.ledger_n}: {one.rows:,} rows in {one.files:,} files, "
+            f"from {gib(one.bytes_read)} in {one.seconds:,.1f} s."
+        )
+    return _capped("Result", header, [_change(change) for change in one.dates], note)
+
+
+def _change(one: DateChange) -> tuple[str, ...]:
+    def both(name: str) -> str:
+        before, after = getattr(one.before, name), getattr(one.after, name)
+        return f"{after:,}" if before == after else f"{before:,} → {after:,}"
+
+    more = one.after.landed - one.before.landed
+    return (one.dt or "none", *(both(name) for name in Counts.model_fields), f"{more:+,}" if more else "0")
+
+
+def _capped(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], note: str = "") -> Section:
+    return capped(Section(title, header, tuple(rows), note), MOST_ROWS, "the report's JSON")
+
+
+def capped(section: Section, most: int, where: str) -> Section:
+    """``section`` with ``most`` rows; how many more there are, and ``where``, is told."""
+    more = len(section.rows) - most
+    if more <= 0:
+        return section
+    return section._replace(rows=section.rows[:most], note=f"{section.note} {more:,} rows more are in {where}.".strip())
+
+
+def _lines(section: Section) -> list[str]:
+    table = [section.header, *section.rows] if section.rows else []
+    widths = [max(len(row[n]) for row in table) for n in range(len(section.header))] if table else []
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return [section.title, *([section.note] if section.note else []), *lines]
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """The tables as Markdown, whose special characters in data are escaped."""
+    return "\n\n".join(part for one in sections for part in _markdown(one))
+
+
+def _markdown(section: Section) -> list[str]:
+    parts = [f"### {_escaped(section.title)}"]
+    if section.note:
+        parts.append(_escaped(section.note))
+    if section.rows:
+        head = [section.header, tuple("---" for _ in section.header)]
+        cells = [*head[1:], *(tuple(_escaped(cell) for cell in row) for row in section.rows)]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in (head[0], *cells)))
+    return parts
+
+
+def _escaped(text: str) -> str:
+    """``text`` so that Markdown shows it as it is: ASCII punctuation may be escaped (CommonMark 0.31, 2.4)."""
+    return "".join(f"\\{c}" if c in _MARKDOWN else c for c in text)
+
+
+_MARKDOWN: Final = frozenset("\\`*_{}[]<>()#+!|~&")

@@ -1,0 +1,70 @@
+"""``tidemark acknowledge-gap``: the one command that writes, after it has shown what and asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
+from tidemark.errors import ConfigError, FormatError
+from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
+from tidemark.table.delta_table import open_lake
+from tidemark.topics import load_topics
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise typer.BadParameter("must say something")
+    return text
+
+
+def acknowledge_gap(
+    topic: TopicName,
+    partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
+    start: Annotated[int, typer.Argument(metavar="FROM", min=0, help="The first lost offset.")],
+    end: Annotated[int, typer.Argument(metavar="TO", min=0, help="The offset after the last lost one.")],
+    by: Annotated[str, typer.Option(callback=_not_empty, help="Who says so: a name that others can ask.")],
+    reason: Annotated[str, typer.Option(callback=_not_empty, help="Why they are lost, and why it may go on.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    incarnation: Annotated[
+        int | None, typer.Option(help="Of a topic that was made again; default: the newest.")
+    ] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """Accept that offsets of an open gap are lost, so that the partition goes on past them.
+
+    They are classed as acknowledged from then on. This cannot be taken back. The leader's agent sees it within its
+    scan interval; where only runs have found the gap, the next run does. Exits with 1 for offsets that stand in no
+    open gap, and shows those that do.
+    """
+    deployment = load_topics(topics)
+    try:
+        found = deployment.topic(topic, cluster)
+    except FormatError as error:
+        raise ConfigError(str(topics), [("topics", str(error))]) from error
+    known = gaps_of(open_lake(deployment, found), partition, incarnation)
+    if not yes and known.said(start, end) is None:
+        _ask(known, start, end)
+    word, new = known.acknowledge(start, end, by, reason)
+    answer: dict[str, Any] = {
+        "topic": f"{found.cluster}/{found.topic}",
+        "partition": partition,
+        **word.model_dump(mode="json", by_alias=True, exclude={"format"}),
+        "new": new,
+    }
+    told = "acknowledged" if new else f"acknowledged already, at {word.at:%Y-%m-%d %H:%M} UTC"
+    line = f"{answer['topic']} {partition}: {start} to {end} {told}"
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else line)
+
+
+def _ask(known: GapsOf, start: int, end: int) -> None:
+    """Show what is open, on standard error, and go on only at a yes."""
+    known.check(start, end)
+    typer.echo(f"Open gaps of {known.at}:", err=True)
+    for gap in known.standing(start, end):
+        typer.echo(f"  {gap.start} to {gap.end}: {gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC", err=True)
+    typer.confirm(f"Give up {end - start} offsets, {start} to {end}, for good?", abort=True, err=True)

@@ -1,0 +1,192 @@
+"""Record batches for ``tidemark consume``: of the remote tier alone, or through brokers and both tiers.
+
+Both give columns of :data:`tidemark.decode.SCHEMA`, each partition's records in order. What is asked for and is not
+there is an error or told on standard error, never left out silently.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Collection, Generator, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tidemark.errors import BrokerError, ConfigError
+from tidemark.offset_bounds import Bounds
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.reader.tier import RemoteTier
+from tidemark.remote.reader.topic_ranges import RemoteEdges, Span, read_spans, remote_partitions, span_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from kafka import TopicPartition
+
+    from tidemark.consumer import TieredConsumer
+
+_POLL_MS: Final = 500
+_FOLLOW_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be read, at most ``limit`` records. ``to_given``: somebody said where to stop."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    first: Bounds
+    last: Bounds
+    committed: bool
+    on_gap: Literal["error", "skip"]
+    follow: bool
+    to_given: bool
+    limit: int | None = None
+
+
+def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatch, None, None]:
+    """What the remote tier holds, without asking a broker."""
+    ready = threading.Event()
+    options: dict[str, Any] = {"refresh_seconds": _FOLLOW_SECONDS} if asked.follow else {}
+    with RemoteTier(storage, committed=asked.committed, on_gap=asked.on_gap, on_ready=ready.set, **options) as tier:
+        spans = []
+        for part in remote_partitions(tier.topics, asked.topic, asked.partitions):
+            edges = RemoteEdges(part, committed=asked.committed)
+            spans.append(_within(asked, span_of(part, asked.first, asked.last, edges), edges.end()))
+        blocks = read_spans(tier, asked.topic, spans, ready)
+        yield from _limited(asked.limit, (block.rows for _, block in blocks if len(block.rows)))
+
+
+def batches_of_kafka(
+    asked: Asked, mode: str, storage: Storage | None, group: str | None, settings: Mapping[str, Any]
+) -> Generator[pa.RecordBatch, None, None]:
+    """What both tiers hold; a group commits a batch when the next one is asked for, so when it was written."""
+    from kafka.errors import KafkaError
+
+    from tidemark.consumer import TieredConsumer
+
+    reset = asked.first.default.kind
+    if group and (reset not in {"beginning", "end"} or asked.first.partitions):
+        raise ConfigError(
+            "--from", [("", "can only be beginning or end with --group, for what it has not committed yet")]
+        )
+    try:
+        with closing(
+            TieredConsumer(
+                mode=mode,
+                storage=storage,
+                on_gap=asked.on_gap,
+                group_id=group,
+                isolation_level="read_committed" if asked.committed else "read_uncommitted",
+                enable_auto_commit=False,
+                auto_offset_reset={"beginning": "earliest", "end": "latest"}[reset] if group else "none",
+                **settings,
+            )
+        ) as consumer:
+            yield from _of_group(asked, consumer) if group else _limited(asked.limit, _of_spans(asked, consumer))
+    except KafkaError as error:
+        raise BrokerError(f"{asked.topic} at {settings['bootstrap_servers']}: {error}") from error
+
+
+def _limited(limit: int | None, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
+    left = limit
+    for rows in batches if left != 0 else ():
+        yield rows if left is None else rows.slice(0, left)
+        if left is not None and (left := max(0, left - len(rows))) == 0:
+            return
+
+
+def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatch, None, None]:
+    from kafka import TopicPartition
+
+    numbers = _partitions(asked, consumer.partitions_for_topic(asked.topic))
+    left: dict[TopicPartition, Span] = {}
+    consumer.assign([TopicPartition(asked.topic, one) for one in numbers])
+    for number in numbers:
+        at = TopicPartition(asked.topic, number)
+        edges = _KafkaEdges(consumer, at)
+        start = asked.first.of(number).resolve(edges)
+        end = max(start, asked.last.of(number).resolve(edges))
+        left[at] = _within(asked, Span(number, start, end), edges.end())
+        consumer.seek(at, start)
+    while left := {at: one for at, one in left.items() if one.end is None or consumer.position(at) < one.end}:
+        consumer.pause(*(consumer.assignment() - set(left)))
+        for at, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
+            found = _until(rows, left[at].end)
+            if len(found):
+                yield found
+
+
+def _of_group(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatch, None, None]:
+    from kafka.structs import OffsetAndMetadata
+
+    consumer.subscribe([asked.topic])
+    ends: dict[TopicPartition, int] = {}
+    left = asked.limit
+    while left != 0:
+        written: dict[TopicPartition, OffsetAndMetadata] = {}
+        for at, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
+            taken = rows if left is None else rows.slice(0, left)
+            if not len(taken):
+                continue
+            yield taken
+            written[at] = OffsetAndMetadata(int(taken.column("kafka_offset")[-1].as_py()) + 1, "", -1)
+            left = None if left is None else left - len(taken)
+        if left == 0:
+            consumer.commit(written)  # not what was read beyond the limit
+            return
+        consumer.commit()
+        assigned = consumer.assignment()
+        if new := assigned - set(ends):
+            ends |= consumer.end_offsets(list(new))
+        if not asked.follow and assigned and all(consumer.position(at) >= ends[at] for at in assigned):
+            return
+
+
+class _KafkaEdges:
+    """See :class:`tidemark.offset_bounds.Edges`."""
+
+    def __init__(self, consumer: TieredConsumer, at: TopicPartition) -> None:
+        self._consumer = consumer
+        self._at = at
+
+    def beginning(self) -> int:
+        """See :class:`tidemark.offset_bounds.Edges`."""
+        return int(self._consumer.beginning_offsets([self._at])[self._at])
+
+    def end(self) -> int:
+        """See :class:`tidemark.offset_bounds.Edges`."""
+        return int(self._consumer.end_offsets([self._at])[self._at])
+
+    def at_time(self, timestamp_ms: int) -> int | None:
+        """See :class:`tidemark.offset_bounds.Edges`."""
+        found = self._consumer.offsets_for_times({self._at: timestamp_ms})[self._at]
+        return None if found is None else int(found.offset)
+
+
+def _within(asked: Asked, span: Span, readable: int) -> Span:
+    """``span`` without an end if it is to be followed; otherwise up to what can be read now, which is told."""
+    if asked.follow:
+        return span._replace(end=None)
+    wanted = span.end or 0
+    if max(span.start, wanted) > readable:
+        where = f"{asked.topic}-{span.partition}"
+        sys.stderr.write(f"{where}: offsets {span.start} to {wanted} were asked for, and it ends at {readable}\n")
+    return span._replace(end=min(wanted, max(readable, span.start)))
+
+
+def _until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
+    """The rows, which are sorted by offset, below ``end``; all of them without one."""
+    if end is None:
+        return rows
+    return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))
+
+
+def _partitions(asked: Asked, known: Collection[int] | None) -> list[int]:
+    if not known:
+        raise ConfigError(asked.topic, [("", "there is no such topic, neither in the remote tier nor at the brokers")])
+    missing = sorted(set(asked.partitions) - set(known))
+    if missing:
+        rule = f"has partitions {', '.join(map(str, sorted(known)))}, and not {missing[0]}"
+        raise ConfigError(asked.topic, [("--partition", rule)])
+    return sorted(set(asked.partitions) or known)

@@ -1,0 +1,75 @@
+"""What the commands answer, as plain data. The values are those of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from tidemark.errors import ConfigError, FormatError, NeverSeen
+from tidemark.inspection.agent_sightings import check_begun, check_seen
+from tidemark.table.delta_table import Lake, committed_ledger, live_files, open_lake, open_table
+from tidemark.topics import Deployment, load_topics
+
+
+def opened(topics: Path, topic: str, cluster: str | None) -> Lake:
+    """The table of ``topic``.
+
+    Raises:
+        ConfigError: the file is wrong, or does not have the topic.
+        NeverSeen: nothing has landed, and no agent was ever seen that could upload anything.
+    """
+    deployment = load_topics(topics)
+    try:
+        lake = open_lake(deployment, deployment.topic(topic, cluster))
+    except FormatError as error:
+        raise ConfigError(str(topics), [("topics", str(error))]) from error
+    check_begun(lake)
+    return lake
+
+
+def files_of(lake: Lake, dates: Collection[str] | None) -> list[dict[str, Any]]:
+    """The live files, of ``dates`` only if any are given: URL, date, rows, size in bytes."""
+    table = open_table(lake)
+    found = live_files(table) if table is not None else []
+    return [
+        {"url": f"{lake.url}/{one.path}", "dt": one.dt, "rows": one.rows, "size": one.size}
+        for one in found
+        if not dates or one.dt in dates
+    ]
+
+
+def status_of(lake: Lake) -> dict[str, Any]:
+    """What the committed ledger says."""
+    ledger = committed_ledger(lake).model_dump(mode="json", by_alias=True)
+    wanted = ("cluster", "topic", "n", "rows", "committed_at")
+    partitions = [{name: one[name] for name in _PARTITION} for one in ledger["partitions"]]
+    dates = dict(sorted(ledger["dates"].items()))
+    return {**{name: ledger[name] for name in wanted}, "table": lake.url, "partitions": partitions, "dates": dates}
+
+
+_PARTITION = ("incarnation", "partition", "topic_id", "start_offset", "next_offset", "leader_epoch", "gaps", "held_by")
+
+
+def summary_of(deployment: Deployment) -> list[dict[str, Any]]:
+    """The topics of a topics file, and where their tables lie."""
+    return [
+        {
+            "topic": f"{one.cluster}/{one.topic}",
+            "table": f"{deployment.lake_store}/{deployment.table_keys(one).root}",
+            "owner": one.owner,
+            "configuration": one.digest,
+        }
+        for one in deployment.topics
+    ]
+
+
+def unseen_of(deployment: Deployment) -> list[str]:
+    """For each topic of which no agent has ever told, what is there instead."""
+    found: list[str] = []
+    for one in deployment.topics:
+        try:
+            check_seen(deployment, one)
+        except NeverSeen as error:
+            found.append(str(error))
+    return found

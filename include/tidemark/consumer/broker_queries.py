@@ -1,0 +1,48 @@
+"""Questions to the brokers about offsets and topics, by kafka-python's own requests, from whichever thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer import OffsetSpec
+
+from tidemark.consumer.offset_reset import Found, Times
+from tidemark.consumer.tier_metadata import notation
+from tidemark.formats.keys import TopicPartition
+
+
+class AskBrokers:
+    """Through the manager and loop of a consumer, and a ``Fetcher`` of kafka-python's own that fetches nothing."""
+
+    def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
+        self._manager = manager
+        self._net = net
+        self._plain = plain
+        self._timeout_ms = timeout_ms
+
+    def offsets(self, times: Times, timeout_ms: float | None) -> Found:
+        """ListOffsets: by time, or the log's start or end."""
+        found: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
+        return {tp: offset for tp, offset in found.items() if offset is not None}
+
+    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """See :class:`tidemark.consumer.tier_metadata.Brokers`."""
+        starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
+        ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
+        return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions if tp in starts and tp in ends}
+
+    def topic_id(self, topic: str) -> str | None:
+        """Likewise. Asks for metadata of a topic that none has come of yet."""
+        cluster = self._manager.cluster
+        if cluster.partitions_for_topic(topic) is None:
+            cluster.add_topic(topic)
+            try:
+                self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
+            except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
+                return None  # deleted, it may be, and its history is read all the same
+        return self.topic_id_now(topic)
+
+    def topic_id_now(self, topic: str) -> str | None:
+        """The topic's id as the brokers named it last; asks nobody."""
+        return notation(self._manager.cluster.topic_id(topic))

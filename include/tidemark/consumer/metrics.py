@@ -1,0 +1,33 @@
+"""What came from which tier, by partition."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from tidemark.consumer.modes import TIERS, Tier
+from tidemark.formats.keys import TopicPartition
+
+
+@dataclass
+class Count:
+    """Records delivered; of Kafka also bytes received (compressed, as they come) and answers."""
+
+    records: int = 0
+    bytes: int = 0
+    requests: int = 0
+
+
+class Counts:
+    """Counts since the consumer was made; those of a partition go on when it comes back."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[TopicPartition, Tier], Count] = {}
+
+    def of(self, tp: TopicPartition, tier: Tier) -> Count:
+        """The count of a partition and tier; may be changed."""
+        return self._counts.setdefault((tp, tier), Count())
+
+    def shown(self) -> dict[str, dict[str, dict[str, int]]]:
+        """``{"orders-0": {"kafka": {"records": …}, "remote": {…}}}``."""
+        partitions = dict.fromkeys(tp for tp, _ in self._counts)
+        return {f"{tp.topic}-{tp.partition}": {tier: asdict(self.of(tp, tier)) for tier in TIERS} for tp in partitions}

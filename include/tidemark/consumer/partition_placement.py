@@ -1,0 +1,73 @@
+"""Where one partition is read, and what is open about it: what :mod:`tidemark.consumer.tier_selection` decides on."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from tidemark.consumer.modes import Tier
+from tidemark.errors import GapError
+
+log = logging.getLogger(__name__)
+
+KAFKA_SECONDS: Final = 30.0
+"""How long Kafka has to give what storage could not read, before storage is asked for it again."""
+
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Storage could not be read at ``since`` (monotonic), and is not asked for records for ``rest`` seconds.
+
+    ``rest`` is 0 where only the catalogue has failed: the next look at it tells whether storage is well.
+    """
+
+    since: float
+    rest: float
+
+
+@dataclass
+class Placement:
+    """Where a partition is read, and what is open. ``since`` is when (monotonic) and ``seen`` when by the clock."""
+
+    tier: Tier | None = None
+    position: int = -1
+    since: float = 0.0
+    seen: datetime = _LONG_AGO
+    judging: float | None = None
+    """When Kafka said that the position is out of range: only later answers count."""
+    patience: float = 0.0
+    """Until when (monotonic) an unsettled judgement rests."""
+    missing: GapError | None = None
+    """The remote tier found that what should be at the position is not there."""
+    outage: Outage | None = None
+    """The last failure of storage, until the remote tier has given records again."""
+    failed_at: int = -1
+    """The position that the remote tier could not read, as long as Kafka, asked for it, has not given it; else -1."""
+    warned: bool = False
+    branch: int | None = None
+    hand_overs: int = 0
+    last_tier: Tier | None = None
+
+    def on(self, tier: Tier) -> None:
+        """Read from ``tier`` from now on."""
+        if self.last_tier not in {None, tier}:
+            self.hand_overs += 1
+            log.debug("at offset %s from %s to %s", self.position, self.last_tier, tier)
+        self.tier = self.last_tier = tier
+        self.judging, self.warned = None, False
+
+    def rests(self, remote_at: float) -> bool:
+        """Whether storage is left alone: its catalogue, read at ``remote_at``, was not read since the rest was over."""
+        if self.outage is None:
+            return False
+        rest = self.outage.rest if self.failed_at < 0 else max(self.outage.rest, KAFKA_SECONDS)
+        return remote_at < self.outage.since + rest
+
+    def looked(self, remote_at: float) -> None:
+        """The catalogue was read at ``remote_at``: an outage is over with that if nothing but the catalogue failed."""
+        if self.outage is not None and not self.outage.rest and not self.rests(remote_at):
+            self.outage = None

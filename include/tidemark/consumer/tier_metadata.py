@@ -1,0 +1,208 @@
+"""What is known of partitions without asking now: the catalogue's, and Kafka's log start and end.
+
+Questions are answered by threads of their own, for `poll` must not wait for storage; each answer rings the bell. A
+question that is under way is not asked again.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from kafka.errors import KafkaError
+
+from tidemark.errors import TidemarkError
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.topics import RemotePartition
+
+log = logging.getLogger(__name__)
+
+THREADS: Final = 4
+_ASKING_THREADS: Final = 2
+_NEVER: Final = float("-inf")
+
+
+class Catalogue(Protocol):
+    """What is asked of the remote tier here."""
+
+    def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
+        """The partition of an incarnation, or of the newest; None if the remote tier has none."""
+        ...
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Keep nothing of a partition in memory, until it is asked for again."""
+        ...
+
+
+class Brokers(Protocol):
+    """What is asked of the brokers here. Each call waits for them."""
+
+    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Log start and end (at read_committed the last stable offset) of each."""
+        ...
+
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id in Kafka's notation; None if the brokers know no topic or no ids."""
+        ...
+
+
+@dataclass
+class Sight:
+    """What was seen of a partition last; times are of ``time.monotonic``, and of the moment before the look."""
+
+    topic_id: str | None = None
+    remote: RemotePartition | None = None
+    remote_at: float = _NEVER
+    looked_at: float = _NEVER
+    """The last look at the catalogue, answered or not."""
+    log_end: tuple[int, datetime] | None = None
+    """The log end that an agent saw last, and when, as of the last look that was to find that out."""
+    error: Exception | None = None
+    kafka_start: int = 0
+    kafka_end: int = 0
+    kafka_at: float = _NEVER
+    asking: set[str] = field(default_factory=set)
+
+    @property
+    def known(self) -> bool:
+        """Whether the catalogue was ever read."""
+        return self.remote_at > _NEVER
+
+
+class Scouts:
+    """Threads that look. ``ring`` is called when something was seen."""
+
+    def __init__(self, catalogue: Catalogue, brokers: Brokers, ring: Callable[[], None]) -> None:
+        self._catalogue = catalogue
+        self._brokers = brokers
+        self._ring = ring
+        self._sights: dict[TopicPartition, Sight] = {}
+        self._for_brokers: set[TopicPartition] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._looks = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-scout")
+        self._pool = ThreadPoolExecutor(_ASKING_THREADS, thread_name_prefix="tidemark-asking")
+
+    def sight(self, tp: TopicPartition) -> Sight:
+        """What is known of ``tp``."""
+        with self._lock:
+            return self._sights.setdefault(tp, Sight())
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Nothing of ``tp`` is kept, or another life of it begins: an answer that is under way does not count."""
+        with self._lock:
+            self._sights.pop(tp, None)
+            self._for_brokers.discard(tp)
+            self._catalogue.forget(tp)
+
+    def look(self, tp: TopicPartition, *, log_end: bool = False) -> None:
+        """Read the catalogue of ``tp``, soon; ``log_end``: and where agents saw its log end."""
+        with self._lock:
+            sight = self._sights.setdefault(tp, Sight())
+            if "remote" in sight.asking or self._closed.is_set():
+                return
+            sight.asking.add("remote")
+        self._submit(self._looks, lambda: self._look(tp, sight, log_end=log_end))
+
+    def ask_brokers(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask for log start and end, soon; all that wait for the same thread go in one request."""
+        with self._lock:
+            for tp in partitions:
+                sight = self._sights.setdefault(tp, Sight())
+                if "kafka" not in sight.asking:
+                    sight.asking.add("kafka")
+                    self._for_brokers.add(tp)
+        self.run(self._ask)
+
+    def run(self, task: Callable[[], Any]) -> None:
+        """Have a thread do ``task``, unless all is over; not one of those that may wait for the catalogue."""
+        self._submit(self._pool, task)
+
+    def _submit(self, pool: ThreadPoolExecutor, task: Callable[[], Any]) -> None:
+        with self._lock:
+            if not self._closed.is_set():
+                pool.submit(self._guarded, task)
+
+    def read(self, tp: TopicPartition) -> RemotePartition | None:
+        """The catalogue of ``tp``, read now, by this thread, with retries.
+
+        Raises:
+            TidemarkError: of the store, or of an object in it.
+        """
+        return self._read(tp, self._brokers.topic_id(tp.topic))
+
+    def close(self) -> None:
+        """No answer counts any more; what waits for a server ends with its answer."""
+        with self._lock:
+            self._closed.set()
+        for pool in (self._looks, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _guarded(self, task: Callable[[], Any]) -> None:
+        try:
+            task()
+        except Exception:
+            if not self._closed.is_set():
+                log.exception("a look at partitions failed")
+        finally:
+            self._ring()
+
+    def _look(self, tp: TopicPartition, sight: Sight, *, log_end: bool) -> None:
+        began = time.monotonic()
+        found, error, topic_id, seen = sight.remote, None, sight.topic_id, sight.log_end
+        try:
+            topic_id = self._brokers.topic_id(tp.topic)
+            found = self._read(tp, topic_id)
+            if log_end:
+                seen = found.observed_log_end() if found is not None else None
+        except (TidemarkError, KafkaError) as met:
+            error = met
+        with self._lock:
+            sight.topic_id, sight.error, sight.looked_at, sight.log_end = topic_id, error, began, seen
+            if error is None:
+                sight.remote, sight.remote_at = found, began
+            sight.asking.discard("remote")
+            if tp not in self._sights:  # forgotten meanwhile
+                self._catalogue.forget(tp)
+
+    def _read(self, tp: TopicPartition, topic_id: str | None) -> RemotePartition | None:
+        found = self._catalogue.partition(tp.topic, tp.partition, topic_id)
+        if found is not None:
+            found.refresh()  # each request is tried again by the catalogue's own stores
+        return found
+
+    def _ask(self) -> None:
+        with self._lock:
+            wanted = {tp: self._sights[tp] for tp in self._for_brokers}
+            self._for_brokers.clear()
+        began = time.monotonic()
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        try:
+            if wanted:
+                found = self._brokers.log_range(list(wanted))
+        except KafkaError as error:
+            log.info("the brokers did not say where %s begin and end; asking again: %s", list(wanted), error)
+        finally:
+            with self._lock:
+                for tp, sight in wanted.items():
+                    sight.asking.discard("kafka")
+                    if tp in found:
+                        sight.kafka_start, sight.kafka_end = found[tp]
+                        sight.kafka_at = began
+
+
+@functools.cache
+def notation(topic_id: uuid.UUID | None) -> str | None:
+    """Kafka's own notation of a topic id: base64, 22 characters; None for none, and where the cluster has no ids."""
+    if topic_id is None or not topic_id.int:
+        return None
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

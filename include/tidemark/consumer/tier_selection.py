@@ -1,0 +1,349 @@
+"""Which tier reads a partition at its position: the states of docs/consumer-design.md.
+
+Promises: a decision changes nothing but a :class:`Placement`, is made on the caller's thread, and does not wait;
+what is not known yet is asked of the scouts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from tidemark.consumer.modes import Mode, OnGap
+from tidemark.consumer.partition_placement import Outage, Placement
+from tidemark.consumer.tier_metadata import Scouts, Sight
+from tidemark.errors import GapError
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.topics import RemotePartition
+
+log = logging.getLogger(__name__)
+
+KAFKA_START_SECONDS: Final = 2.0
+"""How often the brokers are asked whether their log reaches down to a position that is read remotely."""
+
+_AGAIN_SECONDS: Final = 0.5
+"""How soon an answer that did not settle a question is asked for again."""
+
+FIRST_LOOK_SECONDS: Final = 5.0
+"""How long Kafka is left unread for a catalogue that does not answer, where remote storage is preferred."""
+
+LONGEST_REST_SECONDS: Final = 60.0
+"""Storage whose bytes cannot be read is asked again after ``refresh_seconds``, then after twice as long, up to this."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a consumer was told, and what it does to a partition that no tier can read at its position."""
+
+    mode: Mode
+    on_gap: OnGap
+    committed: bool
+    refresh_seconds: float
+    wait_seconds: float
+    topic_id: Callable[[str], str | None]
+    """The topic's id as the brokers named it last; asks nobody."""
+    reset: Callable[[TopicPartition, int], None]
+    """The position is out of range: reset it by ``auto_offset_reset``, or raise."""
+    skip: Callable[[TopicPartition, int, GapError], None]
+    """Move the position to the end of a gap."""
+    truncated: Callable[[TopicPartition, int, int], None]
+    """The position is on a dead branch from the offset on that is named last: go there, or raise."""
+
+
+class Placements:
+    """The decisions for the partitions of one consumer."""
+
+    def __init__(self, rules: Rules, scouts: Scouts | None) -> None:
+        """``scouts`` are None for KAFKA_ONLY, which asks nothing."""
+        self._rules = rules
+        self._scouts = scouts
+        self._places: dict[TopicPartition, Placement] = {}
+        self._past_hand_overs = 0
+        self.fallbacks = 0
+        """How often a partition was left to Kafka because storage could not be read."""
+
+    @property
+    def hand_overs(self) -> int:
+        """How often a partition went from one tier to the other."""
+        return self._past_hand_overs + sum(place.hand_overs for place in self._places.values())
+
+    def of(self, tp: TopicPartition) -> Placement:
+        """The placement of ``tp``; nowhere, if it is new."""
+        if tp not in self._places:
+            self._places[tp] = Placement(tier=None if self._scouts else "kafka")
+        return self._places[tp]
+
+    def known(self) -> list[TopicPartition]:
+        """Partitions that have been placed."""
+        return list(self._places)
+
+    def incarnation(self, tp: TopicPartition) -> int:
+        """The number of the topic's life in the remote tier; 0 if that is not known."""
+        remote = self._scouts.sight(tp).remote if self._scouts else None
+        return remote.incarnation if remote else 0
+
+    def forget(self, tp: TopicPartition) -> None:
+        """``tp`` is no longer assigned."""
+        place = self._places.pop(tp, None)
+        self._past_hand_overs += place.hand_overs if place else 0
+        if self._scouts:
+            self._scouts.forget(tp)
+
+    def out_of_range(self, tp: TopicPartition) -> None:
+        """Kafka says that it does not have the position: judge."""
+        place = self.of(tp)
+        place.tier, place.judging = None, time.monotonic()
+
+    def not_there(self, tp: TopicPartition, gap: GapError) -> bool:
+        """The remote tier, which should have the position, finds it missing; whether Kafka may have it."""
+        self.of(tp).missing = gap
+        return self._rules.mode.reads_kafka
+
+    def unreadable(self, tp: TopicPartition, position: int, error: Exception) -> bool:
+        """The remote tier has the position and cannot read it; whether Kafka is asked for it now.
+
+        Not if it has failed at this very position before: Kafka did not have it then, or has given nothing.
+        """
+        place = self.of(tp)
+        if not self._rules.mode.reads_kafka or place.failed_at == position:
+            place.failed_at = -1
+            return False
+        place.failed_at = position
+        rest = place.outage.rest if place.outage is not None else 0.0
+        self._fall_back(tp, place, error, max(self._rules.refresh_seconds, min(2 * rest, LONGEST_REST_SECONDS)))
+        return True
+
+    def readable(self, tp: TopicPartition) -> None:
+        """The remote tier has given records."""
+        self.of(tp).outage = None
+
+    def given(self, tp: TopicPartition) -> None:
+        """Kafka has given records."""
+        self.of(tp).failed_at = -1
+
+    def look_again(self, tp: TopicPartition) -> None:
+        """Retention has taken the position from the remote tier."""
+        assert self._scouts is not None
+        self.of(tp).tier = None
+        self._scouts.look(tp)
+
+    def compared(self, tp: TopicPartition) -> bool:
+        """Whether the position was compared with the branch of the log that remote storage shows by now."""
+        remote = self._scouts.sight(tp).remote if self._scouts else None
+        return remote is None or self.of(tp).branch == remote.branch
+
+    def decide(self, tp: TopicPartition, position: int, epoch: int) -> Placement:
+        """Where to read ``tp`` at ``position``, whose record before was of leader epoch ``epoch`` (-1: unknown).
+
+        Raises what a caller has to know: :class:`GapError`, errors of the store, what ``Rules`` raise.
+        """
+        place = self.of(tp)
+        if self._scouts is None:
+            return place
+        if place.position != position:
+            if place.judging is not None:
+                place.tier, place.judging = None, None
+            place.position, place.warned, place.patience = position, False, 0.0
+            if place.missing is not None and not place.missing.start <= position < place.missing.end:
+                place.missing = None
+            if place.failed_at != position:
+                place.failed_at = -1
+            place.since, place.seen = time.monotonic(), datetime.now(UTC)
+        sight = self._sight(tp, place)
+        place = self.of(tp)
+        if self._rules.mode is Mode.KAFKA_PREFERRED and place.tier is None and place.judging is None:
+            place.on("kafka")
+        if place.tier != "kafka" or self._rules.mode is Mode.REMOTE_PREFERRED:
+            self._decide(tp, place, sight, epoch)
+        return place
+
+    def next_look(self, tp: TopicPartition) -> float:
+        """Seconds until ``decide`` may find something new by itself."""
+        place = self.of(tp)
+        if self._scouts is None or (place.tier == "kafka" and self._rules.mode is Mode.KAFKA_PREFERRED):
+            return float("inf")
+        if place.tier == "remote":  # its reader rings
+            preferred = self._rules.mode is Mode.KAFKA_PREFERRED
+            return KAFKA_START_SECONDS if preferred else self._rules.refresh_seconds
+        sight = self._scouts.sight(tp)
+        since = time.monotonic() - sight.looked_at
+        again = min(self._rules.refresh_seconds, _AGAIN_SECONDS if place.tier is None else float("inf"))
+        return max(again - since, _AGAIN_SECONDS if sight.asking else 0.01)  # an answer rings
+
+    def _sight(self, tp: TopicPartition, place: Placement) -> Sight:
+        assert self._scouts is not None
+        sight = self._scouts.sight(tp)
+        now = self._rules.topic_id(tp.topic)
+        if sight.known and now not in {None, sight.topic_id}:
+            log.warning("%s-%s: the topic was made again, as %s", *tp, now)
+            self._scouts.forget(tp)
+            self._places[tp] = Placement(position=place.position, since=place.since, seen=place.seen)
+            return self._scouts.sight(tp)
+        return sight
+
+    def _decide(self, tp: TopicPartition, place: Placement, sight: Sight, epoch: int) -> None:
+        assert self._scouts is not None
+        now = time.monotonic()
+        if now < place.patience:
+            return
+        if now - sight.looked_at >= self._patience(place, sight):
+            waits = self._rules.mode is Mode.REMOTE_ONLY and place.tier is None
+            self._scouts.look(tp, log_end=waits)
+        if sight.error is not None:
+            self._failed(tp, place, sight)
+        if not sight.known:
+            self._unanswered(tp, place, now)
+            return
+        place.looked(sight.remote_at)
+        if self._truncated(tp, place, sight.remote, epoch):
+            return
+        if self._rules.mode is Mode.REMOTE_ONLY:
+            self._remote_only(tp, place, sight)
+        elif place.judging is not None:
+            self._judge(tp, place, sight, now)
+        elif self._has(sight.remote, place):
+            self._keep_or_take(tp, place, sight, now)
+        elif place.tier != "kafka":
+            place.on("kafka")
+
+    def _patience(self, place: Placement, sight: Sight) -> float:
+        """How old what is known of the catalogue may be."""
+        if place.judging is not None and sight.looked_at < place.judging:
+            return 0.0
+        if place.tier is None:
+            return min(_AGAIN_SECONDS, self._rules.refresh_seconds)
+        if place.tier == "remote":
+            return float("inf")  # what reads looks again by itself
+        return self._rules.refresh_seconds
+
+    def _failed(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:
+        """The catalogue could not be read. Kafka may have the position all the same."""
+        error, sight.error = sight.error, None
+        assert error is not None
+        may_wait = self._rules.mode.reads_kafka and place.judging is None
+        if not may_wait:
+            raise error
+        self._fall_back(tp, place, error, place.outage.rest if place.outage is not None else 0.0)
+
+    def _fall_back(self, tp: TopicPartition, place: Placement, error: Exception, rest: float) -> None:
+        """Storage cannot be read: Kafka reads, and storage rests."""
+        if place.outage is None:
+            log.warning("%s-%s: remote storage cannot be read, reading from Kafka: %s", *tp, error)
+        place.outage = Outage(time.monotonic(), rest)
+        self._leave_to_kafka(place)
+
+    def _leave_to_kafka(self, place: Placement) -> None:
+        self.fallbacks += place.tier != "kafka"
+        place.on("kafka")
+
+    def _unanswered(self, tp: TopicPartition, place: Placement, now: float) -> None:
+        """The catalogue was never read: an attempt may take minutes, and Kafka may have the position meanwhile."""
+        may_read = self._rules.mode.reads_kafka and place.tier is None and place.judging is None
+        if may_read and now - place.since >= FIRST_LOOK_SECONDS:
+            log.warning("%s-%s: remote storage does not answer, reading from Kafka meanwhile", *tp)
+            self._leave_to_kafka(place)
+
+    def _truncated(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, epoch: int) -> bool:
+        """Whether the position turns out to be on a dead branch (KIP-320); looked at once for each branch."""
+        if remote is None or place.branch == remote.branch or not (place.tier == "remote" or self._has(remote, place)):
+            return False
+        place.branch = remote.branch
+        at = remote.diverged(place.position, epoch) if epoch >= 0 else None
+        if at is not None:
+            self._rules.truncated(tp, place.position, at)
+        return at is not None
+
+    def _has(self, remote: RemotePartition | None, place: Placement) -> bool:
+        """Whether the remote tier has the position, and not as a gap."""
+        if remote is None or place.missing is not None:
+            return False
+        at = place.position
+        return remote.start <= at < remote.end(committed=self._rules.committed) and remote.gap_at(at) is None
+
+    def _keep_or_take(self, tp: TopicPartition, place: Placement, sight: Sight, now: float) -> None:
+        """The remote tier has the position: it reads, unless it rests, or Kafka is preferred and has it too."""
+        assert self._scouts is not None
+        if self._rules.mode is Mode.KAFKA_PREFERRED and place.tier == "remote":
+            age = now - sight.kafka_at
+            if age < 2 * KAFKA_START_SECONDS and place.position >= sight.kafka_start:
+                place.on("kafka")
+            elif age >= KAFKA_START_SECONDS:
+                self._scouts.ask_brokers([tp])
+        elif place.tier != "remote":
+            place.on("kafka" if place.rests(sight.remote_at) else "remote")
+
+    def _remote_only(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:
+        remote = sight.remote
+        start, end = (remote.start, remote.end(committed=self._rules.committed)) if remote else (0, 0)
+        if place.position < start:
+            self._rules.reset(tp, place.position)
+        elif place.position <= end or (remote is not None and remote.gap_at(place.position)):
+            place.on("remote")
+        else:
+            place.tier = None
+            self._wait_remote(tp, place, sight)
+
+    def _wait_remote(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:
+        """Beyond what is stored: not wrong yet, for the log may have reached here and only its upload be under way."""
+        observed = sight.log_end
+        if observed and observed[0] < place.position and observed[1] > place.seen + timedelta(seconds=1):
+            self._rules.reset(tp, place.position)
+            return
+        self._warn(place, "%s-%s: remote storage does not reach offset %s yet; waiting", *tp, place.position)
+
+    def _judge(self, tp: TopicPartition, place: Placement, sight: Sight, now: float) -> None:
+        assert self._scouts is not None
+        assert place.judging is not None
+        if sight.kafka_at < place.judging:
+            self._scouts.ask_brokers([tp])
+        if sight.remote_at < place.judging or sight.kafka_at < place.judging:
+            return
+        at, remote = place.position, sight.remote
+        if self._has(remote, place):
+            place.on("remote")
+        elif sight.kafka_start <= at <= sight.kafka_end:
+            place.on("kafka")
+        elif at > sight.kafka_end:
+            self._reset(tp, place)
+        elif gap := self._gap(tp, remote, place):
+            self._gap_met(tp, place, gap)
+        elif remote is not None and at < remote.start:
+            self._reset(tp, place)
+        else:
+            self._wait_between(tp, place, remote, now)
+
+    def _gap(self, tp: TopicPartition, remote: RemotePartition | None, place: Placement) -> GapError | None:
+        gap = remote.gap_at(place.position) if remote else None
+        return GapError(tp.topic, tp.partition, gap.start, gap.end, gap.reason) if gap else place.missing
+
+    def _gap_met(self, tp: TopicPartition, place: Placement, gap: GapError) -> None:
+        # Whether anything has it is asked anew, should the caller come back.
+        place.tier, place.judging, place.missing = None, None, None
+        if self._rules.on_gap == "error":
+            raise gap
+        log.warning("%s-%s: offsets %s to %s are missing (%s) and skipped", *tp, gap.start, gap.end - 1, gap.reason)
+        self._rules.skip(tp, gap.end, gap)
+
+    def _wait_between(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, now: float) -> None:
+        undecided = remote is not None and place.position < remote.end(committed=False)
+        text = "%s-%s: offset %s is gone from Kafka and not in remote storage yet; looking again for %s s"
+        self._warn(
+            place, text, *tp, place.position, "as long as it is undecided" if undecided else self._rules.wait_seconds
+        )
+        if not undecided and now - place.since >= self._rules.wait_seconds:
+            self._reset(tp, place)
+            return
+        place.judging = place.patience = now + _AGAIN_SECONDS
+
+    def _reset(self, tp: TopicPartition, place: Placement) -> None:
+        place.tier, place.judging = None, None
+        self._rules.reset(tp, place.position)
+
+    def _warn(self, place: Placement, text: str, *values: Any) -> None:
+        if not place.warned:
+            place.warned = True
+            log.warning(text, *values)

@@ -1,0 +1,1 @@
+"""The contract: keys and formats of all that lies in the store, for whoever writes or reads it."""

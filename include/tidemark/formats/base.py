@@ -1,0 +1,129 @@
+"""The base of every JSON object in the store: versioned, immutable, canonical bytes, errors that name the key.
+
+Readers ignore fields that they do not know, so that a newer agent and an older job can share a store; what
+would be misread by an older reader raises ``format`` instead. Times are UTC, offsets are integers, and
+``[start, end)`` is half-open.
+
+Whatever bytes lie under a key, reading them ends in an object or in a FormatError, within a limit of memory: an object
+is not read beyond the size that its kind may have, numbers have at most 64 bits, and the first wrong item of a list
+ends its check.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, from_json
+
+from tidemark.errors import FormatError
+from tidemark.formats import object_sizes
+
+if TYPE_CHECKING:
+    from tidemark.store import Store
+
+Object = TypeVar("Object")
+
+_MOST_PROBLEMS: Final = 5
+"""Of an object that does not parse, as many are told."""
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+def _limited(schema: Any) -> Any:
+    """``schema`` (pydantic's ``core_schema``) with limits on what Python would take in any size."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_limited, schema))
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: value if name == "metadata" else _limited(value) for name, value in schema.items()}
+    if found.get("type") == "int":
+        found = {"ge": _LEAST, "le": _MOST, **found}
+    elif found.get("type") in {"list", "tuple"}:
+        found["fail_fast"] = True
+    return found
+
+
+class Part(BaseModel):
+    """A piece of a stored object: immutable, tolerant of fields it does not know. Numbers have 64 bits."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The schema, with the limits that hold for all numbers and lists."""
+        limited: CoreSchema = _limited(handler(source))
+        return limited
+
+
+class StoredObject(Part):
+    """One JSON object in the store."""
+
+    most_bytes: ClassVar[int] = object_sizes.SMALL
+    """A larger object is not read; see :mod:`tidemark.formats.object_sizes`."""
+
+    format: Literal[1] = 1
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON (sorted keys, no spaces, UTF-8): the same object gives the same bytes."""
+        return canonical(self.model_dump(mode="json", by_alias=True))
+
+    @classmethod
+    def from_bytes(cls, body: bytes, key: str) -> Self:
+        """Parse ``body``.
+
+        Raises:
+            FormatError: naming ``key``, the field and the rule that it breaks.
+        """
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            raise FormatError(key, describe(error)) from error
+
+    @classmethod
+    def load(cls, store: Store, key: str, *, if_match: str | None = None) -> Self:
+        """The object under ``key``.
+
+        Raises:
+            NotFound: there is none.
+            FormatError: it is larger than objects of its kind are, or does not parse.
+            StoreError: the store failed.
+        """
+        return cls.load_version(store, key, if_match=if_match).value
+
+    @classmethod
+    def load_version(cls, store: Store, key: str, *, if_match: str | None = None) -> Version[Self]:
+        """As :meth:`load`, with the object's ETag."""
+        body, etag = store.get(key, if_match=if_match, limit=cls.most_bytes)
+        return Version(cls.from_bytes(body, key), etag)
+
+
+class Version(NamedTuple, Generic[Object]):
+    """An object as it was under an ETag."""
+
+    value: Object
+    etag: str
+
+
+def parse_json(body: bytes, key: str) -> Any:
+    """The plain values of a JSON object. Raises FormatError, also for what is nested too deeply."""
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise FormatError(key, f"object: Invalid JSON: {error}") from error
+
+
+def canonical(value: object) -> bytes:
+    """The canonical JSON of plain values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def describe(error: ValidationError) -> str:
+    """The problems of ``error`` as ``field: rule``, joined by ``; ``: the first five, and how many more there are."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [
+        f"{'.'.join(str(part) for part in item['loc']) or 'object'}: {item['msg']}"
+        for item in problems[:_MOST_PROBLEMS]
+    ]
+    return "; ".join([*told, *([f"and {len(problems) - len(told)} more"] if len(problems) > len(told) else [])])

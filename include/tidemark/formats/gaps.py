@@ -1,0 +1,45 @@
+"""Offsets that are missing in the store, why, and what a person said about them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats.base import Part, StoredObject
+
+GapReason = Literal[
+    "deleted_before_upload",
+    "unclean_election",
+    "failed_disk",
+    "corrupt",
+    "staging_full",
+    "unknown",
+]
+
+
+class Gap(Part):
+    """The missing offsets ``[start, end)``, from when on they were known to be missing, and why."""
+
+    start: int = Field(alias="from", ge=0)
+    end: int = Field(alias="to", ge=0)
+    reason: GapReason
+    detected_at: AwareDatetime
+
+
+class Acknowledgement(StoredObject):
+    """A person's word that ``[start, end)`` is lost and that the partition may go on. Written once.
+
+    ``place`` is the topic's incarnation as keys have it. ``by`` is whom the writer names, ``written_as`` the identity
+    under which it was written: see :func:`tidemark.store.identity.identity`.
+    """
+
+    cluster: str
+    place: str
+    partition: int = Field(ge=0)
+    start: int = Field(alias="from", ge=0)
+    end: int = Field(alias="to", ge=0)
+    by: str = Field(min_length=1)
+    written_as: str = Field(min_length=1)
+    at: AwareDatetime
+    reason: str = Field(min_length=1)

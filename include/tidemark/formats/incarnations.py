@@ -1,0 +1,45 @@
+"""A topic deleted and made again is a new incarnation: other data under the same name, never mixed with the old.
+
+The object ``_topics/<cluster>/<topic>.json`` lists them in order; an incarnation's number is its place in that
+list. It is extended by conditional PUT, so that all agents agree on the order.
+"""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime
+
+from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.keys import place_of
+
+
+class Incarnation(Part):
+    """One life of a topic. ``topic_id`` is null for clusters that are too old for topic ids (KIP-516)."""
+
+    topic_id: str | None
+    place: str
+    first_seen: AwareDatetime
+    ended_at: AwareDatetime | None = None
+
+
+class TopicIncarnations(StoredObject):
+    """All lives of a topic, oldest first."""
+
+    topic: str
+    incarnations: tuple[Incarnation, ...] = ()
+
+    def find(self, topic_id: str | None) -> tuple[int, Incarnation] | None:
+        """(number, incarnation) of ``topic_id``."""
+        return next(((n, one) for n, one in enumerate(self.incarnations) if one.topic_id == topic_id), None)
+
+    def with_topic_id(self, topic_id: str | None, now: AwareDatetime) -> TopicIncarnations:
+        """These, and ``topic_id`` as the newest if it is not known yet; the one before it ends now.
+
+        Raises:
+            ValueError: a re-created topic has no id (an operator must decide).
+        """
+        if self.find(topic_id):
+            return self
+        place = place_of(self.topic, topic_id, first=not self.incarnations)
+        ended = tuple(one if one.ended_at else one.model_copy(update={"ended_at": now}) for one in self.incarnations)
+        added = Incarnation(topic_id=topic_id, place=place, first_seen=now)
+        return self.model_copy(update={"incarnations": (*ended, added)})

@@ -1,0 +1,353 @@
+"""Where things lie in the store: keys of segments, watermarks and everything else, and back.
+
+Keys below a partition are those of Pinterest's tiered-storage, whose consumer must be able to read them
+(``ts-common`` ``S3StorageServiceEndpoint``): ``<prefix>/[<bits>/]<cluster>/<topic>-<partition>/<file>``. The
+``bits`` are the first digits of an MD5 in binary (``ts-common`` ``Utils.getBinaryHashForClusterTopicPartition``)
+and spread partitions over S3's key space. No key that is not a segment's may end in ``.log``, ``.index`` or
+``.timeindex``. Objects that Tidemark alone knows lie under ``_…`` in the deployment's default bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+OFFSET_DIGITS = 20
+WATERMARK_NAME = "offset.wm"
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_REPORT = re.compile(r"[0-9a-f]{16}")
+_PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
+
+Writer = Literal["tidemark", "pinterest"]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the segments of a partition go: a store, a prefix in it, entropy bits, and who writes there.
+
+    ``store`` is a URL: ``s3://bucket`` or ``file:///directory``. ``writer`` says what makes a segment count as
+    present: its manifest (``tidemark``), or a ``.log`` of full size (``pinterest``).
+    """
+
+    store: str
+    prefix: str = ""
+    entropy_bits: int = 0
+    writer: Writer = "tidemark"
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ValueError(
+                f"prefix {self.prefix!r}: letters, digits and . _ = - between single slashes, none at the ends"
+            )
+        if not 0 <= self.entropy_bits <= 128:
+            raise ValueError(f"entropy_bits {self.entropy_bits}: 0 to 128, the digits of an MD5")
+
+
+def check_topic(name: str) -> str:
+    """``name`` if it is a legal Kafka topic name (``org.apache.kafka.common.internals.Topic``).
+
+    Raises:
+        ValueError: it is not; nothing else may become part of a key.
+    """
+    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise ValueError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'")
+    return name
+
+
+def check_report(name: str) -> str:
+    """``name`` if it may stand in a key as a report's name.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not _REPORT.fullmatch(name):
+        raise ValueError(f"{name!r} is no report's name: 16 of 0-9 a-f")
+    return name
+
+
+def check_cluster(name: str) -> str:
+    """``name`` if it may stand in a key as the cluster's name.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not _CLUSTER.fullmatch(name) or name in {".", ".."}:
+        raise ValueError(f"{name!r} is no cluster name: 1 to 100 of a-z A-Z 0-9 . _ -")
+    return name
+
+
+def place_of(topic: str, topic_id: str | None, *, first: bool) -> str:
+    """The folder name of an incarnation, without its partition: ``orders``, or ``orders@<topic id>`` for later ones.
+
+    ``@`` cannot occur in a topic's name, so incarnations never share a key. The first incarnation keeps the
+    plain name, which is the one that Pinterest's consumer looks for.
+
+    Raises:
+        ValueError: the topic's name or id is not legal, or a later incarnation has no id.
+    """
+    check_topic(topic)
+    if first:
+        return topic
+    if topic_id is None or not _TOPIC_ID.fullmatch(topic_id):
+        raise ValueError(f"topic {topic}: a re-created topic needs its topic id (22 characters), not {topic_id!r}")
+    return f"{topic}@{topic_id}"
+
+
+def entropy(cluster: str, place: str, partition: int, bits: int) -> str:
+    """The first ``bits`` binary digits of ``MD5("<cluster>-<place>-<partition>")``."""
+    if not bits:
+        return ""
+    digest = hashlib.md5(f"{cluster}-{place}-{partition}".encode(), usedforsecurity=False).digest()
+    return f"{int.from_bytes(digest):0128b}"[:bits]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKeys:
+    """The keys of one partition of one incarnation of a topic, below its endpoint's store."""
+
+    endpoint: Endpoint
+    cluster: str
+    place: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        """The common prefix of the partition's keys, ending in a slash."""
+        bits = entropy(self.cluster, self.place, self.partition, self.endpoint.entropy_bits)
+        parts = [self.endpoint.prefix, bits, self.cluster, f"{self.place}-{self.partition}"]
+        return "/".join(part for part in parts if part) + "/"
+
+    def file(self, name: str) -> str:
+        """The key of a file of the partition, for example ``00000000000000000042.log``."""
+        return self.folder + name
+
+    def segment(self, base_offset: int, extension: str) -> str:
+        """The key of a segment's file; ``extension`` has no dot: ``log``, ``index``, ``manifest.json``."""
+        return self.file(f"{base_offset:0{OFFSET_DIGITS}d}.{extension}")
+
+    @property
+    def watermark(self) -> str:
+        """The key of ``offset.wm``."""
+        return self.file(WATERMARK_NAME)
+
+    def base_offset(self, key: str) -> tuple[int, str] | None:
+        """(base offset, extension) of a key of this partition that is named by an offset, else None."""
+        name = key.removeprefix(self.folder)
+        digits, dot, extension = name.partition(".")
+        if len(digits) != OFFSET_DIGITS or not digits.isascii() or not digits.isdigit() or not dot:
+            return None
+        return int(digits), extension
+
+
+@dataclass(frozen=True, slots=True)
+class ControlKeys:
+    """The keys of what Tidemark alone knows about a cluster, in the deployment's default store and prefix."""
+
+    prefix: str
+    cluster: str
+
+    def _under(self, kind: str) -> str:
+        return "/".join(part for part in (self.prefix, kind, self.cluster) if part) + "/"
+
+    def incarnations(self, topic: str) -> str:
+        """The topic's incarnations, in order."""
+        return f"{self._under('_topics')}{check_topic(topic)}.json"
+
+    @property
+    def indexes(self) -> str:
+        """The folder of the brokers' watermark indexes."""
+        return self._under("_watermarks")
+
+    def index(self, broker: int) -> str:
+        """The watermark index of one broker."""
+        return f"{self.indexes}{broker}.json"
+
+    @property
+    def gaps(self) -> str:
+        """The folder of what the brokers' watermark indexes say of partitions with gaps."""
+        return self._under("_gaps")
+
+    def broker_gaps(self, broker: int) -> str:
+        """The partitions with gaps that one broker leads: a watermark index of these alone."""
+        return f"{self.gaps}{broker}.json"
+
+    def superseded(self, place: str, partition: int, epoch: int) -> str:
+        """The folder of what diverging segments replaced under ``epoch``."""
+        return f"{self._under('_superseded')}{place}-{partition}/{epoch}/"
+
+    def tombstones(self, place: str, partition: int) -> str:
+        """The folder of what retention removed of a partition; it lies in the partition's own store and prefix."""
+        return f"{self._under('_tombstones')}{place}-{partition}/"
+
+    def tombstone(self, place: str, partition: int, start: int, end: int, at: str) -> str:
+        """The segments between ``start`` and ``end`` that retention removed at the time ``at``."""
+        digits = f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"
+        return f"{self.tombstones(place, partition)}{digits}-{at}.json"
+
+    def acknowledgements(self, place: str, partition: int) -> str:
+        """The folder of what people said about gaps of a partition."""
+        return f"{self._under('_acks')}{place}-{partition}/"
+
+    def acknowledgement(self, place: str, partition: int, start: int, end: int) -> str:
+        """A person's word on the gap ``[start, end)``."""
+        return f"{self.acknowledgements(place, partition)}{start}-{end}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TableKeys:
+    """The keys of a table and of its ledger, below the lake's store."""
+
+    prefix: str
+    cluster: str
+    topic: str
+    table: str
+
+    def _join(self, *parts: str) -> str:
+        return "/".join(part for part in (self.prefix, *parts) if part)
+
+    @property
+    def root(self) -> str:
+        """The table's folder, which holds ``_delta_log/`` and ``dt=…/``; no trailing slash."""
+        return self._join(self.table)
+
+    @property
+    def quarantine(self) -> str:
+        """The folder of refused rows and batches; no trailing slash."""
+        return self._join(f"{self.table}__quarantine")
+
+    def success(self, dt: str) -> str:
+        """The empty object that says of a date that it is closed: a hint, for the ledger decides."""
+        return f"{self.root}/dt={dt}/_SUCCESS"
+
+    def _state(self, *parts: str) -> str:
+        return self._join("_tidemark", self.cluster, self.topic, *parts)
+
+    def ledger(self, n: int, attempt: int) -> str:
+        """The state after commit ``n``, as ``attempt`` wrote it."""
+        return self._state("ledger", f"{n}-{attempt}.json")
+
+    @property
+    def ledgers(self) -> str:
+        """The folder of the ledgers."""
+        return self._state("ledger") + "/"
+
+    def attempt(self, attempt: int) -> str:
+        """What a run set out to do."""
+        return self._state("attempts", f"{attempt}.json")
+
+    @property
+    def attempts(self) -> str:
+        """The folder of the attempts."""
+        return self._state("attempts") + "/"
+
+    @property
+    def evidence(self) -> str:
+        """The folder of the evidence."""
+        return self._state("evidence") + "/"
+
+    @property
+    def published(self) -> str:
+        """How far asset events and alerts have been sent."""
+        return self._state("published.json")
+
+    def result(self, attempt: int) -> str:
+        """What a run did, for the scheduler that started it."""
+        return self._state("results", f"{attempt}.json")
+
+    def progress(self, attempt: int) -> str:
+        """How far a run has come, while it is under way."""
+        return self._state("progress", f"{attempt}.json")
+
+    def report(self, name: str, part: str, attempt: int | None = None) -> str:
+        """A part of a backfill's report, such as ``preview``; of an attempt, what came after its plan."""
+        return self._state(
+            "reports", check_report(name), f"{part}.json" if attempt is None else f"{part}-{attempt}.json"
+        )
+
+    def retention(self, subject: str) -> str:
+        """The folder of retention's reports on ``subject``: ``table`` or ``raw``."""
+        return self._state("retention", subject) + "/"
+
+    @property
+    def audits(self) -> str:
+        """The folder of the audits' reports."""
+        return self._state("audits") + "/"
+
+    @property
+    def deployment(self) -> DeploymentKeys:
+        """The keys of what is known of all tables of the cluster."""
+        return DeploymentKeys(self.prefix, self.cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentKeys:
+    """The keys of what is known of all tables of a cluster together, below the lake's store."""
+
+    prefix: str
+    cluster: str
+
+    def _under(self, kind: str) -> str:
+        return "/".join(part for part in (self.prefix, "_tidemark", kind, self.cluster) if part)
+
+    @property
+    def incidents(self) -> str:
+        """What people must know of."""
+        return f"{self._under('_incidents')}.json"
+
+    @property
+    def sightings(self) -> str:
+        """What the watch remembers from one look to the next."""
+        return f"{self._under('_watch')}.json"
+
+    @property
+    def scan(self) -> str:
+        """How the triggerer's scan of the watermark indexes fares."""
+        return f"{self._under('_scan')}.json"
+
+    @property
+    def committed(self) -> str:
+        """The folder of copies of the committed ledgers, one a topic: hints, for each table's own log decides."""
+        return f"{self._under('_committed')}/"
+
+    def committed_ledger(self, topic: str) -> str:
+        """The copy of a topic's committed ledger."""
+        return f"{self.committed}{check_topic(topic)}.json"
+
+    @property
+    def verdicts(self) -> str:
+        """The folder of what the last audits said, one object a topic."""
+        return f"{self._under('_audited')}/"
+
+    def verdict(self, topic: str) -> str:
+        """What the last audits of a topic said."""
+        return f"{self.verdicts}{check_topic(topic)}.json"
+
+    @property
+    def overview(self) -> str:
+        """How the topics are, as the last look found them."""
+        return f"{self._under('_overview')}.json"
+
+    @property
+    def all_samples(self) -> str:
+        """The folder of how the topics were, an object an hour."""
+        return f"{self._under('_samples')}/"
+
+    def samples(self, at: datetime) -> str:
+        """How the topics were in the hour of ``at``. Later hours sort later."""
+        return f"{self.all_samples}{at.astimezone(UTC):%Y%m%dT%H}.json"

@@ -1,0 +1,162 @@
+"""The ledger: what a table holds after each commit, and where each partition goes on.
+
+``ledger/<n>-<attempt>.json`` is written before the Delta commit that makes it count; the table's transactions
+``tidemark.formats.ledger`` = n and ``tidemark.attempt`` name the committed one. So a ledger object by itself proves
+nothing: read it through :func:`tidemark.table.delta_table.committed_ledger`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.gaps import Gap
+from tidemark.formats.manifest import LineagePairs, OpenTransaction
+from tidemark.timestamps import utc_now
+
+LEDGER_TRANSACTION = "tidemark.formats.ledger"
+ATTEMPT_TRANSACTION = "tidemark.attempt"
+
+
+class PartitionState(Part):
+    """One partition of one incarnation: everything below ``next_offset`` has a class, nothing above is landed.
+
+    ``held_by`` are the transactions that keep ``next_offset`` from going on; ``gaps`` are LOST offsets at or
+    above ``next_offset``, which hold the partition until they are filled or acknowledged. ``branch`` counts how often
+    the partition has left a branch of its log (an unclean election that cut off landed offsets).
+    """
+
+    incarnation: int = Field(ge=0)
+    topic_id: str | None
+    partition: int = Field(ge=0)
+    start_offset: int = Field(ge=0)
+    next_offset: int = Field(ge=0)
+    leader_epoch: int
+    branch: int = Field(default=0, ge=0)
+    lineage: LineagePairs = ()
+    gaps: tuple[Gap, ...] = ()
+    held_by: tuple[OpenTransaction, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+
+class DateState(Part):
+    """One ``dt`` of the table; :mod:`tidemark.planning.date_finality` has the rule by which it closes.
+
+    ``late_rows`` came after it was closed, each time. ``changed_at`` is when the last run that landed rows of it was
+    planned, ``closed_at`` when it was last found closed. Of ``final_incomplete``, ``unfinished`` partitions were waited
+    for in vain, and ``outstanding`` offsets of them were known not to be landed. Of an ``expired`` date retention took
+    all rows, at ``closed_at``; rows that land later reopen it, until retention takes them, too.
+    """
+
+    state: Literal["open", "final", "final_incomplete", "reopened", "expired"] = "open"
+    rows: int = Field(ge=0)
+    late_rows: int = Field(default=0, ge=0)
+    changed_at: AwareDatetime | None = None
+    closed_at: AwareDatetime | None = None
+    unfinished: int = Field(default=0, ge=0)
+    outstanding: int = Field(default=0, ge=0)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more rows are waited for."""
+        return self.state in {"final", "final_incomplete"}
+
+
+class Closing(Part):
+    """That a date closes: as ``after``, if it still is as ``before`` when this is committed."""
+
+    before: DateState
+    after: DateState
+
+
+class Parent(Part):
+    """The ledger before this one: its number, its attempt, and the SHA-256 of its bytes."""
+
+    n: int
+    attempt: int
+    sha256: str
+
+
+class Ledger(StoredObject):
+    """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
+
+    ``landed`` are the attempts whose evidence counts: all that ever landed, or a sweep that stands for those it folded.
+    ``files`` is the digest of the live files after this commit, see :mod:`tidemark.table.tampering`.
+    ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or filtered
+    rows: of two runs that set out to do so, one is stale.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.LEDGER
+
+    n: int = Field(ge=0)
+    attempt: int = Field(ge=0)
+    parent: Parent | None = None
+    cluster: str
+    topic: str
+    table: str
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "sweep", "repair"]
+    generation: int = Field(default=0, ge=0)
+    partitions: tuple[PartitionState, ...] = ()
+    dates: dict[str, DateState] = Field(default_factory=dict)
+    dates_changed: tuple[str, ...] = ()
+    rows: int = Field(default=0, ge=0)
+    files: str
+    landed: tuple[int, ...] = ()
+    superseded: dict[str, int] = Field(default_factory=dict)
+    configuration: str = ""
+    code: str = ""
+    committed_at: AwareDatetime
+
+    @classmethod
+    def genesis(cls, cluster: str, topic: str, table: str) -> Ledger:
+        """The state of a table that no run has landed in."""
+        now = utc_now()
+        return cls(
+            n=0, attempt=0, cluster=cluster, topic=topic, table=table, kind="genesis", files="0" * 32, committed_at=now
+        )
+
+    @property
+    def by_partition(self) -> dict[tuple[int, int], PartitionState]:
+        """Partition states by (incarnation, partition)."""
+        return {state.key: state for state in self.partitions}
+
+    def as_parent(self) -> Parent | None:
+        """How the next ledger names this one; None for the genesis, which has no object."""
+        if self.n == 0:
+            return None
+        return Parent(n=self.n, attempt=self.attempt, sha256=hashlib.sha256(self.to_bytes()).hexdigest())
+
+
+class Published(StoredObject):
+    """The outbox pointer: Airflow has stored the asset events of all ledgers up to ``n``.
+
+    ``settled`` is the digest of the watermarks beyond the ledger in which planning last found nothing to land, at
+    ``settled_at``: a partition that an open transaction or a hole holds back must not be planned over and over.
+    """
+
+    n: int = Field(default=0, ge=0)
+    attempt: int = Field(default=0, ge=0)
+    settled: str = ""
+    settled_at: AwareDatetime | None = None
+    at: AwareDatetime
+
+
+def new_attempt() -> int:
+    """A random 62-bit number, the identity of one run."""
+    return secrets.randbits(62)
+
+
+def file_digest(topic_id: str | None, ranges: Iterable[str], configuration: str, code: str, attempt: int) -> str:
+    """The 12 hexadecimal digits in a data file's name: what it was made from, and by which run."""
+    parts = [topic_id or "", *ranges, configuration, code, str(attempt)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

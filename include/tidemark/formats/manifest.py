@@ -1,0 +1,93 @@
+"""A segment's manifest: written after all its other objects, it is what makes the segment count as present.
+
+It says what the bytes hold (offsets, epochs, times, open transactions), what the broker said about the
+partition when they were read, and the size, CRC32C and ETag of each object, so that a reader can prove that it
+reads the very bytes that the agent sent.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+
+LineagePairs = tuple[tuple[int, int], ...]
+"""(leader epoch, its start offset), ascending: Kafka's ``leader-epoch-checkpoint``."""
+
+
+class ObjectSum(Part):
+    """What proves an object: size in bytes, CRC32C as 8 hexadecimal digits, ETag as the store gave it."""
+
+    size: int = Field(ge=0)
+    crc32c: str = Field(pattern="^[0-9a-f]{8}$")
+    etag: str
+
+
+class OpenTransaction(Part):
+    """A transaction that is neither committed nor aborted at the segment's end."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+class Damage(Part):
+    """Where a segment breaks the record-batch format: the first bad batch."""
+
+    position: int
+    offset: int
+    rule: str
+
+
+class SegmentManifest(StoredObject):
+    """Everything that is known about one uploaded segment.
+
+    ``last_batch_end`` is the next offset after the last batch that is in the file; ``next_offset`` is where the
+    next segment starts. They differ when compaction emptied the tail. Times in ``*_timestamp`` are the records'
+    (milliseconds since 1970, None without records). ``objects`` is keyed by file name.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.MANIFEST
+
+    cluster: str
+    topic: str
+    topic_id: str | None
+    partition: int = Field(ge=0)
+    base_offset: int = Field(ge=0)
+    last_batch_end: int = Field(ge=0)
+    next_offset: int = Field(ge=0)
+    lineage: LineagePairs
+    first_timestamp: int | None
+    max_timestamp: int | None
+    batch_count: int = Field(ge=0)
+    magics: tuple[int, ...]
+    codecs: tuple[str, ...]
+    open_transactions: tuple[OpenTransaction, ...]
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int | None
+    offsets_from: Literal["broker", "checkpoint"]
+    cleanup_policy: str
+    rotated_at: AwareDatetime | None
+    uploaded_at: AwareDatetime
+    broker: int
+    agent_version: str
+    state: Literal["whole", "provisional", "corrupt"]
+    damage: Damage | None = None
+    objects: dict[str, ObjectSum]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.base_offset <= self.last_batch_end <= self.next_offset:
+            raise ValueError("base_offset, last_batch_end and next_offset must not decrease in this order")
+        if (self.state == "corrupt") != (self.damage is not None):
+            raise ValueError("damage is given if and only if state is 'corrupt'")
+        return self
+
+    @property
+    def compacted(self) -> bool:
+        """Whether missing offsets may have been removed by compaction."""
+        return "compact" in self.cleanup_policy.split(",")

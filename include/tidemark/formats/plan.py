@@ -1,0 +1,254 @@
+"""What a run sets out to do and what came of it: the objects by which scheduler and job talk.
+
+A plan (``attempts/<attempt>.json``) is written before anything else of the run. It is a function of the raw
+objects, the topic's settings and the committed ledger, so the same state gives the same plan, attempt apart. Its
+tasks are what Spark schedules; a task converts consecutive byte ranges of one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import ClassVar, Final, Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.gaps import Gap
+from tidemark.formats.ledger import Closing
+from tidemark.formats.manifest import LineagePairs, OpenTransaction
+
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "sweep", "repair"]
+
+RUN_LIMIT: Final = timedelta(days=2)
+"""A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
+
+
+class SegmentRange(Part):
+    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end.
+
+    Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
+    as If-Match with every read. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane record times.
+    ``log_size`` and ``log_crc32c`` are the whole log's: by them a longer one that begins with it is known.
+
+    A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
+    tells when their segment was uploaded. A compaction reads files of the table: each is a range, under the file's key.
+    """
+
+    store: str
+    key: str
+    etag: str
+    base_offset: int
+    start: int = Field(ge=0)
+    end: int = Field(ge=0)
+    from_offset: int
+    to_offset: int
+    uploaded_at: AwareDatetime
+    compacted: bool = False
+    log_size: int = Field(default=0, ge=0)
+    log_crc32c: str = ""
+    quarantined: str = ""
+
+    @property
+    def label(self) -> str:
+        """The range in words, as it stands in evidence and in the file digest."""
+        return f"{self.key}:{self.start}-{self.end}:{self.from_offset}-{self.to_offset}"
+
+
+class Task(Part):
+    """Consecutive ranges of one partition, converted by one Spark task into one file per date.
+
+    Of a compaction they are files of one date, by their first offset, which become one file.
+    """
+
+    incarnation: int
+    topic_id: str | None
+    partition: int
+    ranges: tuple[SegmentRange, ...]
+
+    @property
+    def from_offset(self) -> int:
+        """The first offset that the task accounts for."""
+        return self.ranges[0].from_offset
+
+    @property
+    def to_offset(self) -> int:
+        """The next offset after the last that the task accounts for."""
+        return self.ranges[-1].to_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(part.end - part.start for part in self.ranges)
+
+
+class Aborted(Part):
+    """A transaction that was aborted: leave out its producer's transactional batches in ``[first, last]``."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Cut(Part):
+    """A partition leaves the branch that it had landed up to ``old_next``, at offset ``at``: the rest is truncated.
+
+    What its offsets from the plan's ``start`` on have become holds no more, and all of them are converted again:
+    ``start`` is the last offset, at or below ``at``, that no file and no evidence lies across, and before which no
+    verdict on a transaction depends on what was cut off. ``removes`` and ``supersedes`` are the partition's part of
+    the plan's. ``leader_epoch`` and ``lineage`` are those of the branch that is left.
+    """
+
+    at: int = Field(ge=0)
+    old_next: int = Field(ge=0)
+    leader_epoch: int
+    lineage: LineagePairs
+    removes: tuple[str, ...] = ()
+    supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class PartitionPlan(Part):
+    """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
+
+    ``branch`` is the ledger's. With a ``cut`` the run starts below the ledger's next offset. ``expired`` offsets were
+    removed from raw before the table's first run. ``foreign_epochs`` are the watermark's: under these the ledger may be
+    ahead, and is no later than the plan.
+    """
+
+    incarnation: int
+    topic_id: str | None
+    partition: int
+    start: int
+    end: int
+    leader_epoch: int
+    lineage: LineagePairs
+    aborted: tuple[Aborted, ...] = ()
+    held_by: tuple[OpenTransaction, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    acknowledged: tuple[tuple[int, int], ...] = ()
+    deleted_before_upload: tuple[tuple[int, int], ...] = ()
+    expired: tuple[tuple[int, int], ...] = ()
+    branch: int = 0
+    cut: Cut | None = None
+    foreign_epochs: tuple[int, ...] = ()
+
+    @property
+    def landed_next(self) -> int:
+        """The ledger's next offset, as the plan found it."""
+        return self.cut.old_next if self.cut else self.start
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+
+class RunPlan(StoredObject):
+    """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
+
+    One of the ``dates`` may be empty: the refused and filtered rows that have none. A rebuild of the ``whole`` table
+    takes all rows, whatever their dates then are, but for those of dates that retention took, which it ``leaves``. It
+    alone may make a column wider.
+
+    ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
+    their date (empty for rows without one): always all of a date that hold. An ingest has both for its partitions that
+    leave a branch, see :class:`Cut`. ``closes`` are dates that the ledger and the watermark indexes show to be
+    complete, or overdue; each closes unless its rows have changed since.
+
+    A run of retention (``retain``) only takes away: ``removes`` and ``supersedes`` are all that ``dates`` hold, and
+    their refused rows.
+
+    A sweep puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
+
+    A repair makes again from raw what somebody else took from the table or changed: it removes the files of which no
+    evidence tells, and all rows of ``tasks``' offsets are its own, whatever their dates, but for those that it
+    ``leaves``. ``found`` is the digest of the live files that it is for. A partition with a :class:`Cut` goes back to
+    its ``end``, at or below the cut.
+
+    A compaction puts one file with the table's ``columns`` in place of the files of each task; ``dates`` are theirs.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.PLAN
+
+    attempt: int
+    kind: RunKind
+    cluster: str
+    topic: str
+    table: str
+    generation: int = 0
+    ledger_n: int
+    ledger_attempt: int
+    configuration: str
+    code: str
+    created_at: AwareDatetime
+    partitions: tuple[PartitionPlan, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    dates: tuple[str, ...] = ()
+    whole: bool = False
+    leaves: tuple[str, ...] = ()
+    removes: tuple[str, ...] = ()
+    supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    closes: dict[str, Closing] = Field(default_factory=dict)
+    folds: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    found: str = ""
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows come, go or change; a compaction only lays them together."""
+        return self.kind != "compact"
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """All files of the table, of its quarantine and of filtered rows that hold no more thereafter."""
+        return (*self.removes, *(file for files in self.supersedes.values() for file in files))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to commit: no range, no change of a partition's, a date's or the table's state."""
+        return not (self.partitions or self.replaced or self.closes or self.folds or self.found)
+
+
+def merged(by_date: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
+    """Files by date, of several that have such."""
+    found: dict[str, list[str]] = {}
+    for one in by_date:
+        for dt, files in one.items():
+            found.setdefault(dt, []).extend(files)
+    return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
+
+
+class RunResult(StoredObject):
+    """``results/<attempt>.json``: what the scheduler reads after the job.
+
+    ``landed``: this attempt's commit counts (be it made now or before). ``stale``: the table has moved on since
+    the plan, nothing was committed and nothing is lost. ``empty``: there was nothing to do.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    attempt: int
+    status: Literal["landed", "stale", "empty"]
+    cluster: str
+    topic: str
+    table: str
+    ledger_n: int
+    rows: int = 0
+    files: int = 0
+    bytes_read: int = 0
+    quarantined: int = 0
+    truncated: int = 0
+    dates: tuple[str, ...] = ()
+    gaps: tuple[tuple[int, int, int, int], ...] = ()
+    seconds: dict[str, float] = Field(default_factory=dict)
+
+
+class Progress(StoredObject):
+    """``progress/<attempt>.json``: of ``total`` tasks ``done`` are finished. The job replaces it as it goes."""
+
+    attempt: int
+    done: int = Field(ge=0)
+    total: int = Field(ge=0)
+    started_at: AwareDatetime
+    at: AwareDatetime

@@ -1,0 +1,86 @@
+"""``offset.wm``: how far a partition is in the store without a hole, and what is known about the rest.
+
+Line 1 is Pinterest's: 20 digits, the base offset of the last segment below the first hole. Line 2 is JSON and is
+what Tidemark goes by. Written by the leader's agent, by conditional PUT, ordered within a topic id by
+(leader epoch, next offset): a later epoch may move ``next_offset`` back (a truncation), the same epoch never.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.errors import FormatError
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import OFFSET_DIGITS
+from tidemark.formats.manifest import LineagePairs
+
+
+class Truncation(Part):
+    """At offset ``at`` a new leader's log left the one that had been uploaded up to ``old_next``."""
+
+    at: int
+    old_next: int
+    old_epoch: int
+    new_epoch: int
+
+
+class Watermark(StoredObject):
+    """Line 2 of ``offset.wm``.
+
+    ``leader_epoch`` is the metadata's and fences writers; the data's own may lag. ``next_offset`` is the end of
+    what is contiguous from ``start_offset``: it stops at the first gap that nobody has acknowledged.
+    ``ranges_above`` is what is uploaded beyond. ``replacing`` are the bases of stored segments below line 1 that are
+    being replaced by longer or other ones: whoever writes next looks whether their manifests match.
+    ``foreign_epochs`` stood in this object although the cluster never gave them; what was read under them is void.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.WATERMARK
+
+    topic_id: str | None
+    start_offset: int = Field(ge=0)
+    leader_epoch: int
+    next_offset: int = Field(ge=0)
+    ranges_above: tuple[tuple[int, int], ...] = ()
+    lineage: LineagePairs
+    truncations: tuple[Truncation, ...] = ()
+    replacing: tuple[int, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    acknowledged_gaps: tuple[Gap, ...] = ()
+    foreign_epochs: tuple[int, ...] = ()
+    broker: int
+    written_at: AwareDatetime
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What must never decrease within a topic id."""
+        return self.leader_epoch, self.next_offset
+
+    def supersedes(self, other: Watermark | None) -> bool:
+        """Whether this may replace ``other``: another topic id's, or one that is behind."""
+        return other is None or other.topic_id != self.topic_id or self.order >= other.order
+
+
+def render(base_offset: int, watermark: Watermark) -> bytes:
+    """The whole object; ``base_offset`` is that of the last segment below the first hole."""
+    return f"{base_offset:0{OFFSET_DIGITS}d}\n".encode() + watermark.to_bytes() + b"\n"
+
+
+def parse(body: bytes, key: str) -> tuple[int, Watermark | None]:
+    """(base offset of line 1, line 2 or None where Pinterest's uploader wrote).
+
+    Raises:
+        FormatError: naming ``key`` and the rule.
+    """
+    first, _, rest = body.partition(b"\n")
+    digits = first.strip()
+    if len(digits) != OFFSET_DIGITS or not digits.isdigit():
+        raise FormatError(
+            key, f"line 1 must be {OFFSET_DIGITS} digits, the base offset of a segment, not {digits[:40]!r}"
+        )
+    if int(digits) >= 1 << 63:
+        raise FormatError(key, f"line 1 is {digits.decode()}, and offsets have 64 bits")
+    return int(digits), Watermark.from_bytes(rest, key) if rest.strip() else None

@@ -1,0 +1,174 @@
+"""A person's word on a gap: what is missing there is lost, and the partition may go on.
+
+It is one object, written once; the leader's agent folds it into ``offset.wm``. Only offsets that stand in an open gap
+can be acknowledged: nothing that may still come is given up by mistake. The agents' gaps stand in ``offset.wm``; those
+that only runs have found stand in the ledger, and count as long as a plan would find them still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemark.endpoints import EndpointResolver, resolver_of
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
+from tidemark.formats.acknowledgements import read, words
+from tidemark.formats.gaps import Acknowledgement, Gap
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
+from tidemark.formats.watermark import Watermark, parse
+from tidemark.formats.watermark_index import listed, load_all, merge
+from tidemark.intervals import Intervals
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.identity import identity
+from tidemark.table.delta_table import Lake
+from tidemark.timestamps import utc_now
+
+
+class NotAGap(TidemarkError):
+    """Offsets were to be acknowledged that stand in no open gap; the message shows those that do."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapsOf:
+    """One partition's gaps, and where words on them go. ``open`` are those that its agent has found."""
+
+    lake: Lake
+    at: TopicPartition
+    incarnation: int
+    keys: PartitionKeys
+    control: ControlKeys
+    control_store: Store
+    open: tuple[Gap, ...]
+
+    def acknowledge(self, start: int, end: int, by: str, reason: str) -> tuple[Acknowledgement, bool]:
+        """Write down that ``[start, end)`` is lost; (the word that stands, whether it is new).
+
+        Raises:
+            NotAGap: some of these offsets are in no open gap.
+            PreconditionFailed: somebody else has said something else about the same offsets.
+            StoreError: the store failed.
+        """
+        key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
+        said = self.said(start, end)
+        if said is None:
+            self.check(start, end)
+            ours = self._word(start, end, by, reason)
+            try:
+                self.control_store.put(key, ours.to_bytes(), if_none_match=True)
+            except (PreconditionFailed, UnknownOutcome):
+                said = self.said(start, end)
+            else:
+                return ours, True
+        if said is None:
+            raise UnknownOutcome(key, "the store did not say whether it has the word; call again")
+        if (said.by, said.reason) != (by, reason):
+            raise PreconditionFailed(key, f"{said.by} has said at {said.at:%Y-%m-%d %H:%M} UTC: {said.reason!r}")
+        return said, False
+
+    def check(self, start: int, end: int) -> None:
+        """Raise NotAGap unless all of ``[start, end)`` stands in open gaps.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        if start >= end:
+            raise NotAGap(f"{start} to {end}: TO is the offset after the last lost one, so it must be above FROM")
+        known = self.standing(start, end)
+        others = Intervals((gap.start, gap.end) for gap in known).missing(start, end)
+        if others:
+            named = ", ".join(f"{part.start} to {part.end}" for part in others)
+            gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in known) or "none"
+            raise NotAGap(
+                f"{self.at}: offsets {named} are in no open gap. Open gaps: {gaps}. Name one of them, or a part"
+            )
+
+    def standing(self, start: int, end: int) -> tuple[Gap, ...]:
+        """All open gaps, those of the runs only where the agent's do not have all of ``[start, end)``."""
+        if not Intervals((gap.start, gap.end) for gap in self.open).missing(start, end):
+            return self.open
+        from tidemark.planning.lost_gaps import lost  # what only looks at agents' gaps needs no planning
+
+        found = lost(self.lake, self.incarnation, self.at.partition)
+        return tuple(sorted({*self.open, *found}, key=lambda gap: (gap.start, gap.end, gap.reason)))
+
+    def said(self, start: int, end: int) -> Acknowledgement | None:
+        """What was said about just these offsets; None if nothing was."""
+        key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
+        try:
+            return read(self.control_store, self.control, self.keys, key)
+        except NotFound:
+            return None
+
+    def _word(self, start: int, end: int, by: str, reason: str) -> Acknowledgement:
+        url, options = self.control_store.url, self.lake.deployment.store
+        said = {"from": start, "to": end, "by": by, "written_as": identity(options, url), "at": utc_now()}
+        place = {"cluster": self.control.cluster, "place": self.keys.place, "partition": self.keys.partition}
+        return Acknowledgement.model_validate({**place, **said, "reason": reason})
+
+
+def gaps_of(lake: Lake, partition: int, incarnation: int | None = None) -> GapsOf:
+    """Read what is open of the topic of ``lake``. ``incarnation`` is the topic's; without it the newest.
+
+    Raises:
+        FormatError: there is no such topic or incarnation in the store, or an object does not parse.
+        StoreError: the store failed.
+    """
+    cluster, options, at = lake.topic.cluster, lake.deployment.store, TopicPartition(lake.topic.topic, partition)
+    endpoints = resolver_of(lake.deployment.raw)
+    default, endpoint = endpoints.default(), endpoints.resolve(cluster, at.topic, at.partition)
+    control, control_store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
+    lives = _incarnations(control_store, control.incarnations(at.topic))
+    number = len(lives.incarnations) - 1 if incarnation is None else incarnation
+    if not 0 <= number < len(lives.incarnations):
+        rule = f"has incarnations 0 to {len(lives.incarnations) - 1}, and not {number}"
+        raise FormatError(control.incarnations(at.topic), rule)
+    life = lives.incarnations[number]
+    keys = PartitionKeys(endpoint, cluster, life.place, at.partition)
+    store = open_store(endpoint.store, options)
+    gaps = _in_watermark(store, keys)
+    if gaps is None:
+        gaps = _in_indexes(control_store, control, at, life.topic_id)
+    return GapsOf(lake, at, number, keys, control, control_store, gaps)
+
+
+def words_of(
+    endpoints: EndpointResolver, options: StoreOptions, cluster: str, topic: str, keys: Iterable[tuple[int, int]]
+) -> list[list[Acknowledgement]]:
+    """What people said about gaps of each of ``keys``, which are (incarnation, partition); a listing for each.
+
+    Raises:
+        FormatError: there is no such topic or incarnation in the store, or an object does not parse.
+        StoreError: the store failed.
+    """
+    default = endpoints.default()
+    control, store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
+    lives = _incarnations(store, control.incarnations(topic)).incarnations
+    return [
+        words(store, control, PartitionKeys(default, cluster, lives[incarnation].place, partition))
+        for incarnation, partition in keys
+    ]
+
+
+def _incarnations(store: Store, key: str) -> TopicIncarnations:
+    try:
+        return TopicIncarnations.load(store, key)
+    except NotFound as error:
+        raise FormatError(key, "is not there: no agent has uploaded this topic; check its name and cluster") from error
+
+
+def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
+    try:
+        found = parse(store.get(keys.watermark, limit=Watermark.most_bytes).body, keys.watermark)[1]
+    except NotFound:
+        return None
+    return found.gaps if found else ()
+
+
+def _in_indexes(store: Store, control: ControlKeys, at: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
+    """Where the very first offsets are missing there is no ``offset.wm`` yet, but the leader's index names the gap."""
+    loaded = load_all(store, listed(store, control.indexes))
+    entry = merge(loaded.indexes.values()).get(at)
+    if entry is None and loaded.failures:
+        raise next(iter(loaded.failures.values()))  # the broker that leads it may be one of these
+    return entry.gaps if entry and entry.topic_id == topic_id else ()

@@ -1,0 +1,114 @@
+"""What became of every offset of a topic: the committed ledger and the evidence that holds, added up and compared.
+
+Streams the evidence, so that memory grows with partitions and with the dates asked for alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any, Final, get_args
+
+from tidemark.formats.ledger import PartitionState
+from tidemark.intervals import Intervals
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.evidence import PARSED, OffsetClass
+
+CLASSES: Final[tuple[str, ...]] = get_args(OffsetClass)
+"""What the offsets below a partition's next one can have become."""
+
+DATED: Final = (*PARSED, "expired")
+"""... and those of them that are of a date."""
+
+Key = tuple[int, int]
+
+
+def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
+    """The report, as the values of JSON.
+
+    ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
+    acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there; ``truncated`` ones were.
+    How many an open transaction holds back only raw can tell; ``held_by`` says from where on.
+
+    ``sound`` is false if offsets are LOST, corrupt or about to be cut off, and wherever the evidence does not add up to
+    what the ledger says: of a partition to its ``next_offset``, of the table and of each of ``dates`` to its rows.
+    """
+    standing = Standing.of(lake)
+    ledger = standing.ledger
+    classes: dict[Key, Counter[str]] = {}
+    dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
+    for row in (row for rows in standing.by_attempt() for row in rows):
+        key = row.incarnation, row.partition
+        classes.setdefault(key, Counter())[row.offset_class] += row.rows
+        if row.dt in dated:
+            dated[row.dt].setdefault(key, Counter())[row.offset_class] += row.rows
+    states = ledger.by_partition
+    nobodys = sorted(classes.keys() - states.keys())
+    partitions = [_partition(one, classes.get(key, Counter()), standing) for key, one in sorted(states.items())]
+    landed = sum(one["landed"] for one in classes.values())
+    days = [_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()]
+    found: dict[str, Any] = {
+        "topic": f"{ledger.cluster}/{ledger.topic}",
+        "table": lake.url,
+        "ledger": ledger.n,
+        "committed_at": ledger.committed_at.isoformat(),
+        "rows": ledger.rows,
+        "landed": landed,
+        "missing_evidence": standing.missing,
+        "partitions": partitions,
+        "dates": days,
+    }
+    balanced = landed == ledger.rows and not nobodys and all(one["balanced"] for one in days)
+    return found | {"sound": balanced and all(one["state"] in {"ok", "held"} for one in partitions)}
+
+
+def _partition(state: PartitionState, classes: Counter[str], standing: Standing) -> dict[str, Any]:
+    gaps = {
+        name: Intervals((gap.start, gap.end) for gap in state.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
+        for name in ("lost", "corrupt")
+    }
+    missing = {name: found.clip(state.next_offset, 1 << 63).size for name, found in gaps.items()}
+    leaving = gaps["lost"].clip(0, state.next_offset).size
+    classed = sum(classes.values())
+    return {
+        "incarnation": state.incarnation,
+        "partition": state.partition,
+        "topic_id": state.topic_id,
+        "start_offset": state.start_offset,
+        "next_offset": state.next_offset,
+        "covered": state.next_offset,
+        "classes": {name: classes[name] for name in CLASSES},
+        "classed": classed,
+        "balanced": classed == state.next_offset,
+        "truncated": standing.truncated.get(state.key, 0),
+        **missing,
+        "leaving": leaving,
+        "state": _state(state, classed, leaving=leaving, **missing),
+        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in state.gaps],
+        "held_by": [one.model_dump(mode="json", by_alias=True) for one in state.held_by],
+    }
+
+
+def _state(state: PartitionState, classed: int, *, lost: int, corrupt: int, leaving: int) -> str:
+    if classed != state.next_offset:
+        return "UNEQUAL"
+    if leaving:
+        return "LEAVING"
+    if lost or corrupt:
+        return "LOST" if lost else "CORRUPT"
+    return "held" if state.held_by else "ok"
+
+
+def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
+    landed = sum(one["landed"] for one in parts.values())
+    return {
+        "dt": dt,
+        "rows": rows,
+        "landed": landed,
+        "balanced": landed == rows,
+        "partitions": [
+            {"incarnation": key[0], "partition": key[1], **{name: counts[name] for name in DATED}}
+            for key, counts in sorted(parts.items())
+        ],
+    }

@@ -1,0 +1,152 @@
+"""Where offsets of a partition come from and what became of them: evidence, files of the table, segments in raw.
+
+For what is landed, evidence names the bytes of a segment and the file that its rows are in. For what is uploaded and
+not landed, the manifests in raw are listed. Reads what was asked for and no more of either than a limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import AwareDatetime
+
+from tidemark.endpoints import resolver_of
+from tidemark.errors import NotFound
+from tidemark.formats.base import Part
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import in_parallel
+from tidemark.raw.topic import RawTopic
+from tidemark.store import Store, open_store
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+
+MOST_ROWS: Final = 200
+MOST_SEGMENTS: Final = 50
+
+
+class Derived(Part):
+    """Offsets ``[start, end)`` of one class, from bytes of a segment, in a file; what there is none of is None.
+
+    ``rows`` is how many of the offsets are of the class. ``file`` is a URL, and ``in_table`` says whether it is live in
+    the table; that of quarantined rows lies below the quarantine's folder.
+    """
+
+    start: int
+    end: int
+    offset_class: str
+    rows: int
+    dt: str | None
+    segment: str | None
+    byte_start: int | None
+    byte_end: int | None
+    file: str | None
+    in_table: bool
+    attempt: str
+
+
+class SegmentInfo(Part):
+    """A segment in raw; ``key`` is that of its ``.log`` below ``store``, ``present`` whether its manifest is there."""
+
+    store: str
+    key: str
+    present: bool
+    base_offset: int | None = None
+    next_offset: int | None = None
+    state: Literal["whole", "provisional", "corrupt"] | None = None
+    size: int | None = None
+    crc32c: str | None = None
+    uploaded_at: AwareDatetime | None = None
+    broker: int | None = None
+    leader_epoch: int | None = None
+
+
+class Derivation(NamedTuple):
+    """The answer for ``[start, end)``; ``more`` if limits left some of it out."""
+
+    rows: tuple[Derived, ...]
+    segments: tuple[SegmentInfo, ...]
+    more: bool
+
+
+def derivation_of(lake: Lake, standing: Standing, key: tuple[int, int], start: int, end: int) -> Derivation:
+    """Where ``[start, end)`` of the partition ``key``, an (incarnation, partition), comes from.
+
+    Raises:
+        FormatError: an object does not parse.
+        StoreError: the store failed.
+    """
+    state = standing.ledger.by_partition.get(key)
+    landed = state.next_offset if state else 0
+    found = sorted(
+        (_derived(lake, row, standing) for row in standing.touching(key, start, min(end, landed))),
+        key=lambda one: (one.start, one.end),
+    )
+    rows = found[:MOST_ROWS]
+    deployment = lake.deployment
+    endpoint = resolver_of(deployment.raw).resolve(lake.topic.cluster, lake.topic.topic, key[1])
+    store = open_store(endpoint.store, deployment.store)
+    waiting, complete = _waiting(lake, key, max(start, landed), end)
+    keys = list(dict.fromkeys([*(one.segment for one in rows if one.segment), *waiting]))
+    segments = in_parallel(lambda one: _segment(store, one), keys[:MOST_SEGMENTS])
+    more = not complete or len(found) > len(rows) or len(keys) > len(segments)
+    return Derivation(tuple(rows), tuple(segments), more)
+
+
+def _derived(lake: Lake, row: dict[str, Any], standing: Standing) -> Derived:
+    name = row["file"]
+    in_table = name in standing.live
+    quarantine = f"{lake.deployment.lake_store}/{lake.keys.quarantine}"
+    where = {"landed": lake.url, "quarantined": quarantine}.get(row["class"])
+    return Derived(
+        start=row["first"],
+        end=row["next"],
+        offset_class=row["class"],
+        rows=row["rows"],
+        dt=row["dt"].isoformat() if row["dt"] else None,
+        segment=row["segment"],
+        byte_start=row["byte_start"],
+        byte_end=row["byte_end"],
+        file=f"{where}/{name}" if name and where else None,
+        in_table=in_table,
+        attempt=str(row["attempt"]),
+    )
+
+
+def _waiting(lake: Lake, key: tuple[int, int], start: int, end: int) -> tuple[list[str], bool]:
+    """The keys of the first uploaded segments with offsets in ``[start, end)``, and whether they are all."""
+    if start >= end:
+        return [], True
+    raw = RawTopic(lake)
+    lives = raw.incarnations().incarnations
+    if key[0] >= len(lives):
+        return [], True
+    life = lives[key[0]]
+    part = raw.partition(life.topic_id, life.place, *key)
+    watermark = raw.watermark(part)
+    lineage = Lineage(watermark.lineage) if watermark else Lineage()
+    # With the least of limits one batch of manifests is read.
+    window = raw.segments(part, start, end, lineage, 1)
+    return [one.key for one in window.segments], window.complete
+
+
+def _segment(store: Store, key: str) -> SegmentInfo:
+    name = f"{key.rpartition('.')[0]}.manifest.json"
+    try:
+        found = SegmentManifest.load(store, name)
+    except NotFound:
+        return SegmentInfo(store=store.url, key=key, present=False)
+    log = found.objects.get(key.rpartition("/")[2])
+    return SegmentInfo(
+        store=store.url,
+        key=key,
+        present=True,
+        base_offset=found.base_offset,
+        next_offset=found.next_offset,
+        state=found.state,
+        size=log.size if log else None,
+        crc32c=log.crc32c if log else None,
+        uploaded_at=found.uploaded_at,
+        broker=found.broker,
+        leader_epoch=found.lineage[-1][0] if found.lineage else None,
+    )

@@ -1,0 +1,245 @@
+"""Scan of a whole segment by its batch headers, with every checksum verified, as the bytes go by.
+
+Promises: whatever the bytes and wherever the chunks are cut, the first broken rule is raised with its byte position and
+the offset that was expected there; memory stays constant (a batch's checksum runs on across chunks). Records are not
+decompressed. :func:`tidemark.decode.batch_headers.scan_headers` reaches the same verdicts on a buffer, faster.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+from crc32c import crc32c
+
+from tidemark.errors import SegmentError
+from tidemark.kafka_log.batch import (
+    CODEC_MASK,
+    CODECS,
+    CRC_START,
+    HEADER_SIZE,
+    MAX_BATCH_BYTES,
+    PREFIX_SIZE,
+    BatchHeader,
+    Broken,
+    Buffer,
+    Codec,
+    Rule,
+    check_header,
+    check_prefix,
+    read_header,
+)
+from tidemark.kafka_log.transactions import OpenTransaction, TransactionTracker
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What a scan found out.
+
+    Timestamps are milliseconds since 1970, of data batches only: not of markers, nor of those that compaction emptied.
+    """
+
+    size: int
+    """Bytes fed."""
+    crc32c: int
+    """CRC-32C of all bytes fed."""
+    end: int
+    """Byte after the last whole batch: ``size``, but for an accepted partial tail."""
+    batch_count: int
+    next_offset: int
+    """Offset after the last batch; the segment's base when there is none."""
+    first_timestamp: int | None
+    """Of the first data batch that tells it (one with a delete horizon does not): its base timestamp, or its append
+    time. Compaction may have removed the record that had it."""
+    max_timestamp: int | None
+    magics: tuple[int, ...]
+    codecs: tuple[Codec, ...]
+    """Of all batches, sorted by name."""
+    epochs: tuple[tuple[int, int], ...]
+    """(leader epoch, base offset) at the first batch and wherever the epoch changes, as found; v0 and v1 have none."""
+    open_transactions: tuple[OpenTransaction, ...]
+    """Open at the end, by first offset."""
+
+
+class SegmentScanner:
+    """Scans one segment incrementally.
+
+    ``name`` is the file or object for messages, ``base_offset`` the segment's base, ``open_before`` the transactions
+    open at its start, ``max_batch_bytes`` the largest batch believed. After a :class:`SegmentError` only
+    :meth:`summary`, of what came before the bad batch, is of use.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base_offset: int,
+        *,
+        open_before: Iterable[OpenTransaction] = (),
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        self._name = name
+        self._base_offset = base_offset
+        self._max_batch_bytes = max_batch_bytes
+        self._transactions = TransactionTracker(open_before)
+        self._size = 0
+        self._crc32c = 0
+        self._end = 0
+        self._next_offset = base_offset
+        self._batch_count = 0
+        self._first_timestamp: int | None = None
+        self._max_timestamp: int | None = None
+        self._kinds: set[tuple[int, int]] = set()
+        self._epochs: list[tuple[int, int]] = []
+        # The batch being read: the bytes of a header cut by a chunk's end, then the header and what its body lacks.
+        self._partial = bytearray()
+        self._header: BatchHeader | None = None
+        self._body_left = 0
+        self._body_crc = 0
+        self._in_zeros = False
+
+    def feed(self, chunk: Buffer) -> None:
+        """Take the next bytes of the segment. Raises :class:`SegmentError` at the first broken rule."""
+        deque(self.batches(chunk), maxlen=0)
+
+    def batches(self, chunk: Buffer) -> Iterator[BatchHeader]:
+        """As :meth:`feed`, yielding the header of each batch that these bytes complete, once its checksum is verified.
+
+        The bytes count as taken when the iterator is exhausted; a caller that stops earlier is done with the scanner.
+        """
+        view = memoryview(chunk)
+        at = 0
+        while at < len(view):
+            if self._in_zeros:
+                self._expect_zeros(view[at:])
+                break
+            at = self._take_header(view, at) if self._header is None else self._take_body(view, at)
+            if self._header is not None and not self._body_left:
+                header, self._header = self._header, None
+                self._accept(header)
+                yield header
+        self._size += len(view)
+        self._crc32c = crc32c(view, self._crc32c)
+
+    def finish(self, *, allow_partial_tail: bool = False) -> SegmentSummary:
+        """The summary, once all bytes are fed.
+
+        Raises :class:`SegmentError` if they end inside a batch, or in zeros. With ``allow_partial_tail`` this is
+        accepted, as in an active segment (being appended to, or preallocated): ``summary.end`` is where it starts.
+        """
+        if not allow_partial_tail:
+            if self._in_zeros:
+                raise self._error(Broken(Rule.ZEROED, 0))
+            if self._header is not None or self._partial:
+                raise self._error(Broken(Rule.TRUNCATED, 0))
+        return self.summary()
+
+    def summary(self) -> SegmentSummary:
+        """What the scan knows by now, of the whole batches so far."""
+        return SegmentSummary(
+            size=self._size,
+            crc32c=self._crc32c,
+            end=self._end,
+            batch_count=self._batch_count,
+            next_offset=self._next_offset,
+            first_timestamp=self._first_timestamp,
+            max_timestamp=self._max_timestamp,
+            magics=tuple(sorted({magic for magic, _ in self._kinds})),
+            codecs=tuple(sorted({CODECS[codec] for _, codec in self._kinds})),
+            epochs=tuple(self._epochs),
+            open_transactions=self._transactions.open,
+        )
+
+    def _take_header(self, view: memoryview, at: int) -> int:
+        """Read a header, or as much of it as there is, from ``view[at:]``; return the index after what was used."""
+        if not self._partial and len(view) - at >= HEADER_SIZE[2]:
+            self._check(check_prefix(view, at, self._max_batch_bytes))
+            return at if self._in_zeros else at + self._open_batch(view, at)
+        needed = HEADER_SIZE[self._partial[PREFIX_SIZE - 1]] if len(self._partial) >= PREFIX_SIZE else PREFIX_SIZE
+        piece = view[at : at + needed - len(self._partial)]
+        self._partial += piece
+        if len(self._partial) == PREFIX_SIZE:
+            self._check(check_prefix(self._partial, 0, self._max_batch_bytes))
+        elif len(self._partial) == needed:
+            self._open_batch(self._partial, 0)
+            self._partial.clear()
+        return at + len(piece)
+
+    def _open_batch(self, source: Buffer, at: int) -> int:
+        """Start on the batch whose header lies at ``source[at:]``; return the header's length."""
+        header = read_header(source, at, self._end)
+        self._check(check_header(header, self._base_offset, self._next_offset))
+        length = HEADER_SIZE[header.magic]
+        checksum = crc32c if header.magic == 2 else crc32
+        self._header = header
+        self._body_left = header.size - length
+        self._body_crc = checksum(memoryview(source)[at + CRC_START[header.magic] : at + length])
+        return length
+
+    def _take_body(self, view: memoryview, at: int) -> int:
+        """Run the checksum over what ``view[at:]`` has of the batch's body; return the index after it."""
+        assert self._header is not None
+        piece = view[at : at + self._body_left]
+        checksum = crc32c if self._header.magic == 2 else crc32
+        self._body_crc = checksum(piece, self._body_crc)
+        self._body_left -= len(piece)
+        return at + len(piece)
+
+    def _accept(self, header: BatchHeader) -> None:
+        """Verify the checksum of a batch that is all there, and take account of it."""
+        if self._body_crc != header.crc:
+            self._check(Broken(Rule.CRC, header.crc))
+        self._end = header.end
+        self._next_offset = header.next_offset
+        self._batch_count += 1
+        self._kinds.add((header.magic, header.attributes & CODEC_MASK))
+        if header.leader_epoch >= 0 and (not self._epochs or self._epochs[-1][0] != header.leader_epoch):
+            self._epochs.append((header.leader_epoch, header.base_offset))
+        self._transactions.observe(header)
+        if header.is_control or not header.record_count:
+            return
+        if self._max_timestamp is None or header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+        if self._first_timestamp is None and not header.has_delete_horizon:
+            append_time = header.timestamp_type == "append"
+            self._first_timestamp = header.max_timestamp if append_time else header.base_timestamp
+
+    def _expect_zeros(self, view: memoryview) -> None:
+        """Zeros may only be followed by zeros: anything else proves that bytes in between are lost."""
+        if bytes(view) != bytes(len(view)):
+            raise self._error(Broken(Rule.ZEROED, 0))
+
+    def _check(self, broken: Broken | None) -> None:
+        if broken is None:
+            return
+        if broken.rule is Rule.ZEROED:
+            self._in_zeros = True
+        else:
+            raise self._error(broken)
+
+    def _error(self, broken: Broken) -> SegmentError:
+        return SegmentError(self._name, self._end, self._next_offset, broken.rule.text(broken.value))
+
+
+def scan_batches(
+    chunks: Iterable[Buffer], name: str, base_offset: int, *, allow_partial_tail: bool = False
+) -> Iterator[BatchHeader]:
+    """The headers of a segment's batches, each verified; raises as :class:`SegmentScanner` does."""
+    scanner = SegmentScanner(name, base_offset)
+    for chunk in chunks:
+        yield from scanner.batches(chunk)
+    scanner.finish(allow_partial_tail=allow_partial_tail)
+
+
+def end_below(chunks: Iterable[Buffer], name: str, base_offset: int, offset: int) -> tuple[int, int]:
+    """(byte, offset) after the last batch of an active segment that lies wholly below ``offset``: its high watermark.
+
+    (0, base_offset) if there is none. Reads no further than it must, and accepts a partial tail.
+    """
+    end, next_offset = 0, base_offset
+    for header in scan_batches(chunks, name, base_offset, allow_partial_tail=True):
+        if header.next_offset > offset:
+            break
+        end, next_offset = header.end, header.next_offset
+    return end, next_offset

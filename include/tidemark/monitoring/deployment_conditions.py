@@ -1,0 +1,159 @@
+"""What is wrong beside the tables: agents, objects that cannot be read, the scan, DAG files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from tidemark.formats.watermark_index import Led, WatermarkIndex
+from tidemark.monitoring.incidents import Condition, in_utc
+from tidemark.store import clock
+
+BEGINNING: Final = timedelta(minutes=15)
+"""A topic may be in the topics file for so long before it is made, or before its agents are started."""
+
+PATIENCE: Final = timedelta(minutes=2)
+"""What may be a hiccup of a store must last for so long."""
+
+_LONGEST: Final = 86_400.0 * 365 * 100
+
+
+def agents_gone(
+    cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[Led], silence: timedelta, now: datetime
+) -> Iterator[Condition]:
+    """Brokers whose agent is silent and whose partitions nobody else leads; an idle agent writes all the same.
+
+    A broker that was taken away, or that died, leads nothing any more: others tell of its partitions since then.
+    """
+    leads: dict[int, set[tuple[str, int]]] = {}
+    for one in led:
+        leads.setdefault(one.broker, set()).add((one.entry.topic, one.entry.partition))
+    for index in indexes:
+        mine = leads.get(index.broker)
+        if not mine or now - index.written_at <= silence:
+            continue
+        topics = sorted({topic for topic, _ in mine})
+        more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""
+        yield Condition(
+            kind="agent_gone",
+            key=agent_gone_key(cluster, str(index.broker)),
+            cluster=cluster,
+            since=index.written_at,
+            title=f"{cluster}: the agent of broker {index.broker} is silent",
+            text=f"it has not written its watermark index since {in_utc(index.written_at)}; it was the last to lead "
+            f"{len(mine)} partitions of {', '.join(topics[:5])}{more}",
+            likely="the agent is stopped, or cannot reach the store; or the broker is down and has no other replica",
+            mend=f"on broker {index.broker}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
+        )
+
+
+def clocks_off(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -> Iterator[Condition]:
+    """Brokers whose clock is more than a minute off the store's."""
+    for index in indexes:
+        skew = timedelta(seconds=max(-_LONGEST, min(_LONGEST, index.clock_skew)))
+        if abs(skew) > clock.MOST:
+            yield _clock(cluster, f"broker {index.broker}", str(index.broker), skew, now)
+
+
+def own_clock_off(cluster: str, skew: timedelta, now: datetime) -> Condition:
+    """That the clock of the host that looks is more than a minute off the store's."""
+    return _clock(cluster, "Airflow's workers", "airflow", skew, now)
+
+
+def _clock(cluster: str, whose: str, name: str, skew: timedelta, now: datetime) -> Condition:
+    return Condition(
+        kind="clock",
+        key=f"clock/{cluster}/{name}",
+        cluster=cluster,
+        since=now,
+        title=f"{cluster}: the clock of {whose} is wrong",
+        text=f"it is {clock.described(skew)}; ages and dates go by the store's, so nothing closes early",
+        likely="the host has no NTP, or cannot reach its server",
+        mend=f"on the host of {whose}: timedatectl; chronyc tracking",
+        patience=PATIENCE,
+    )
+
+
+def agent_gone_key(cluster: str, broker: str) -> str:
+    """The key of the incident that the agent of ``broker`` is silent."""
+    return f"agent_gone/{cluster}/{broker}"
+
+
+def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
+    """That nothing is known of a topic, or of some part of it."""
+    return Condition(
+        kind="unreadable",
+        key=f"unreadable/{cluster}/{topic}",
+        cluster=cluster,
+        topic=topic,
+        since=now,
+        title=f"{cluster}/{topic}: cannot be looked at",
+        text=reason,
+        likely="an object was damaged or removed, or the role of Airflow's workers may not read it",
+        mend=f"tidemark status {topic} --cluster {cluster}",
+        patience=PATIENCE,
+    )
+
+
+def unseen(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
+    """That no agent ever told of a topic, so that its empty table means nothing."""
+    return Condition(
+        kind="unseen",
+        key=f"unseen/{cluster}/{topic}",
+        cluster=cluster,
+        topic=topic,
+        since=now,
+        title=f"{cluster}/{topic}: no agent was ever seen",
+        text=reason,
+        likely="its name, its cluster, the bucket or the prefix is wrong; or the agents do not run, or leave it out",
+        mend="correct the topics file, and see tidemark config check --agents; or start the agents",
+        patience=BEGINNING,
+    )
+
+
+def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Condition:
+    """That nothing is known of what a broker leads, since its watermark index cannot be read."""
+    return Condition(
+        kind="unreadable",
+        key=f"unreadable/{cluster}/{key}",
+        cluster=cluster,
+        since=now,
+        title=f"{cluster}: a watermark index cannot be read",
+        text=f"nothing is known of what its broker leads: {reason}",
+        likely="something else wrote the object, or a newer agent, or this role may not read it",
+        mend="have the broker's agent write it again: systemctl restart tidemark-agent; if there is no such broker, "
+        f"remove {key}",
+        patience=PATIENCE,
+    )
+
+
+def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
+    """That the triggerer cannot read the watermark indexes."""
+    return Condition(
+        kind="scan",
+        key=f"scan/{cluster}",
+        cluster=cluster,
+        since=since,
+        title=f"{cluster}: the watermark indexes cannot be read",
+        text=f"no topic of {cluster} is woken: {reason}",
+        likely="the store does not answer, or the triggerer's role may not read it",
+        mend="see the log of Airflow's triggerer",
+        patience=PATIENCE,
+    )
+
+
+def import_error(cluster: str, file: str, error: str, since: datetime) -> Condition:
+    """That Airflow cannot import a file; ``cluster`` is the deployment's first."""
+    last = error.strip().splitlines()[-1] if error.strip() else "unknown"
+    return Condition(
+        kind="import_error",
+        key=f"import_error/{cluster}/{file}",
+        cluster=cluster,
+        since=since,
+        title=f"{file} cannot be imported",
+        text=f"its DAGs do not run, or run as they were before: {last}",
+        likely="a mistake in the file, in the topics file, or in what is installed beside them",
+        mend="tidemark config check; airflow dags list-import-errors",
+        fact=last,
+    )

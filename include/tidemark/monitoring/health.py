@@ -1,0 +1,183 @@
+"""How a topic is: how far each partition has landed, what holds it, and since when anything waits. Pure.
+
+An offset *could be landed* once it is uploaded without a hole before it, or at least rotated at the broker, for then
+the agent may upload it. What lies in the segment that Kafka appends to is neither, and waits for Kafka or the agent's
+``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
+
+Neither ledger nor watermark index says since when an offset waits, so that is remembered: a :class:`Mark` is an offset
+that was seen not to be reached yet, and when it was first seen so. One mark a partition is enough, see :func:`marked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from pydantic import AwareDatetime
+
+from tidemark.formats.base import Part
+from tidemark.formats.gaps import Gap
+from tidemark.formats.ledger import DateState, Ledger, PartitionState
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.topics import TopicSettings
+
+Key = tuple[int, int]
+"""(incarnation, partition)"""
+
+MOST_MARKS = 100
+"""Of a topic, as many marks are kept, the oldest: what waits longest is what matters."""
+
+
+class Mark(Part):
+    """The partition had not reached ``offset`` at ``since``, when it first could have."""
+
+    incarnation: int
+    partition: int
+    offset: int
+    since: AwareDatetime
+
+    @property
+    def key(self) -> Key:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+
+class PartitionHealth(Part):
+    """One partition of one incarnation. What the ledger does not know, or no agent tells of, is None.
+
+    ``landed`` and ``watermark`` are next offsets, ``log_end`` and ``high_watermark`` the broker's when it was
+    ``observed_at``. ``gaps`` are open: neither filled nor acknowledged. ``waits_since`` is None if nothing waits.
+    """
+
+    incarnation: int
+    partition: int
+    landed: int | None = None
+    watermark: int | None = None
+    rotated: int | None = None
+    log_end: int | None = None
+    high_watermark: int | None = None
+    held_by: tuple[OpenTransaction, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    broker: int | None = None
+    observed_at: AwareDatetime | None = None
+    waits_since: AwareDatetime | None = None
+
+    @property
+    def lag(self) -> int:
+        """Offsets of the log that are not landed; of a partition that never landed, counted from offset 0."""
+        return max(0, (self.log_end or self.watermark or 0) - (self.landed or 0))
+
+
+class TopicHealth(Part):
+    """One topic. ``behind_since`` is when the longest waiting offset could have been landed; None if none waits.
+
+    ``marks`` are for the next look.
+    """
+
+    cluster: str
+    topic: str
+    table: str
+    owner: str
+    ledger_n: int
+    committed_at: AwareDatetime | None
+    lag: int
+    behind_since: AwareDatetime | None
+    marks: tuple[Mark, ...]
+    partitions: tuple[PartitionHealth, ...]
+    dates: dict[str, DateState]
+
+    def is_late(self, topic: TopicSettings, now: datetime) -> bool:
+        """Whether an offset that could be landed has waited for longer than the topic's ``freshness``."""
+        return self.behind_since is not None and now - self.behind_since > topic.freshness
+
+
+def topic_health(
+    topic: TopicSettings,
+    ledger: Ledger,
+    entries: Iterable[IndexEntry],
+    now: datetime,
+    *,
+    marks: Iterable[Mark] = (),
+    brokers: Mapping[int, int] | None = None,
+) -> TopicHealth:
+    """The health of ``topic`` by its committed ledger and its index entries (one a partition, see ``merge``).
+
+    ``marks`` are those of the last look, by which waiting is dated; what waits without one is dated ``now``.
+    ``brokers`` is who leads each partition.
+    """
+    led = {(one.incarnation, one.partition): one for one in entries}
+    landed = ledger.by_partition
+    kept = marked(landable(led.values()), {key: one.next_offset for key, one in landed.items()}, marks, now)
+    waiting = {mark.key: mark.since for mark in kept}
+    partitions = tuple(
+        _partition(key, landed.get(key), led.get(key), (brokers or {}).get(key[1]), waiting.get(key))
+        for key in sorted({*led, *landed})
+    )
+    return TopicHealth(
+        cluster=topic.cluster,
+        topic=topic.topic,
+        table=topic.table,
+        owner=topic.owner,
+        ledger_n=ledger.n,
+        committed_at=ledger.committed_at if ledger.n else None,
+        lag=sum(one.lag for one in partitions if (one.incarnation, one.partition) in led),
+        behind_since=min(waiting.values(), default=None),
+        marks=tuple(kept),
+        partitions=partitions,
+        dates=ledger.dates,
+    )
+
+
+def landable(entries: Iterable[IndexEntry]) -> dict[Key, int]:
+    """Up to where each partition could be landed; not beyond its first gap, which is told of as such."""
+    return {(one.incarnation, one.partition): max(one.next_offset, _rotated(one)) for one in entries}
+
+
+def _rotated(entry: IndexEntry) -> int:
+    """Up to where the log is rotated, unless a gap keeps that from counting; 0 where the agent could not tell."""
+    return 0 if entry.gaps else entry.active_base_offset or 0
+
+
+def marked(goals: Mapping[Key, int], reached: Mapping[Key, int], before: Iterable[Mark], now: datetime) -> list[Mark]:
+    """The marks of partitions that have not reached their goal, the oldest first.
+
+    A partition keeps its mark until it has reached that. Only then it gets another, at its goal of that time: so while
+    it follows a goal that moves, its mark is never older than what it takes to follow, and it ages once it stands.
+    """
+    known = {mark.key: mark for mark in before}
+    found: list[Mark] = []
+    for key, goal in goals.items():
+        at, mark = reached.get(key, 0), known.get(key)
+        if mark is not None and at < min(mark.offset, goal):
+            found.append(mark)
+        elif at < goal:
+            found.append(Mark(incarnation=key[0], partition=key[1], offset=goal, since=now))
+    return sorted(found, key=lambda mark: (mark.since, mark.key))[:MOST_MARKS]
+
+
+def _partition(
+    key: Key, state: PartitionState | None, entry: IndexEntry | None, broker: int | None, waits_since: datetime | None
+) -> PartitionHealth:
+    found = PartitionHealth(incarnation=key[0], partition=key[1], waits_since=waits_since)
+    if state is not None:
+        found = found.model_copy(update={"landed": state.next_offset, "held_by": state.held_by})
+    if entry is not None:
+        update = {
+            "watermark": entry.next_offset,
+            "rotated": entry.active_base_offset,
+            "log_end": entry.log_end_offset,
+            "high_watermark": entry.high_watermark,
+            "broker": broker,
+            "observed_at": entry.observed_at,
+        }
+        found = found.model_copy(update=update)
+    return found.model_copy(update={"gaps": _open_gaps(state, entry)})
+
+
+def _open_gaps(state: PartitionState | None, entry: IndexEntry | None) -> tuple[Gap, ...]:
+    """The ledger's, and the agent's beyond what is landed; the agent's word where both have one."""
+    gaps = {gap.start: gap for gap in (state.gaps if state else ())}
+    landed = state.next_offset if state else 0
+    gaps |= {gap.start: gap for gap in (entry.gaps if entry else ()) if gap.end > landed}
+    return tuple(gaps[start] for start in sorted(gaps))

@@ -1,0 +1,181 @@
+"""What a person must know of: one incident a cause, opened when it is seen, closed by itself when it is gone. Pure.
+
+A :class:`Condition` is what one look finds. It is known again by its ``key`` (kind, cluster, topic, partition, offset,
+as they apply), so an incident that stays is one and the same for as long as it stays. ``revision`` counts what a person
+is to hear of it: that it opened, that what was said has changed (``fact``), that it closed. What each notifier has told
+is recorded beside it, by compare-and-set, after the notifier returned: a kill in between tells it once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import ClassVar, Final, Literal, NamedTuple
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+
+IncidentKind = Literal[
+    "gap",
+    "stuck",
+    "late",
+    "quarantine",
+    "audit",
+    "agent_gone",
+    "clock",
+    "import_error",
+    "scan",
+    "unreadable",
+    "unseen",
+]
+"""What is wrong; docs/alerts.md has a line for each.
+
+* ``gap``: offsets are LOST, and nobody has acknowledged it
+* ``stuck``: a rotated segment is not uploaded, and so the watermark stands while the log grows
+* ``late``: what could be landed has waited for longer than the topic's ``freshness``
+* ``quarantine``: more records are refused than the topic's ``quarantine.rate``
+* ``audit``: the last audit of a date found the table to differ, or could not be carried out
+* ``agent_gone``: a broker's agent has not written its watermark index, and nobody else leads its partitions
+* ``clock``: the clock of a broker's host, or of Airflow's, is more than a minute off the store's
+* ``import_error``: Airflow cannot import a DAG file, or the topics file is wrong
+* ``scan``: the triggerer cannot read the watermark indexes
+* ``unseen``: no agent was ever seen for a topic of the topics file
+* ``unreadable``: the ledger or another object of the topic cannot be read, so nothing is known of it
+"""
+
+KEPT_CLOSED: Final = timedelta(days=30)
+MOST_CLOSED: Final = 2000
+"""Closed incidents are kept for so long, and no more than so many."""
+
+REOPENS_WITHIN: Final = timedelta(minutes=10)
+"""What comes back so soon is the same incident, opened again."""
+
+
+class Condition(Part):
+    """What is wrong now. ``start`` and ``end`` are offsets, half-open; ``offsets`` is how many it is about.
+
+    ``title`` is one line, ``text`` says what happened, ``likely`` why, ``mend`` is the command or the place that mends
+    it. ``fact`` is what must be told again when it changes. It becomes an incident once it has lasted for ``patience``.
+    """
+
+    kind: IncidentKind
+    key: str
+    cluster: str
+    topic: str | None = None
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    offsets: int | None = None
+    since: AwareDatetime
+    title: str
+    text: str
+    likely: str
+    mend: str
+    fact: str = ""
+    patience: timedelta = Field(default=timedelta(), exclude=True)
+
+
+def in_utc(at: datetime) -> str:
+    """A time as people are told of it."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Delivery(Part):
+    """That a notifier told of an incident: up to which revision, under which key (a group's, maybe), and as what."""
+
+    revision: int
+    key: str
+    closed: bool
+    at: AwareDatetime
+
+
+class Incident(Condition):
+    """A condition with its life. It is open while ``closed_at`` is None."""
+
+    opened_at: AwareDatetime
+    updated_at: AwareDatetime
+    closed_at: AwareDatetime | None = None
+    revision: int = 1
+    delivered: dict[str, Delivery] = Field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Whether the cause is still there."""
+        return self.closed_at is None
+
+    def waits_for(self, notifier: str) -> bool:
+        """Whether ``notifier`` has something to tell. What closed before it was told of is never told of."""
+        told = self.delivered.get(notifier)
+        return self.open if told is None else told.revision < self.revision
+
+
+class Incidents(StoredObject):
+    """``_tidemark/_incidents/<cluster>.json``: the open incidents, and those that closed in the last 30 days.
+
+    ``at`` is when the cluster was last looked at: one that is old says that nobody looks.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
+
+    cluster: str
+    at: AwareDatetime
+    incidents: tuple[Incident, ...] = ()
+
+
+class Unknown(NamedTuple):
+    """What a look could not tell of: these kinds, of one topic or (None) of all; with a ``key``, that incident alone.
+
+    Of the ``known`` partitions it could tell.
+    """
+
+    kinds: frozenset[IncidentKind]
+    topic: str | None = None
+    known: frozenset[int] = frozenset()
+    key: str | None = None
+
+    def covers(self, incident: Incident) -> bool:
+        """Whether the incident may still be there unseen, so that it stays as it is."""
+        if self.key not in {None, incident.key}:
+            return False
+        return (
+            incident.kind in self.kinds
+            and self.topic in {None, incident.topic}
+            and (incident.partition is None or incident.partition not in self.known)
+        )
+
+
+def merge(
+    known: Iterable[Incident], conditions: Iterable[Condition], unknown: Collection[Unknown], now: datetime
+) -> tuple[Incident, ...]:
+    """The incidents after a look that found ``conditions``: the open ones by key, then the closed, newest first."""
+    before = {one.key: one for one in known}
+    found = {one.key: _seen(before.get(one.key), one, now) for one in conditions}
+    gone = [_unseen(one, unknown, now) for key, one in before.items() if key not in found]
+    still = [one for one in gone if one.open]
+    closed = [one for one in gone if one.closed_at is not None and one.closed_at > now - KEPT_CLOSED]
+    closed.sort(key=lambda one: (one.closed_at or now, one.key), reverse=True)
+    return (*sorted((*found.values(), *still), key=lambda one: one.key), *closed[:MOST_CLOSED])
+
+
+def _seen(known: Incident | None, condition: Condition, now: datetime) -> Incident:
+    said = condition.model_dump()
+    if known is None or (known.closed_at is not None and now - known.closed_at > REOPENS_WITHIN):
+        return Incident(**said, opened_at=now, updated_at=now)
+    again = not known.open
+    if not again and known.fact == condition.fact:
+        said["since"] = known.since
+        return known.model_copy(update=said) if _differs(known, said) else known
+    update = {**said, "since": known.since, "updated_at": now, "closed_at": None, "revision": known.revision + 1}
+    return known.model_copy(update=update)
+
+
+def _differs(known: Incident, said: dict[str, object]) -> bool:
+    return any(getattr(known, name) != value for name, value in said.items())
+
+
+def _unseen(known: Incident, unknown: Collection[Unknown], now: datetime) -> Incident:
+    if not known.open or any(one.covers(known) for one in unknown):
+        return known
+    return known.model_copy(update={"closed_at": now, "updated_at": now, "revision": known.revision + 1})

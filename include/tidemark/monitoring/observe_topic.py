@@ -1,0 +1,190 @@
+"""One look at one topic. Its ledger is read only where it or the watermarks changed, or something was waiting."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from tidemark.errors import FormatError, NeverSeen, TidemarkError
+from tidemark.formats.audit_report import Verdict
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.watermark_index import Led
+from tidemark.inspection.agent_sightings import check_seen
+from tidemark.monitoring import topic_conditions
+from tidemark.monitoring.deployment_conditions import unreadable, unseen
+from tidemark.monitoring.health import Mark, TopicHealth, marked, topic_health
+from tidemark.monitoring.incidents import Condition, IncidentKind, Unknown
+from tidemark.monitoring.observer_state import TopicSighting, latest
+from tidemark.monitoring.overview import TopicSummary
+from tidemark.monitoring.quarantine_samples import samples_of
+from tidemark.table.delta_table import Lake, committed_ledger
+
+_REREAD_AFTER: Final = timedelta(hours=1)
+_BY_SEEING: Final[frozenset[IncidentKind]] = frozenset({"unseen"})
+_BY_LEDGER: Final[frozenset[IncidentKind]] = frozenset({"gap", "late", "quarantine"})
+
+
+class Around(NamedTuple):
+    """What is known of a topic beside its table.
+
+    ``led`` is by partition, None if the watermark indexes could not be read; ``gone`` are brokers whose agents are.
+    ``committed`` and ``verdict`` are the ETags of these objects, empty if they are not there. ``scanned_at`` is when
+    the triggerer last told of its scan.
+    """
+
+    led: Mapping[int, Led] | None
+    gone: Collection[int] = ()
+    committed: str = ""
+    verdict: str = ""
+    scanned_at: datetime | None = None
+
+
+class TopicLook(NamedTuple):
+    """What was found, what could not be told of, and what is left for the next look."""
+
+    conditions: tuple[Condition, ...]
+    unknown: tuple[Unknown, ...]
+    sighting: TopicSighting
+
+
+def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
+    """Look at the topic of ``lake``. What cannot be read is told of, and never raised: it must not hide other topics.
+
+    The libraries that read logs and evidence have errors of their own for what is damaged: DeltaError, and Arrow's
+    kinds of ValueError.
+    """
+    from deltalake.exceptions import DeltaError
+
+    found: list[Condition] = []
+    unknown: list[Unknown] = []
+    sighting = before
+    steps = (_seen, _BY_SEEING), (_ledger, _BY_LEDGER), (_verdict, frozenset[IncidentKind]({"audit"}))
+    for step, kinds in steps:
+        try:
+            new, sighting = step(lake, around, sighting, now)
+        except (TidemarkError, DeltaError, OSError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            found.append(unreadable(lake.topic.cluster, lake.topic.topic, reason, now))
+            unknown.append(Unknown(kinds, lake.topic.topic))
+        else:
+            found += new
+    if around.led is not None:
+        rotated = _rotated(around.led, sighting.rotated, now)
+        found += topic_conditions.stuck(lake.topic, around.led, rotated, around.gone, now)
+        if any(one.broker in around.gone for one in around.led.values()):
+            unknown.append(Unknown(frozenset({"stuck"}), lake.topic.topic))
+        sighting = sighting.model_copy(update={"rotated": rotated})
+    return TopicLook(tuple(found), tuple(unknown), sighting)
+
+
+def _rotated(led: Mapping[int, Led], before: tuple[Mark, ...], now: datetime) -> tuple[Mark, ...]:
+    """What is rotated at the brokers and not uploaded; what lies behind a gap is told of as such."""
+    entries = [one.entry for one in led.values() if not one.entry.gaps]
+    goals = {(one.incarnation, one.partition): one.active_base_offset or 0 for one in entries}
+    uploaded = {(one.incarnation, one.partition): one.next_offset for one in entries}
+    return tuple(marked(goals, uploaded, before, now))
+
+
+def _uploaded(led: Mapping[int, Led], ledger: Ledger, before: tuple[Mark, ...], now: datetime) -> tuple[Mark, ...]:
+    """What is uploaded and not landed."""
+    goals = {(one.entry.incarnation, one.entry.partition): one.entry.next_offset for one in led.values()}
+    landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
+    return tuple(marked(goals, landed, before, now))
+
+
+def _seen(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+    """Whether any agent ever told of the topic; asked only while no index does and nothing has landed."""
+    if around.led or around.committed or around.led is None:
+        return [], before
+    try:
+        check_seen(lake.deployment, lake.topic)
+    except FormatError:
+        return [], before  # an index that does not parse is told of by itself
+    except NeverSeen as error:
+        return [unseen(lake.topic.cluster, lake.topic.topic, str(error), now)], before
+    return [], before
+
+
+def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+    """What the ledger says, against the watermarks and by itself."""
+    found: list[Condition] = []
+    if around.led is not None:
+        old = before.read_at is None or now - before.read_at > _REREAD_AFTER + _spread(lake.topic.topic)
+        digest = _digest(around)
+        if old or digest != before.quiet:
+            read, exact = _read(lake, around, before, now, exact=old or not around.committed)
+            uploaded = _uploaded(around.led, read.ledger, before.uploaded, now)
+            found = [*topic_conditions.gaps(read.health)]
+            found += topic_conditions.late(lake.topic, read.health, uploaded, now, around.scanned_at)
+            quiet = not read.health.marks and not any(one.gaps for one in read.health.partitions)
+            new = samples_of(lake, read.ledger, before.n)
+            update = {
+                "marks": read.health.marks,
+                "uploaded": uploaded,
+                "samples": (*(() if new.mended else before.samples), *new.samples),
+                "n": read.ledger.n,
+                "quiet": digest if quiet else "",
+                "read_at": now if exact else before.read_at,
+                "summary": TopicSummary.of(read.health, lake.topic, now),
+            }
+            before = before.model_copy(update=update)
+        elif before.summary is not None:
+            ends = (one.entry.log_end_offset for one in around.led.values())
+            before = before.model_copy(update={"summary": before.summary.with_log_ends(ends)})
+    samples = latest(before.samples, now - lake.topic.quarantine.over)
+    found += topic_conditions.quarantine(lake.topic, samples, now)
+    return found, before.model_copy(update={"samples": samples})
+
+
+class _Read(NamedTuple):
+    ledger: Ledger
+    health: TopicHealth
+
+
+def _read(lake: Lake, around: Around, before: TopicSighting, now: datetime, *, exact: bool) -> tuple[_Read, bool]:
+    """The ledger with the topic's health, and whether it is the table's own: nobody is told anything by a copy."""
+    led = around.led or {}
+    ledger = committed_ledger(lake) if exact else _copy(lake)
+    health = topic_health(
+        lake.topic,
+        ledger,
+        [one.entry for one in led.values()],
+        now,
+        marks=before.marks,
+        brokers={partition: one.broker for partition, one in led.items()},
+    )
+    if not exact and (health.is_late(lake.topic, now) or any(one.gaps for one in ledger.partitions)):
+        return _read(lake, around, before, now, exact=True)
+    return _Read(ledger, health), exact
+
+
+def _copy(lake: Lake) -> Ledger:
+    key = lake.keys.deployment.committed_ledger(lake.topic.topic)
+    return Ledger.load(lake.store, key)
+
+
+def _digest(around: Around) -> str:
+    """What the ledger and the watermarks are, for the question whether they have changed."""
+    lines = [
+        f"{one.incarnation} {one.partition} {one.next_offset} {one.active_base_offset} {[it.start for it in one.gaps]}"
+        for one in (led.entry for led in (around.led or {}).values())
+    ]
+    return hashlib.sha256("\n".join([around.committed, *sorted(lines)]).encode()).hexdigest()[:16]
+
+
+def _spread(topic: str) -> timedelta:
+    """Up to another hour, so that not all topics are read again in the same minute."""
+    return timedelta(minutes=zlib.crc32(topic.encode()) % 60)
+
+
+def _verdict(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+    """What the last audits said; a verdict without a failure is read once."""
+    if around.verdict in {"", before.passed}:
+        return [], before
+    key = lake.keys.deployment.verdict(lake.topic.topic)
+    verdict = Verdict.load(lake.store, key)
+    passed = "" if verdict.failed else around.verdict
+    return list(topic_conditions.audits(verdict)), before.model_copy(update={"passed": passed})

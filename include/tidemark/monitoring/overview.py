@@ -1,0 +1,212 @@
+"""How all topics of a cluster are, in one object, and how they were: written as they are observed, read by the page.
+
+To ask a thousand ledgers anew for every person who looks would cost minutes and requests; whoever looks at the topics
+anyway calls :func:`record`. ``_tidemark/_overview/<cluster>.json`` is the newest state. Every five minutes one sample
+of each topic is added to the object of the hour, ``_tidemark/_samples/<cluster>/<hour>.json``, which is kept for
+:data:`KEPT`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Final, Literal, get_args
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.keys import DeploymentKeys
+from tidemark.monitoring.health import TopicHealth
+from tidemark.retry import Retry
+from tidemark.store import Store, put_over
+from tidemark.topics import TopicSettings
+
+SAMPLE_EVERY: Final = timedelta(minutes=5)
+KEPT: Final = timedelta(days=14)
+
+log = logging.getLogger(__name__)
+
+TopicState = Literal["gap", "late", "held", "behind", "complete", "unknown"]
+"""From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than
+``freshness``; open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet, or no agent
+tells of the topic."""
+
+STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
+
+
+class TopicSummary(Part):
+    """One topic.
+
+    ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
+    offsets; ``held`` are partitions.
+
+    ``final_to`` is the newest date that is closed, ``incomplete`` how many dates closed without all that was known.
+    """
+
+    topic: str
+    state: TopicState
+    ledger_n: int
+    committed_at: AwareDatetime | None = None
+    behind_since: AwareDatetime | None = None
+    partitions: int = 0
+    landed: int = 0
+    lag: int = 0
+    rows: int = 0
+    gaps: int = 0
+    missing: int = 0
+    held: int = 0
+    final_to: str = ""
+    incomplete: int = 0
+
+    @classmethod
+    def of(cls, health: TopicHealth, settings: TopicSettings, now: datetime) -> TopicSummary:
+        """The summary of ``health``."""
+        gaps = [gap for one in health.partitions for gap in one.gaps]
+        held = sum(bool(one.held_by) for one in health.partitions)
+        return cls(
+            topic=health.topic,
+            state=_state(health, settings, now, gaps=len(gaps), held=held),
+            ledger_n=health.ledger_n,
+            committed_at=health.committed_at,
+            behind_since=health.behind_since,
+            partitions=len(health.partitions),
+            landed=sum(one.landed or 0 for one in health.partitions if one.log_end is not None),
+            lag=health.lag,
+            rows=sum(one.rows for one in health.dates.values()),
+            gaps=len(gaps),
+            missing=sum(gap.end - gap.start for gap in gaps),
+            held=held,
+            final_to=max((dt for dt, one in health.dates.items() if one.closed), default=""),
+            incomplete=sum(one.state == "final_incomplete" for one in health.dates.values()),
+        )
+
+    def with_log_ends(self, ends: Iterable[int]) -> TopicSummary:
+        """This, while the logs have grown and nothing of it can be landed yet."""
+        return self.model_copy(update={"lag": max(0, sum(ends) - self.landed)})
+
+
+def _state(health: TopicHealth, settings: TopicSettings, now: datetime, *, gaps: int, held: int) -> TopicState:
+    if not health.partitions and not health.ledger_n:
+        return "unknown"
+    if gaps:
+        return "gap"
+    if health.is_late(settings, now):
+        return "late"
+    if held:
+        return "held"
+    return "behind" if health.behind_since is not None else "complete"
+
+
+class Overview(StoredObject):
+    """The topics of a cluster as they were ``at`` that time."""
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
+
+    cluster: str
+    at: AwareDatetime
+    topics: tuple[TopicSummary, ...] = ()
+
+
+class Sample(Part):
+    """One topic at one time: offsets behind, seconds that the oldest has waited (0 if none waits), rows landed."""
+
+    at: AwareDatetime
+    lag: int = Field(ge=0)
+    waits: int = Field(ge=0)
+    rows: int = Field(ge=0)
+
+
+class Samples(StoredObject):
+    """The samples of an hour: of each topic a triple (lag, waits, rows) for each ``at``, null where there is none."""
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
+
+    cluster: str
+    at: tuple[AwareDatetime, ...] = ()
+    topics: dict[str, tuple[tuple[int, int, int] | None, ...]] = Field(default_factory=dict)
+
+    def with_sample(self, overview: Overview) -> Samples:
+        """These and one more of each topic."""
+        known = {**dict.fromkeys(self.topics), **{one.topic: one for one in overview.topics}}
+        none = (None,) * len(self.at)
+        return Samples(
+            cluster=self.cluster,
+            at=(*self.at, overview.at),
+            topics={name: (*self.topics.get(name, none), _triple(one, overview.at)) for name, one in known.items()},
+        )
+
+    def of(self, topic: str) -> Iterator[Sample]:
+        """The samples of one topic."""
+        for at, found in zip(self.at, self.topics.get(topic, ()), strict=False):
+            if found is not None:
+                yield Sample(at=at, lag=found[0], waits=found[1], rows=found[2])
+
+
+def _triple(one: TopicSummary | None, now: datetime) -> tuple[int, int, int] | None:
+    if one is None:
+        return None
+    waits = int((now - one.behind_since).total_seconds()) if one.behind_since else 0
+    return one.lag, max(0, waits), one.rows
+
+
+def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: datetime | None) -> datetime:
+    """Write the overview, and a sample if the last one, taken at ``sampled_at``, is five minutes old.
+
+    With the first sample of an hour, those that are too old are forgotten. There is one observer of a cluster at a
+    time. Should there be two, the later overview stands, and a sample is left out rather than written over the other's.
+
+    Returns:
+        When the last sample was taken.
+    """
+    put_over(store, keys.overview, overview.to_bytes())
+    if sampled_at is not None and overview.at - sampled_at < SAMPLE_EVERY:
+        return sampled_at
+    key = keys.samples(overview.at)
+    try:
+        samples, found = Samples.load_version(store, key)
+    except NotFound:
+        samples, found = Samples(cluster=overview.cluster), None
+    except FormatError:
+        log.exception("no sample is taken; the next hour's go to another object")
+        return overview.at
+    try:
+        body = samples.with_sample(overview).to_bytes()
+        Retry().call(lambda: store.put(key, body, if_match=found, if_none_match=found is None))
+    except PreconditionFailed:
+        return overview.at  # an earlier try has written it, or another observer was faster: its sample is as good
+    if found is None:
+        _forget(store, keys, overview.at - KEPT)
+    return overview.at
+
+
+def _forget(store: Store, keys: DeploymentKeys, before: datetime) -> None:
+    oldest = keys.samples(before)
+    for one in list(store.list(keys.all_samples)):
+        if one.key < oldest:
+            store.delete(one.key)
+
+
+def read_overview(store: Store, keys: DeploymentKeys) -> Overview | None:
+    """The newest overview; None while nobody has observed the cluster."""
+    try:
+        return Overview.load(store, keys.overview)
+    except NotFound:
+        return None
+
+
+def hours(now: datetime, count: int) -> list[datetime]:
+    """The last ``count`` hours, the oldest first, each by its start; the one that ``now`` lies in is the last."""
+    this = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return [this - timedelta(hours=back) for back in reversed(range(count))]
+
+
+def read_samples(store: Store, keys: DeploymentKeys, hour: datetime) -> Samples | None:
+    """The samples of an hour; None if there are none."""
+    key = keys.samples(hour)
+    try:
+        return Samples.load(store, key)
+    except NotFound:
+        return None

@@ -1,0 +1,56 @@
+"""How many records the runs of a topic refused, by the evidence that each writes before it commits."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tidemark.errors import NotFound
+from tidemark.formats.ledger import Ledger
+from tidemark.monitoring.observer_state import Sample
+from tidemark.table.delta_table import Lake
+from tidemark.table.evidence import PARSED, read_evidence
+
+_MOST_RUNS: Final = 50
+"""As many are looked back at; a look comes every minute."""
+
+
+class NewSamples(NamedTuple):
+    """The samples of new runs, the newest first; ``mended``: they begin with a replay or a rebuild.
+
+    That tries refused records again, so what was refused before counts no more.
+    """
+
+    samples: tuple[Sample, ...]
+    mended: bool
+
+
+def samples_of(lake: Lake, ledger: Ledger, seen: int | None) -> NewSamples:
+    """Those of the runs after ledger ``seen``, or of the last one alone if none was seen."""
+    found: list[Sample] = []
+    known: Ledger | None = ledger
+    oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
+    while known is not None and known.n > max(0, oldest):
+        if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(lake, known)):
+            found.append(sample)
+        if known.kind in {"replay", "rebuild", "repair"}:
+            return NewSamples(tuple(found), mended=True)
+        known = _parent(lake, known)
+    return NewSamples(tuple(found), mended=False)
+
+
+def _parent(lake: Lake, ledger: Ledger) -> Ledger | None:
+    if ledger.parent is None:
+        return None
+    key = lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
+    return Ledger.load(lake.store, key)
+
+
+def _sample(lake: Lake, ledger: Ledger) -> Sample | None:
+    """What became of the records that the run parsed; None if it has no evidence any more, as a sweep folded it."""
+    try:
+        rows = read_evidence(lake, ledger.attempt).select(["class", "rows"]).to_pylist()
+    except NotFound:
+        return None
+    parsed = sum(row["rows"] for row in rows if row["class"] in PARSED)
+    refused = sum(row["rows"] for row in rows if row["class"] == "quarantined")
+    return Sample(at=ledger.committed_at, parsed=parsed, refused=refused)

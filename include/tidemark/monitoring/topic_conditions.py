@@ -1,0 +1,230 @@
+"""What is wrong with a topic, by what was read. Pure: the same observation at the same time gives the same conditions.
+
+Each cause is told of once: what a gap or a segment that is not uploaded holds back is not late as well, and of a
+partition whose agent is gone nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from tidemark.formats.audit_report import Verdict
+from tidemark.formats.gaps import Gap
+from tidemark.formats.watermark_index import Led
+from tidemark.monitoring.health import Mark, PartitionHealth, TopicHealth
+from tidemark.monitoring.incidents import Condition, in_utc
+from tidemark.monitoring.observer_state import Sample
+from tidemark.topics import TopicSettings
+
+MOST_GAPS: Final = 50
+"""More gaps of a topic than this are one incident: nobody reads them one by one, and the object must stay small."""
+
+ON_ITS_WAY: Final = timedelta(minutes=5)
+"""What was uploaded so recently may well be landed by the next run, however late it was uploaded."""
+
+_GAPS: Final = {
+    "deleted_before_upload": "retention on the broker removed the segments before the agent had uploaded them",
+    "unclean_election": "a replica became leader that did not have all of the log (unclean leader election)",
+    "failed_disk": "the broker's disk failed before the segments were uploaded",
+    "corrupt": "the segment's bytes are damaged",
+    "staging_full": "the agent's staging area was full while the broker removed the segments",
+    "unknown": "the segment's objects were removed from the store, or were never uploaded",
+}
+
+
+def gaps(health: TopicHealth) -> Iterator[Condition]:
+    """The topic's LOST offsets that nobody acknowledged."""
+    found = [(one, gap) for one in health.partitions for gap in one.gaps]
+    if len(found) > MOST_GAPS:
+        yield _many_gaps(health, [gap for _, gap in found])
+        return
+    for one, gap in found:
+        name, count = _name(health.cluster, health.topic, one), gap.end - gap.start
+        yield Condition(
+            kind="gap",
+            key=f"gap/{health.cluster}/{health.topic}/{one.incarnation}-{one.partition}/{gap.start}",
+            cluster=health.cluster,
+            topic=health.topic,
+            partition=one.partition,
+            start=gap.start,
+            end=gap.end,
+            offsets=count,
+            since=gap.detected_at,
+            title=f"{name}: offsets {gap.start} to {gap.end - 1} are missing",
+            text=f"{count} offsets from {gap.start} on are LOST; the partition waits there, the others go on",
+            likely=_GAPS[gap.reason],
+            mend=f"on a broker that still has them: tidemark-agent backfill {health.topic} {one.partition} --from "
+            f"{gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
+            f"{one.partition} {gap.start} {gap.end} --cluster {health.cluster} --by NAME --reason WHY",
+            fact=f"{gap.end} {gap.reason}",
+        )
+
+
+def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
+    """Under the key that a message about some of them has, too."""
+    count, reason = sum(gap.end - gap.start for gap in gaps), Counter(gap.reason for gap in gaps).most_common(1)[0][0]
+    partitions = sum(bool(one.gaps) for one in health.partitions)
+    return Condition(
+        kind="gap",
+        key=f"gap/{health.cluster}/{health.topic}",
+        cluster=health.cluster,
+        topic=health.topic,
+        offsets=count,
+        since=min(gap.detected_at for gap in gaps),
+        title=f"{health.cluster}/{health.topic}: {len(gaps)} gaps in {partitions} partitions",
+        text=f"{count} offsets are LOST; these partitions wait at their gaps, the others go on",
+        likely=f"of most of them: {_GAPS[reason]}",
+        mend="the topic's continuity page shows each, and acknowledges those that are lost for good; or tidemark "
+        f"continuity {health.topic} --cluster {health.cluster}",
+    )
+
+
+def stuck(
+    topic: TopicSettings, led: Mapping[int, Led], marks: Iterable[Mark], gone: Collection[int], now: datetime
+) -> Iterator[Condition]:
+    """Partitions whose watermark stands before a rotated segment; ``led`` by partition, ``gone`` are brokers."""
+    for mark in marks:
+        leader = led.get(mark.partition)
+        if leader is None or leader.broker in gone or now - mark.since <= topic.freshness:
+            continue
+        entry, name = leader.entry, f"{topic.cluster}/{topic.topic} partition {mark.partition}"
+        missing = max(0, (entry.active_base_offset or 0) - entry.next_offset)
+        yield Condition(
+            kind="stuck",
+            key=f"stuck/{topic.cluster}/{topic.topic}/{mark.incarnation}-{mark.partition}",
+            cluster=topic.cluster,
+            topic=topic.topic,
+            partition=mark.partition,
+            start=entry.next_offset,
+            end=entry.active_base_offset,
+            offsets=missing,
+            since=mark.since,
+            title=f"{name}: the watermark stands at {entry.next_offset}",
+            text=f"{missing} offsets are in rotated segments that are not uploaded; the log goes to "
+            f"{entry.log_end_offset} by now",
+            likely=f"the agent of broker {leader.broker} cannot read or upload the segment at {entry.next_offset}",
+            mend=f"on broker {leader.broker}: see the agent's log for {topic.topic}-{mark.partition}, and "
+            f"tidemark-agent verify --topic {topic.topic}",
+        )
+
+
+def late(
+    topic: TopicSettings,
+    health: TopicHealth,
+    uploaded: Iterable[Mark],
+    now: datetime,
+    scanned_at: datetime | None = None,
+) -> Iterator[Condition]:
+    """That the table is behind what could be landed, unless a gap or the agent is why; never of an idle topic.
+
+    ``uploaded`` are the marks of what is uploaded and not landed: what has only just come is on its way. ``scanned_at``
+    is when the triggerer last told of its scan.
+    """
+    landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.freshness)}
+    waiting = [
+        one
+        for one in health.partitions
+        if one.waits_since is not None and (one.incarnation, one.partition) in landing and not _is_at_gap(one)
+    ]
+    oldest = min(waiting, key=lambda one: one.waits_since or now, default=None)
+    if oldest is None or oldest.waits_since is None or now - oldest.waits_since <= topic.freshness:
+        return
+    count = sum((one.watermark or 0) - (one.landed or 0) for one in waiting)
+    yield Condition(
+        kind="late",
+        key=f"late/{topic.cluster}/{topic.topic}",
+        cluster=topic.cluster,
+        topic=topic.topic,
+        partition=oldest.partition,
+        start=oldest.landed or 0,
+        end=oldest.watermark,
+        offsets=count,
+        since=oldest.waits_since,
+        title=f"{topic.cluster}/{topic.topic}: the table is late",
+        text=f"{count} uploaded offsets of {len(waiting)} partitions are not landed; partition {oldest.partition} "
+        f"waits at {oldest.landed or 0}, for longer than {_words(topic.freshness)}",
+        likely=_why_late(oldest, health, now, scanned_at),
+        mend="see the runs of the topic's ingest DAG in Airflow",
+    )
+
+
+def quarantine(topic: TopicSettings, samples: Iterable[Sample], now: datetime) -> Iterator[Condition]:
+    """That more records are refused than the topic allows, of those that the runs of the last time parsed."""
+    seen = [one for one in samples if one.at > now - topic.quarantine.over]
+    parsed, refused = sum(one.parsed for one in seen), sum(one.refused for one in seen)
+    if not refused or refused <= parsed * topic.quarantine.rate:
+        return
+    yield Condition(
+        kind="quarantine",
+        key=f"quarantine/{topic.cluster}/{topic.topic}",
+        cluster=topic.cluster,
+        topic=topic.topic,
+        offsets=refused,
+        since=next(one.at for one in seen if one.refused),
+        title=f"{topic.cluster}/{topic.topic}: {refused / parsed:.2%} of the records are refused",
+        text=f"{refused} of {parsed} records of the last {_words(topic.quarantine.over)} went to quarantine, more than "
+        f"{topic.quarantine.rate:.2%}",
+        likely="producers write what the parser does not expect; the quarantine's column of reasons says what",
+        mend="correct the parser or the producer; then replay the quarantine by the backfill form (mode replay)",
+    )
+
+
+def audits(verdict: Verdict) -> Iterator[Condition]:
+    """The dates that failed their last audit."""
+    name = f"{verdict.cluster}/{verdict.topic}"
+    for dt, failure in sorted(verdict.failed.items()):
+        of_date = f" of {dt}" if dt else ""
+        yield Condition(
+            kind="audit",
+            key=f"audit/{name}/{dt}",
+            cluster=verdict.cluster,
+            topic=verdict.topic,
+            partition=failure.partition,
+            start=failure.start,
+            end=failure.end,
+            since=failure.since,
+            title=f"{name}: the audit{of_date} failed",
+            text=f"{failure.findings} findings; the first: {failure.first}"
+            if failure.findings
+            else f"it could not be carried out: {failure.first}",
+            likely="the table, its quarantine or raw was changed by something else, or lost objects"
+            if failure.findings
+            else "raw or the table cannot be read",
+            mend=f"rebuild the date by the backfill form, then audit it again; the report: {failure.report}"
+            if failure.findings
+            else "see the log of the task in the DAG tidemark_audit",
+            fact=f"{failure.findings} {failure.first}",
+        )
+
+
+def _is_at_gap(one: PartitionHealth) -> bool:
+    return any(gap.start <= (one.landed or 0) < gap.end for gap in one.gaps)
+
+
+def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scanned_at: datetime | None) -> str:
+    if oldest.held_by:
+        held = oldest.held_by[0]
+        return (
+            f"the transaction of producer {held.producer_id} is open since offset {held.first_offset} of partition "
+            f"{oldest.partition}: nothing after it can be decided; kafka-transactions.sh can abort one that hangs"
+        )
+    if scanned_at is not None and now - scanned_at > timedelta(minutes=5):
+        return f"the watermarks have not been scanned since {in_utc(scanned_at)}: does Airflow's triggerer run?"
+    since = oldest.waits_since or now
+    if health.committed_at is None or health.committed_at < since:
+        last = "nothing was ever" if health.committed_at is None else f"since {in_utc(health.committed_at)} nothing was"
+        return f"{last} committed: the ingest DAG is paused, its runs fail, or Spark does not answer"
+    return "runs commit, and do not keep up, or leave this partition out; see the log of the last run"
+
+
+def _name(cluster: str, topic: str, one: PartitionHealth) -> str:
+    life = f" (incarnation {one.incarnation})" if one.incarnation else ""
+    return f"{cluster}/{topic} partition {one.partition}{life}"
+
+
+def _words(length: timedelta) -> str:
+    minutes = length / timedelta(minutes=1)
+    return f"{minutes:g} min" if minutes < 120 else f"{minutes / 60:g} h"

@@ -1,0 +1,44 @@
+"""The parser of a topic, from its settings."""
+
+from __future__ import annotations
+
+from tidemark.errors import ConfigError
+from tidemark.parsers.base import Parser, check_event_type
+from tidemark.parsers.raw_bytes import NoColumns
+from tidemark.parsers.settings import AvroParser, BytesParser, FunctionParser, JsonParser, ParserSettings, check_names
+
+
+def parser_of(settings: ParserSettings, topic: str) -> Parser:
+    """The parser that ``settings`` describe; a library is loaded only for the kind that needs it.
+
+    Raises:
+        ConfigError: a schema cannot become columns of a table, or a function cannot be imported; names ``topic``.
+    """
+    try:
+        parser = _made(settings)
+        if not isinstance(settings, BytesParser):
+            check_names(parser.columns.names)
+            check_event_type(parser.columns, settings.event_time)
+    except ValueError as error:
+        raise ConfigError(f"topic {topic}", [(f"parser.{settings.kind}", str(error))]) from error
+    return parser
+
+
+def _made(settings: ParserSettings) -> Parser:
+    if isinstance(settings, BytesParser):
+        return NoColumns()
+    if isinstance(settings, JsonParser):
+        from tidemark.parsers.json_batch import JsonColumns
+
+        return JsonColumns(settings)
+    if isinstance(settings, AvroParser):
+        from tidemark.parsers.avro import AvroColumns
+
+        return AvroColumns(settings)
+    if isinstance(settings, FunctionParser):
+        from tidemark.parsers.function import FunctionColumns
+
+        return FunctionColumns(settings)
+    from tidemark.parsers.protobuf import ProtobufColumns
+
+    return ProtobufColumns(settings)

@@ -1,0 +1,247 @@
+"""JSON: a block of values by Arrow's reader at once; a block with a bad row is halved until the row is found.
+
+What Arrow accepts is what :mod:`tidemark.parsers.json_document` accepts, with the same values; what Arrow refuses or
+might see otherwise goes there, which decides and gives the reason. So it does not matter which rows share a block.
+
+That a block's values do not run into one another is seen thus: each begins with ``{`` and ends with ``}``, none has a
+control character, and there are as many documents as values. A ``}`` at a value's end is never within a string, which
+could not go on over the line's end, and within an object or list no ``{`` may follow it; so each value starts a new
+document, and none holds two.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any, Final, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from numpy.typing import NDArray
+
+from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, kernel
+from tidemark.decode.schema import array
+from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of
+from tidemark.parsers.json_document import MAX_DEPTH, RefusedValue, document, raw_value, value_at
+from tidemark.parsers.settings import JsonColumn, JsonParser
+from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
+
+BLOCK_BYTES: Final = 4 << 20
+BLOCK_ROWS: Final = 1 << 14
+_SMALLEST: Final = 8
+"""Rows of a failing block that are no longer worth halving."""
+
+_SPACE: Final = 0x20
+_BRACE: Final = ord("{")
+_BRACE_BIT: Final = ord("{") ^ ord("[")
+_N, _SMALL_A, _I, _SMALL_N = b"NaIn"
+
+Indices = NDArray[np.int64]
+
+
+class _Block(NamedTuple):
+    """Columns of their raw types, one row each for the values at ``rows``; and rows that are refused."""
+
+    rows: Indices
+    columns: pa.RecordBatch
+
+
+class JsonColumns:
+    """The parser of kind ``json``."""
+
+    version: Final = "json/1"
+
+    def __init__(self, settings: JsonParser) -> None:
+        self._settings = settings
+        self._types = [one.parsed_type for one in settings.columns]
+        self.columns: pa.Schema = pa.schema(
+            [pa.field(one.name, arrow_type(kind)) for one, kind in zip(settings.columns, self._types, strict=True)]
+        )
+        self._raw: pa.Schema = pa.schema(
+            [pa.field(one.name, raw_type(kind)) for one, kind in zip(settings.columns, self._types, strict=True)]
+        )
+        # Arrow reads neither the text of a part of a document nor that of a number.
+        self._vectorised = all(kind.leaf.name not in {"json", "decimal"} for kind in self._types)
+        self._explicit = _nested(settings.columns, list(self._raw))
+
+    def parse(self, rows: pa.RecordBatch) -> Parsed:
+        """See :class:`tidemark.parsers.base.Parser`."""
+        return self.parse_by(rows, vectorised=self._vectorised)
+
+    def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
+        """... in blocks, or row by row."""
+        values = rows.column(f"kafka_{self._settings.columns_from}")
+        given = np.flatnonzero(_valid(values))
+        refused: dict[int, str] = {}
+        odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)
+        blocks = []
+        for wanted in _cut(values, given[~odd]):
+            blocks += self._block(values, wanted, refused)
+        blocks += [self._slow(values, wanted, refused) for wanted in _cut(values, given[odd])]
+        raw = self._joined(blocks, len(values))
+        missing = self._convert(raw, given, refused)
+        return Parsed(missing, refused, None, event_time_of(missing, self._settings.event_time))
+
+    def _block(self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str]) -> list[_Block]:
+        chosen = values if len(wanted) == len(values) else values.take(array(pa.int64(), wanted))
+        pieces = bisected(
+            len(wanted),
+            lambda start, end: _Block(wanted[start:end], self._read(chosen.slice(start, end - start))),
+            lambda row: self._slow(values, wanted[row : row + 1], refused),
+            smallest=_SMALLEST,
+        )
+        return [made for _, _, made in pieces]
+
+    def _read(self, values: pa.Array[Any]) -> pa.RecordBatch:
+        """Raises ValueError if any value is bad."""
+        lines = _lines(values)
+        try:
+            table = pj.read_json(
+                cast("IO[bytes]", pa.BufferReader(lines)),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+                parse_options=pj.ParseOptions(explicit_schema=self._explicit, unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowMemoryError:
+            raise
+        except pa.ArrowException as error:
+            raise ValueError(str(error)) from error
+        if table.num_rows != len(values):
+            raise ValueError(f"{len(values)} values hold {table.num_rows} documents")
+        columns = [self._column(table, one) for one in self._settings.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._raw)
+
+    @staticmethod
+    def _column(table: pa.Table, column: JsonColumn) -> pa.Array[Any]:
+        name, *inner = column.keys
+        found: Any = table.column(name).combine_chunks()
+        for key in inner:
+            found = pc.struct_field(found, [found.type.get_field_index(key)])
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+    def _slow(self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str]) -> _Block:
+        columns: list[list[Any]] = [[] for _ in self._types]
+        kept: list[int] = []
+        for row in wanted.tolist():
+            try:
+                made = self._row(values[row].as_py())
+            except RefusedValue as error:
+                refused[row] = str(error)
+                continue
+            kept.append(row)
+            for column, value in zip(columns, made, strict=True):
+                column.append(value)
+        arrays = [pa.array(column, one.type) for column, one in zip(columns, self._raw, strict=True)]
+        return _Block(np.array(kept, np.int64), pa.RecordBatch.from_arrays(arrays, schema=self._raw))
+
+    def _row(self, value: bytes) -> list[Any]:
+        found = document(value)
+        return [
+            raw_value(value_at(found, one.keys), kind, one.name)
+            for one, kind in zip(self._settings.columns, self._types, strict=True)
+        ]
+
+    def _joined(self, blocks: list[_Block], rows: int) -> pa.RecordBatch:
+        """All blocks as one, a row for each of ``rows``; null where no block has one."""
+        if len(blocks) and len(blocks[0].rows) == rows:
+            return blocks[0].columns
+        place = np.full(rows, -1, np.int64)
+        at = np.concatenate([one.rows for one in blocks]) if blocks else np.empty(0, np.int64)
+        place[at] = np.arange(len(at))
+        table = pa.Table.from_batches([one.columns for one in blocks], self._raw).combine_chunks()
+        [joined] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=self._raw)]
+        if len(at) == rows and (np.diff(at) == 1).all():
+            return joined
+        return joined.take(array(pa.int64(), place, np.packbits(place >= 0, bitorder="little")))
+
+    def _convert(self, raw: pa.RecordBatch, given: Indices, refused: dict[int, str]) -> pa.RecordBatch:
+        """The declared types; what does not fit, or is missing, refuses its row."""
+        columns = []
+        judged = np.zeros(len(raw), np.bool_)
+        judged[given] = True
+        judged[list(refused)] = False
+        for column, kind, one in zip(raw.columns, self._types, self._settings.columns, strict=True):
+            found = converted(column, kind)
+            columns.append(found.column)
+            for row in found.bad.tolist():
+                refused.setdefault(row, f"{one.name}: a value that is no {one.type}")
+            if one.required:
+                for row in np.flatnonzero(judged & ~_valid(column)).tolist():
+                    refused.setdefault(row, f"{one.name}: is required, and missing or null")
+        made = pa.RecordBatch.from_arrays(columns, schema=self.columns)
+        return _nulled(made, refused)
+
+
+def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
+    """``rows`` with all columns null where a row is refused."""
+    if not refused:
+        return rows
+    place = np.arange(len(rows))
+    keep = np.ones(len(rows), np.bool_)
+    keep[list(refused)] = False
+    return rows.take(array(pa.int64(), place, np.packbits(keep, bitorder="little")))
+
+
+def _nested(columns: tuple[JsonColumn, ...], fields: list[pa.Field[Any]]) -> pa.Schema:
+    """The schema in which each column lies under its keys."""
+    tree: dict[str, Any] = {}
+    for column, one in zip(columns, fields, strict=True):
+        *outer, last = column.keys
+        at = tree
+        for key in outer:
+            at = at.setdefault(key, {})
+        at[last] = one.type
+    return pa.schema(_fields(tree))
+
+
+def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:
+    return [pa.field(key, pa.struct(_fields(one)) if isinstance(one, dict) else one) for key, one in tree.items()]
+
+
+def _odd(values: pa.Array[Any]) -> NDArray[np.bool_]:
+    """Values better read alone: no ``{...}``, with control characters, maybe with NaN or Infinity, maybe very deep."""
+    starts, data = bounds(values)
+    sizes = np.diff(starts)
+    odd = sizes < 2
+    plain = ~odd
+    odd[plain] = (data[starts[:-1][plain]] != ord("{")) | (data[starts[1:][plain] - 1] != ord("}"))
+    _mark(starts, data, odd)
+    return odd
+
+
+@kernel(READ_ONLY_INT32, READ_ONLY_BYTES, BOOLEANS)
+def _mark(starts: NDArray[np.int32], data: NDArray[np.uint8], odd: NDArray[np.bool_]) -> None:
+    """Mark the values with a control character, an ``Na`` or ``In``, or more than MAX_DEPTH opening brackets."""
+    for row in range(len(odd)):
+        opened = 0
+        control = constant = False
+        before = np.uint8(0)
+        for at in range(starts[row], starts[row + 1]):
+            byte = data[at]
+            control |= byte < _SPACE
+            opened += (byte | _BRACE_BIT) == _BRACE
+            constant |= (before == _N and byte == _SMALL_A) or (before == _I and byte == _SMALL_N)
+            before = byte
+        odd[row] |= control or constant or opened > MAX_DEPTH
+
+
+def _cut(values: pa.Array[Any], wanted: Indices) -> list[Indices]:
+    """``wanted`` in pieces of about BLOCK_BYTES."""
+    if not len(wanted):
+        return []
+    starts, _ = bounds(values)
+    sizes = np.cumsum((starts[wanted + 1] - starts[wanted]).astype(np.int64))
+    number = np.maximum((sizes - 1) // BLOCK_BYTES, np.arange(len(wanted)) // BLOCK_ROWS)
+    return np.split(wanted, np.flatnonzero(np.diff(number)) + 1)
+
+
+def _lines(values: pa.Array[Any]) -> pa.Buffer:
+    """The values, a line each. Raises ValueError if they are no UTF-8."""
+    texts = values.cast(pa.string())
+    joined: Any = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
+    data: pa.Buffer = joined[0].as_buffer()
+    return data
+
+
+def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid

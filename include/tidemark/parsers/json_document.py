@@ -1,0 +1,216 @@
+"""One JSON document after the other, by Python's own reader and by rules of ours: slow, and what is right.
+
+A document is an object in UTF-8 by RFC 8259; a byte-order mark at its start is passed over. NaN and Infinity, more
+than MAX_DEPTH levels, and a key of a declared path that stands twice are refused. What is not declared is read over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from tidemark.parsers.base import shortened
+from tidemark.parsers.column_types import ColumnType
+
+MAX_DEPTH: Final = 128
+
+_BOM: Final = b"\xef\xbb\xbf"
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A string, or what follows the last quote if nothing ends it: so each byte is looked at once."""
+_OPENING, _CLOSING, _BRACKET_BIT = b"{} "
+"""Braces; brackets are the same but for one bit."""
+
+_INT64: Final = 1 << 63
+_MAX_DIGITS: Final = 4000
+
+
+class RefusedValue(ValueError):
+    """A document, or a value in it, that is refused; the message is the reason."""
+
+
+class _MinusZero(int):
+    """``-0``, which is a negative zero as a double and 0 as a whole number."""
+
+
+class _Endless(int):
+    """A whole number of more digits than anything can hold, and than Python reads."""
+
+
+class _Number(float):
+    """A number with a fraction or exponent, and how it was written."""
+
+    text: str
+
+
+class _Twice(dict[str, Any]):
+    """An object with ``keys_twice``: keys that stand twice in it."""
+
+    keys_twice: frozenset[str]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    twice = _Twice(found)
+    twice.keys_twice = frozenset(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+    return twice
+
+
+def _whole(text: str) -> int:
+    if text == "-0":
+        return _MinusZero()
+    return int(text) if len(text) < _MAX_DIGITS else _Endless()
+
+
+def _number(text: str) -> _Number:
+    value = _Number(text)
+    value.text = text
+    return value
+
+
+def _constant(text: str) -> Any:
+    raise RefusedValue(f"{text} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_whole, parse_float=_number, parse_constant=_constant
+)
+
+
+def document(value: bytes) -> dict[str, Any]:
+    """The object that ``value`` holds. Raises RefusedValue."""
+    data = value.removeprefix(_BOM)
+    if levels(data) > MAX_DEPTH:
+        raise RefusedValue(f"its JSON has more than {MAX_DEPTH} levels")
+    try:
+        found = _DECODER.decode(data.decode())
+    except UnicodeDecodeError as error:
+        raise RefusedValue(f"is no UTF-8 at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise RefusedValue(shortened(f"is no JSON: {error}")) from error
+    if not isinstance(found, dict):
+        raise RefusedValue("is JSON, but no object")
+    return found
+
+
+def levels(data: bytes) -> int:
+    """How many levels of objects and lists a document has, or a bound of it that is at most MAX_DEPTH."""
+    opening = data.count(b"[") + data.count(b"{")
+    if opening <= MAX_DEPTH:
+        return opening
+    folded = np.frombuffer(_STRING.sub(b"", data), np.uint8) | _BRACKET_BIT
+    depths = np.cumsum((folded == _OPENING).astype(np.int32) - (folded == _CLOSING))
+    return int(depths.max(initial=0))
+
+
+def value_at(found: dict[str, Any], keys: Sequence[str]) -> Any:
+    """What lies under ``keys``, or None if nothing does. Raises RefusedValue where one of them leads nowhere else."""
+    at: Any = found
+    for index, key in enumerate(keys):
+        if not isinstance(at, dict):
+            raise RefusedValue(f"{'.'.join(keys[:index])}: is {_kind(at)}, and no object")
+        if isinstance(at, _Twice) and key in at.keys_twice:
+            raise RefusedValue(f"{'.'.join(keys[: index + 1])}: stands twice")
+        at = at.get(key)
+        if at is None:
+            return None
+    return at
+
+
+def raw_value(value: Any, kind: ColumnType, name: str) -> Any:
+    """``value`` as :func:`tidemark.parsers.type_conversion.raw_type` wants it. Raises RefusedValue."""
+    if value is None:
+        return None
+    if kind.name == "json":
+        return _text(value, name)
+    if kind.element:
+        if not isinstance(value, list):
+            raise RefusedValue(f"{name}: is {_kind(value)}, and no list")
+        return [raw_value(one, kind.element, name) for one in value]
+    if kind.name == "decimal":
+        return _decimal(value, name)
+    wanted = _WANTED.get(kind.name, "text" if kind.unit == "iso8601" else "whole number")
+    if _kind(value) != wanted and not (wanted == "number" and _kind(value) == "whole number"):
+        raise RefusedValue(f"{name}: is {_kind(value)}, and no {wanted}")
+    return _RAW[wanted](value, name)
+
+
+_WANTED: Final = {
+    "boolean": "truth value",
+    "float": "number",
+    "double": "number",
+    **dict.fromkeys(("string", "binary", "date"), "text"),
+}
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "truth value"
+    for kind, name in ((int, "whole number"), (float, "number"), (str, "text"), (list, "list")):
+        if isinstance(value, kind):
+            return name
+    return "object"
+
+
+def _int64(value: int, name: str) -> int:
+    if isinstance(value, _Endless) or not -_INT64 <= value < _INT64:
+        raise RefusedValue(f"{name}: a whole number that does not fit 64 bits")
+    return int(value)
+
+
+def _double(value: float, name: str) -> float:
+    if isinstance(value, _MinusZero):
+        return -0.0
+    if isinstance(value, _Endless):
+        return float("inf")
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
+
+
+def _string(value: str, name: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise RefusedValue(f"{name}: has half a surrogate pair") from error
+    return value
+
+
+_RAW: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "truth value": lambda value, _: value,
+    "whole number": _int64,
+    "number": _double,
+    "text": _string,
+}
+
+
+def _decimal(value: Any, name: str) -> str:
+    if isinstance(value, _Endless):
+        raise RefusedValue(f"{name}: a number with too many digits")
+    if isinstance(value, _Number):
+        return value.text
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return _string(str(value), name)
+    raise RefusedValue(f"{name}: is {_kind(value)}, and no number")
+
+
+def _text(value: Any, name: str) -> str:
+    """A part of a document as JSON without needless space, its keys in their order."""
+    _check_part(value, name)
+    return _string(json.dumps(value, ensure_ascii=False, separators=(",", ":")), name)
+
+
+def _check_part(value: Any, name: str) -> None:
+    if isinstance(value, _Twice):
+        raise RefusedValue(f"{name}: {min(value.keys_twice)} stands twice")
+    if isinstance(value, _Endless) or (isinstance(value, float) and value - value != 0):
+        raise RefusedValue(f"{name}: a number that no double holds")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_part(inner, name)

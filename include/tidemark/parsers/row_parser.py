@@ -1,0 +1,99 @@
+"""Parsers whose library is called once for each record: from what it answers to Arrow, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode.schema import array
+from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of, shortened
+from tidemark.parsers.settings import EventTime
+
+PIECE_ROWS: Final = 4096
+PIECE_BYTES: Final = 4 << 20
+"""Rows and bytes of values that are Python objects at a time: a byte may become some hundred bytes of objects."""
+
+
+class RefusedRecord(ValueError):
+    """A record that cannot be read; the message is the reason."""
+
+
+def parse_by_row(
+    values: pa.Array[Any],
+    read: Callable[[bytes], dict[str, Any]],
+    raw: pa.Schema,
+    columns: pa.Schema,
+    event_time: EventTime | None,
+) -> Parsed:
+    """Read each of ``values`` that is not null by ``read``, which raises RefusedRecord.
+
+    What it answers has the fields of ``raw``, and is cast to ``columns``, of the same names.
+    """
+    refused: dict[int, str] = {}
+    pieces = [
+        _piece(values.slice(start, end - start), start, read, raw, columns, refused) for start, end in _cut(values)
+    ]
+    table = pa.Table.from_batches([batch for piece in pieces for batch in piece], columns).combine_chunks()
+    [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
+    return Parsed(batch, refused, None, event_time_of(batch, event_time))
+
+
+def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
+    """Where pieces start and end: each is of at most PIECE_ROWS and, but for its last row, less than PIECE_BYTES."""
+    starts, _ = bounds(values)
+    pieces = []
+    start = 0
+    while start < len(values):
+        full = int(np.searchsorted(starts, int(starts[start]) + PIECE_BYTES))
+        end = min(max(full, start + 1), start + PIECE_ROWS, len(values))
+        pieces.append((start, end))
+        start = end
+    return pieces
+
+
+def _piece(
+    values: pa.Array[Any],
+    first: int,
+    read: Callable[[bytes], dict[str, Any]],
+    raw: pa.Schema,
+    columns: pa.Schema,
+    refused: dict[int, str],
+) -> list[pa.RecordBatch]:
+    found: list[dict[str, Any] | None] = []
+    for row, value in enumerate(values.to_pylist(), first):
+        try:
+            found.append(None if value is None else read(value))
+        except RefusedRecord as error:
+            refused[row] = shortened(str(error))
+            found.append(None)
+    kind = pa.struct(list(raw))
+    target = pa.struct(list(columns))
+
+    def made(start: int, end: int) -> pa.Array[Any]:
+        try:
+            return pa.array(found[start:end], kind).cast(target)
+        except (ArithmeticError, TypeError) as error:
+            raise ValueError(str(error)) from error
+
+    def alone(row: int) -> pa.Array[Any]:
+        try:
+            return made(row, row + 1)
+        except ValueError as error:
+            refused[first + row] = shortened(f"its values do not fit the table: {error}")
+            return pa.nulls(1, target)
+
+    return [_columns(one, columns) for _, _, one in bisected(len(found), made, alone)]
+
+
+def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:
+    """The fields of ``structs``, null where a struct is."""
+    batch = pa.RecordBatch.from_struct_array(cast("pa.StructArray", structs))
+    if not structs.null_count:
+        return batch
+    valid: Any = structs.is_valid().to_numpy(zero_copy_only=False)
+    bits = np.packbits(valid, bitorder="little")
+    taken = batch.take(array(pa.int64(), np.arange(len(batch)), bits))
+    return pa.RecordBatch.from_arrays(taken.columns, schema=columns)

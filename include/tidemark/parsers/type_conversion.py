@@ -1,0 +1,224 @@
+"""From what JSON can say (whole number, number, text, truth) to the declared types, column by column.
+
+Each value is judged by itself, so it does not matter which rows stand beside it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidemark.decode.schema import TIMESTAMP_TYPE
+from tidemark.parsers.column_types import ColumnType
+
+_BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
+_FACTORS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_LIMIT: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DATE: Final = date(1970, 1, 1)
+_ISO: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)(:\d\d)?(?:[.,](\d{1,9}))?([Zz]|[+-]\d\d:\d\d|[+-]\d\d(?:\d\d)?)?", re.ASCII
+)
+_ISO_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_USUAL_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{3}|\.\d{6})?(Z|[+-]\d\d:\d\d)$"
+
+_ARROW: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "json": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP_TYPE,
+}
+_NUMBERS: Final = {"float", "double"}
+_TEXTS: Final = {"string", "json", "binary", "date", "decimal"}
+
+
+class Converted(NamedTuple):
+    """A column of its declared type, and the rows whose value does not fit it; null there."""
+
+    column: pa.Array[Any]
+    bad: NDArray[np.int64]
+
+
+def arrow_type(kind: ColumnType) -> pa.DataType:
+    """The type of a declared column in the table."""
+    if kind.element:
+        return pa.list_(arrow_type(kind.element))
+    if kind.name == "decimal":
+        return pa.decimal128(kind.precision, kind.scale)
+    return _ARROW[kind.name]
+
+
+def raw_type(kind: ColumnType) -> pa.DataType:
+    """As what the values of a declared column are read: bool, int64, double, string, or lists of them."""
+    if kind.element:
+        return pa.list_(raw_type(kind.element))
+    if kind.name == "boolean":
+        return pa.bool_()
+    if kind.name in _NUMBERS:
+        return pa.float64()
+    return pa.string() if kind.name in _TEXTS or kind.unit == "iso8601" else pa.int64()
+
+
+def converted(raw: pa.Array[Any], kind: ColumnType) -> Converted:
+    """``raw``, of :func:`raw_type`, as the declared type."""
+    if kind.element:
+        return _list(raw, kind.element)
+    if kind.name in _BITS:
+        return _narrowed(raw, kind.name)
+    if kind.name in _NUMBERS:
+        return _finite(raw, _ARROW[kind.name])
+    if kind.unit == "iso8601":
+        return _iso(raw)
+    if kind.unit:
+        return _instants(raw, kind.unit)
+    if kind.name in _BY_VALUE:
+        return _by_value(raw, arrow_type(kind), _BY_VALUE[kind.name])
+    if kind.name == "decimal":
+        return _by_value(raw, arrow_type(kind), lambda text: _decimal(text, kind))
+    return Converted(raw, np.empty(0, np.int64))
+
+
+def _list(raw: pa.Array[Any], element: ColumnType) -> Converted:
+    inner: pa.Array[Any] = pc.list_flatten(raw)
+    child = converted(inner, element)
+    lengths = np.zeros(len(raw) + 1, np.int32)
+    lengths[1:] = _filled(pc.list_value_length(raw), 0).astype(np.int32)
+    offsets = np.cumsum(lengths, dtype=np.int32)
+    bits = None if not raw.null_count else pa.py_buffer(np.packbits(_valid(raw), bitorder="little").data)
+    kind = pa.list_(child.column.type)
+    column = pa.Array.from_buffers(kind, len(raw), [bits, pa.py_buffer(offsets.data)], children=[child.column])
+    bad = np.unique(np.searchsorted(offsets, child.bad, "right") - 1).astype(np.int64)
+    return _without(column, bad)
+
+
+def _narrowed(raw: pa.Array[Any], name: str) -> Converted:
+    bound = 1 << (_BITS[name] - 1)
+    values = _filled(raw, 0)
+    bad = np.flatnonzero((values < -bound) | (values >= bound))
+    return Converted(_nulled(raw, bad).cast(_ARROW[name]), bad)
+
+
+def _finite(raw: pa.Array[Any], dtype: pa.DataType) -> Converted:
+    narrow = raw.cast(dtype, safe=False)
+    bad = np.flatnonzero(~np.isfinite(_filled(narrow, 0.0)))
+    return _without(narrow, bad)
+
+
+def _instants(raw: pa.Array[Any], unit: str) -> Converted:
+    if unit == "ns":
+        return Converted(_floored(raw).cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
+    values = _filled(raw, 0)
+    bound = _LIMIT // _FACTORS[unit]
+    bad = np.flatnonzero((values > bound) | (values < -bound))
+    return Converted(pc.multiply(_nulled(raw, bad), pa.scalar(_FACTORS[unit])).cast(TIMESTAMP_TYPE), bad)
+
+
+def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
+    """Whole microseconds of nanoseconds; earlier than 1970, too, the last one that is over."""
+    values = _filled(raw, 0) // 1000
+    validity = None if not raw.null_count else pa.py_buffer(np.packbits(_valid(raw), bitorder="little").data)
+    return pa.Array.from_buffers(pa.int64(), len(raw), [validity, pa.py_buffer(values.data)])
+
+
+def _iso(raw: pa.Array[Any]) -> Converted:
+    usual: pa.Array[Any] = pc.match_substring_regex(raw, _USUAL_ISO)
+    if pc.all(usual).as_py() is not False:
+        try:
+            return Converted(raw.cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
+        except pa.ArrowInvalid:
+            pass  # a day or an hour that no calendar has: found below, value by value
+    return _by_value(raw, TIMESTAMP_TYPE, _microseconds)
+
+
+def _microseconds(text: str) -> int:
+    match = _ISO.fullmatch(text)
+    if not match:
+        raise ValueError(text)
+    day, minute, second, fraction, zone = match.groups()
+    zone = "+00:00" if zone is None or zone in "Zz" else zone
+    whole = datetime.fromisoformat(f"{day}T{minute}{second or ':00'}{zone}")
+    micros = int(f"{fraction:0<6}"[:6]) if fraction else 0
+    difference = whole - _EPOCH
+    return (difference.days * 86_400 + difference.seconds) * 1_000_000 + micros
+
+
+def _date(text: str) -> int:
+    if not _ISO_DATE.fullmatch(text):
+        raise ValueError(text)
+    return (date.fromisoformat(text) - _EPOCH_DATE).days
+
+
+def _base64(text: str) -> bytes:
+    return binascii.a2b_base64(text, strict_mode=True)
+
+
+def _decimal(text: str, kind: ColumnType) -> Decimal:
+    """The very value, if it has no more digits than the type."""
+    with localcontext() as context:
+        context.prec = 60
+        value = Decimal(text)
+        if not value.is_finite() or abs(value.adjusted()) > 60:
+            if not value.is_zero():
+                raise ValueError(text)
+            value = Decimal(0)
+        exact = value.quantize(Decimal(1).scaleb(-kind.scale))
+    if exact != value or (not exact.is_zero() and exact.adjusted() >= kind.precision - kind.scale):
+        raise ValueError(text)
+    return exact
+
+
+_BY_VALUE: Final[dict[str, Callable[[str], Any]]] = {"date": _date, "binary": _base64}
+
+
+def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], Any]) -> Converted:
+    values: list[Any] = []
+    bad: list[int] = []
+    for row, text in enumerate(raw.to_pylist()):
+        try:
+            values.append(None if text is None else convert(text))
+        except (ValueError, InvalidOperation):
+            values.append(None)
+            bad.append(row)
+    return Converted(pa.array(values, dtype), np.array(bad, np.int64))
+
+
+def _filled(column: pa.Array[Any], value: float) -> NDArray[Any]:
+    filled = column.fill_null(value) if column.null_count else column
+    found: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _nulled(column: pa.Array[Any], rows: NDArray[np.int64]) -> pa.Array[Any]:
+    if not len(rows):
+        return column
+    keep = np.ones(len(column), np.bool_)
+    keep[rows] = False
+    mask = pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(np.packbits(keep, bitorder="little").data)])
+    nulled: pa.Array[Any] = pc.if_else(mask, column, pa.scalar(None, column.type))
+    return nulled
+
+
+def _without(column: pa.Array[Any], bad: NDArray[np.int64]) -> Converted:
+    return Converted(_nulled(column, bad), bad)

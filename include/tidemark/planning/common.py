@@ -1,0 +1,29 @@
+"""What every plan says alike: which ledger it follows, by which settings and code, and who it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from tidemark.formats.ledger import Ledger, new_attempt
+from tidemark.planning.code_digest import code_digest
+from tidemark.table.delta_table import Lake
+
+
+def following(
+    lake: Lake, ledger: Ledger, attempt: int | None = None, *, created_at: datetime | None = None
+) -> dict[str, Any]:
+    """The fields of a ``RunPlan`` that all kinds share; a new attempt unless one is given."""
+    topic = lake.topic
+    return {
+        "attempt": new_attempt() if attempt is None else attempt,
+        "cluster": topic.cluster,
+        "topic": topic.topic,
+        "table": topic.table,
+        "generation": ledger.generation,
+        "ledger_n": ledger.n,
+        "ledger_attempt": ledger.attempt,
+        "configuration": topic.digest,
+        "code": code_digest(),
+        "created_at": created_at or lake.store.now(),
+    }

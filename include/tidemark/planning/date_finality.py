@@ -1,0 +1,117 @@
+"""When a date of a table is complete: no more rows of it are waited for. Pure.
+
+A date may close once its end, in the topic's time zone, and the topic's ``lateness`` have passed. It closes as *final*
+if each partition is done. A partition is done if its leader's entry in the watermark index was observed after that time
+and
+
+* the ledger has passed its log end: all that was on the broker then is landed, be it above the high watermark; or
+* the ledger has passed all segments before the active one, and that one begins after the date: so a partition that is
+  always written to does not wait until it is quiet. It begins by Kafka's timestamps. Where a parser's event time makes
+  ``dt``, records come after their events, by up to ``lateness``: there it must begin after that, too.
+
+If some partition is not done, the date stays as it is until it has been ``overdue`` for that long, counted from when it
+might have closed, or from when rows of it last landed if that is later (old records that are still being landed are no
+reason to close). Then it closes as *final_incomplete*, with what was outstanding; and as final when all are done after
+all. Rows that land in a closed date reopen it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from tidemark.formats.ledger import Closing, DateState, Ledger
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.topics import TopicSettings
+
+
+class Waiting(NamedTuple):
+    """What keeps a date from being final: this many partitions, and of those the offsets known not to be landed."""
+
+    partitions: int
+    offsets: int
+
+
+def closing(
+    ledger: Ledger,
+    entries: Mapping[tuple[int, int], IndexEntry],
+    topic: TopicSettings,
+    now: datetime,
+    *,
+    bare: Collection[tuple[int, int]] = (),
+) -> dict[str, Closing]:
+    """The dates of ``ledger`` that close at ``now``, given the index entries by (incarnation, partition).
+
+    ``bare`` are partitions without a watermark: nothing of them was ever uploaded, so there is nothing to land.
+    """
+    landed = {key: entry.next_offset for key, entry in entries.items() if key in bare}
+    landed |= {state.key: state.next_offset for state in ledger.partitions}
+    found: dict[str, Closing] = {}
+    for dt, state in sorted(ledger.dates.items()):
+        if not may_close(dt, state, topic, now):
+            continue
+        end = end_of(dt, topic.zone)
+        due = end + topic.lateness
+        waiting = waiting_for(landed, entries, due if topic.parser.event_time else end, due)
+        if not waiting.partitions:
+            found[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
+        elif not state.closed and now >= max(due, state.changed_at or due) + topic.overdue:
+            found[dt] = Closing(before=state, after=_closed(state, "final_incomplete", waiting, now))
+    return found
+
+
+def may_close(dt: str, state: DateState, topic: TopicSettings, now: datetime) -> bool:
+    """Whether it is time to look at the date's partitions."""
+    return state.state not in {"final", "expired"} and now >= closes_from(dt, topic)
+
+
+def closes_from(dt: str, topic: TopicSettings) -> datetime:
+    """The earliest time at which the date may close."""
+    return end_of(dt, topic.zone) + topic.lateness
+
+
+def end_of(dt: str, zone: ZoneInfo) -> datetime:
+    """The first instant after the date, in UTC: a date may have 23 or 25 hours."""
+    return datetime.combine(date.fromisoformat(dt) + timedelta(days=1), time.min, zone).astimezone(UTC)
+
+
+def waiting_for(
+    landed: Mapping[tuple[int, int], int], entries: Mapping[tuple[int, int], IndexEntry], past: datetime, due: datetime
+) -> Waiting:
+    """Which partitions of the topic's newest life are not done with a date; ``landed`` is next offsets.
+
+    They are observed at ``due``, or later; records from the time ``past`` on are none of the date's.
+
+    A partition that is known, or has a higher one beside it, and that no agent tells of, is not done. Earlier lives of
+    the topic get no more records.
+    """
+    known = {*entries, *landed}
+    life = max((incarnation for incarnation, _ in known), default=0)
+    width = 1 + max((partition for incarnation, partition in known if incarnation == life), default=-1)
+    partitions = offsets = 0
+    for partition in range(width):
+        entry, start = entries.get((life, partition)), landed.get((life, partition), 0)
+        if entry is None:
+            partitions += 1
+        elif not _is_done(entry, start, past, due):
+            partitions += 1
+            offsets += max(0, entry.log_end_offset - start)
+    return Waiting(partitions, offsets)
+
+
+def _is_done(entry: IndexEntry, landed: int, past: datetime, due: datetime) -> bool:
+    if entry.observed_at < due:
+        return False
+    if landed >= entry.log_end_offset:
+        return True
+    if entry.active_base_offset is None or landed < entry.active_base_offset:
+        return False
+    first = entry.active_first_timestamp
+    return first is None or first >= round(past.timestamp() * 1000)
+
+
+def _closed(state: DateState, name: str, waiting: Waiting, now: datetime) -> DateState:
+    update = {"state": name, "closed_at": now, "unfinished": waiting.partitions, "outstanding": waiting.offsets}
+    return state.model_copy(update=update)

@@ -1,0 +1,36 @@
+"""Gaps that runs have found and no agent: an object was removed, or does not hold what its manifest says."""
+
+from __future__ import annotations
+
+from tidemark.formats.gaps import Gap
+from tidemark.intervals import Intervals
+from tidemark.planning.ingest import decision_of
+from tidemark.raw.byte_ranges import TARGET_BYTES
+from tidemark.raw.topic import RawTopic
+from tidemark.table.delta_table import Lake, committed_ledger
+
+
+def lost(lake: Lake, incarnation: int, partition: int) -> tuple[Gap, ...]:
+    """The gaps by which the committed ledger holds the partition, as far as a plan made now would find them, too.
+
+    Offsets that have landed and were cut off by an unclean election are none: they are replaced, not given up.
+
+    Raises:
+        FormatError: an object in the store does not parse.
+        StoreError: a store did not answer.
+    """
+    ledger = committed_ledger(lake)
+    state = ledger.by_partition.get((incarnation, partition))
+    if state is None or not state.gaps:
+        return ()
+    raw = RawTopic(lake)
+    part = next((one for one in raw.partitions(ledger) if one.key == state.key), None)
+    decision = decision_of(lake, raw, part, ledger, TARGET_BYTES) if part else None
+    if decision is None:
+        return ()
+    now = Intervals((gap.start, gap.end) for gap in decision.plan.gaps)
+    return tuple(
+        gap.model_copy(update={"start": start, "end": end})
+        for gap in state.gaps
+        for start, end in now & Intervals([(max(gap.start, state.next_offset), gap.end)])
+    )

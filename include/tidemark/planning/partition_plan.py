@@ -1,0 +1,218 @@
+"""What a run does with one partition: where it starts, how far it may go, what holds it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidemark.formats.gaps import Gap, GapReason
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.plan import Cut, PartitionPlan
+from tidemark.formats.watermark import Watermark
+from tidemark.intervals import Interval, Intervals
+from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.raw.segments import Piece, Segment, cover, live_until, whole_lineage
+from tidemark.raw.transactions import aborted_from, decided_end
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that the store and the ledger say about a partition. ``complete`` as in :class:`~.raw.Window`.
+
+    ``first`` is where raw begins by now, for a partition of which nothing has landed. ``cut`` is how it may
+    leave the branch that has landed, where the newest lineage wants that, and ``from_offset`` the offset to start from
+    then.
+    """
+
+    incarnation: int
+    partition: int
+    watermark: Watermark
+    state: PartitionState | None
+    segments: list[Segment]
+    complete: bool = True
+    aborted: tuple[AbortedTransaction, ...] = ()
+    acknowledged: Intervals = field(default_factory=Intervals)
+    cut: Cut | None = None
+    from_offset: int = 0
+    first: int = 0
+
+    @property
+    def start(self) -> int:
+        """The first offset to convert."""
+        return self.from_offset if self.cut else self.landed_next
+
+    @property
+    def landed_next(self) -> int:
+        """The first offset without a class."""
+        return self.state.next_offset if self.state else max(self.first, self.watermark.start_offset)
+
+    @property
+    def lineage(self) -> Lineage:
+        """The newest lineage, with what is known of its past."""
+        older = Lineage(self.state.lineage) if self.state else Lineage()
+        return whole_lineage(Lineage(self.watermark.lineage), older, self.segments)
+
+
+class Decision(NamedTuple):
+    """A partition's part of a plan, and the pieces of segments that hold its offsets."""
+
+    plan: PartitionPlan
+    pieces: list[Piece]
+
+
+def decide(known: Known) -> Decision:
+    """How far the partition may go now.
+
+    It stops before a hole, before an open transaction, and before what an earlier task found missing or damaged, as
+    long as the segment there is the same. After an unclean election that cuts off landed offsets it goes back to the
+    cut and on along the new branch; it stays where it is as long as that is not there, or not all that lies below.
+    """
+    left = left_at(known.watermark, known.state)
+    if left is not None and known.cut is None:
+        return _held(known, (_cut_off(known, left),))
+    start, lineage, began = known.start, known.lineage, known.watermark.start_offset
+    goal = known.watermark.next_offset
+    if not known.complete:
+        goal = min(goal, max(one.end for one in known.segments))
+    acknowledged = _acknowledged(known).clip(start, max(start, goal))
+    pieces, hole = cover(known.segments, lineage, Intervals([(start, max(start, goal))]) - acknowledged)
+    if (found := _found_before(known, pieces)) is not None:
+        return _held(known, found)
+    end, held_by = _decided(pieces, lineage, hole.start if hole else max(start, goal))
+    if known.cut and (end < start or (end < known.cut.at and not held_by)):
+        return _held(known, (_cut_off(known, known.cut.at),))
+    plan = PartitionPlan(
+        incarnation=known.incarnation,
+        topic_id=known.watermark.topic_id,
+        partition=known.partition,
+        start=start,
+        end=max(start, end),
+        leader_epoch=known.watermark.leader_epoch,
+        lineage=lineage.entries,
+        aborted=aborted_from(start, known.aborted),
+        held_by=held_by,
+        gaps=_gaps(known, hole, end),
+        acknowledged=tuple(acknowledged.clip(start, max(start, end))),
+        deleted_before_upload=() if known.state or began == 0 else ((0, began),),
+        expired=() if known.state or start == began else ((began, start),),
+        branch=known.state.branch if known.state else 0,
+        cut=known.cut,
+        foreign_epochs=known.watermark.foreign_epochs,
+    )
+    return Decision(plan, clipped(pieces, end))
+
+
+def clipped(pieces: Iterable[Piece], end: int) -> list[Piece]:
+    """``pieces`` below ``end``."""
+    return [piece._replace(end=min(piece.end, end)) for piece in pieces if piece.start < end]
+
+
+def changes_anything(plan: PartitionPlan, state: PartitionState | None) -> bool:
+    """Whether the plan would leave the partition in another state."""
+    if state is None:
+        return plan.end > plan.start or bool(plan.gaps or plan.held_by or plan.deleted_before_upload or plan.expired)
+    same_gaps = {_identity(gap) for gap in plan.gaps} == {_identity(gap) for gap in state.gaps}
+    moves = plan.end > plan.start or plan.cut is not None
+    return moves or not same_gaps or plan.held_by != state.held_by
+
+
+def _identity(gap: Gap) -> tuple[int, int, str]:
+    return gap.start, gap.end, gap.reason
+
+
+def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
+    """The first landed offset that is not on the newest lineage; None if all are.
+
+    A watermark that went back to the cut has nothing of the new branch yet, and its lineage ends there: then only its
+    truncations tell. They do not where it has come further, since a log may have returned to the branch that landed.
+    """
+    if state is None:
+        return None
+    end = min(watermark.next_offset, state.next_offset)
+    at = Lineage(watermark.lineage).divergence(Lineage(state.lineage), end)
+    if at is None and end < state.next_offset:
+        landed = -1 if state.leader_epoch in watermark.foreign_epochs else state.leader_epoch
+        at = end if any(one.new_epoch > landed for one in watermark.truncations) else None
+    return None if at is None else max(at, state.start_offset)
+
+
+def _cut_off(known: Known, at: int) -> Gap:
+    """The landed offsets that are cut off, and not yet replaced."""
+    return _gap(known, at, known.landed_next, "unclean_election")
+
+
+def _held(known: Known, gaps: tuple[Gap, ...]) -> Decision:
+    """The partition stays where it is."""
+    plan = PartitionPlan(
+        incarnation=known.incarnation,
+        topic_id=known.watermark.topic_id,
+        partition=known.partition,
+        start=known.landed_next,
+        end=known.landed_next,
+        leader_epoch=known.state.leader_epoch if known.state else known.watermark.leader_epoch,
+        lineage=known.state.lineage if known.state else (),
+        held_by=known.state.held_by if known.state else (),
+        gaps=gaps,
+        branch=known.state.branch if known.state else 0,
+    )
+    return Decision(plan, [])
+
+
+def _acknowledged(known: Known) -> Intervals:
+    """What a person gave up; of a branch that is left, nothing above the cut."""
+    said = known.acknowledged.clip(0, known.cut.at) if known.cut else known.acknowledged
+    return said | Intervals((gap.start, gap.end) for gap in known.watermark.acknowledged_gaps)
+
+
+def _found_before(known: Known, pieces: list[Piece]) -> tuple[Gap, ...] | None:
+    """The ledger's gaps, if a task found one in the very bytes that would be read again; else None."""
+    if known.state is None or not pieces:
+        return None
+    if known.cut:
+        found = (gap for gap in known.state.gaps if known.start <= gap.start < known.cut.at)
+        again = any(_read_before(gap, pieces) for gap in found)
+        return known.state.gaps if again else None
+    if pieces[0].start != known.start:
+        return None
+    uploaded_at = pieces[0].segment.uploaded_at
+    same = any(gap.start == known.start and uploaded_at <= gap.detected_at for gap in known.state.gaps)
+    return known.state.gaps if same else None
+
+
+def _read_before(gap: Gap, pieces: list[Piece]) -> bool:
+    """Whether the bytes that hold the gap's first offset are older than the gap."""
+    at = (piece for piece in pieces if piece.start <= gap.start < piece.end)
+    return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
+
+
+def _decided(pieces: list[Piece], lineage: Lineage, end: int) -> tuple[int, tuple[OpenTransaction, ...]]:
+    """How far up to ``end`` all transactions are decided.
+
+    A segment that leaves the lineage before its end lists what was open on its own branch, which decides nothing.
+    """
+    for piece in reversed(pieces):
+        if live_until(piece.segment, lineage, piece.start) == piece.segment.end:
+            limit = end if piece is pieces[-1] else piece.end
+            return decided_end(limit, piece.segment.open_transactions)
+    return pieces[0].start if pieces else end, ()
+
+
+def _gaps(known: Known, hole: Interval | None, end: int) -> tuple[Gap, ...]:
+    """The gaps at or above ``end``: the agent's, and ``hole`` by its name if the agent has one for it."""
+    if not known.complete:
+        return tuple(gap for gap in known.state.gaps if gap.end > end) if known.state and not known.cut else ()
+    gaps = {gap.start: gap for gap in known.watermark.gaps if gap.end > end}
+    if hole and not any(gap.start <= hole.start < gap.end for gap in gaps.values()):
+        deleted = hole.end <= known.watermark.start_offset
+        gaps[hole.start] = _gap(known, *hole, "deleted_before_upload" if deleted else "unknown")
+    return tuple(gaps[start] for start in sorted(gaps))
+
+
+def _gap(known: Known, start: int, end: int, reason: GapReason) -> Gap:
+    """The gap; if the ledger has it already, then as it is there, so that the time of its detection stays."""
+    before = known.state.gaps if known.state else ()
+    fields = {"from": start, "to": end, "reason": reason, "detected_at": known.watermark.written_at}
+    fresh = Gap.model_validate(fields)
+    return next((gap for gap in before if _identity(gap) == _identity(fresh)), fresh)

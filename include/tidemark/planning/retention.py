@@ -1,0 +1,162 @@
+"""What retention may remove, and why the rest stays. Pure, but for the plan of a table's dates.
+
+**A date of the table** is past when its end, in the topic's time zone, lies longer ago than ``retention.table``. All
+its rows go together, the refused and the filtered ones as well: what is left of a date must be all of it, or a rebuild
+could not tell that nothing was lost.
+
+**A raw segment** may go if all of this holds:
+
+1. it is whole: what may still grow, or is damaged, stays;
+2. it lies below the ledger's and the watermark's next offset, so that all its offsets are landed and decided;
+3. the evidence that holds gives each of its offsets one class;
+4. it ends at or below line 1 of ``offset.wm``, from where agents find what the store has;
+5. it was uploaded, rolled, and last written to longer ago than ``retention.raw``; a record time that is not sane does
+   not count;
+6. no run that may still commit reads it;
+7. all its objects are those of its manifest: none is being replaced;
+8. all before it may go, too, and none that stays lies across its end. So raw is cut off at its old end alone, and what
+   a segment needs of those after it (whether its transactions were aborted) is there as long as it is.
+
+A partition stays as a whole while it has open gaps, for which agents search all its segments; while one of its segments
+is being replaced; and while it leaves a branch of its log, for which segments are converted again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.plan import RunPlan
+from tidemark.formats.watermark import Watermark
+from tidemark.intervals import Interval, Intervals
+from tidemark.planning.common import following
+from tidemark.planning.date_finality import end_of
+from tidemark.planning.partition_plan import left_at
+from tidemark.planning.rebuild import files_by_date
+from tidemark.planning.retention_report import DateGoes
+from tidemark.table.delta_table import Lake, LiveFile
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.tampering import check_untampered
+
+
+def plan_retain(lake: Lake, now: datetime, only: Collection[str] | None = None) -> tuple[RunPlan, list[DateGoes]]:
+    """The plan that takes the dates which are past at ``now`` from the table, and what each of them holds.
+
+    With ``only``, other dates stay. The plan is empty if there are none.
+    """
+    standing = Standing.of(lake)
+    check_untampered(lake, standing.ledger, standing.live.values())
+    ledger, live = standing.ledger, list(standing.live.values())
+    window = lake.topic.retention.table
+    aside = standing.told(lambda _dt, _file: True).aside
+    past = sorted(
+        dt
+        for dt in {*(one.dt for one in live), *(one.dt for one in aside)}
+        if dt and window is not None and end_of(dt, lake.topic.zone) <= now - window and (only is None or dt in only)
+    )
+    removes = [one for one in live if one.dt in past]
+    supersedes = files_by_date(one for one in aside if one.dt in past)
+    plan = RunPlan(
+        **following(lake, ledger),
+        kind="retain",
+        dates=tuple(dt for dt in past if dt in ledger.dates),
+        removes=tuple(one.path for one in removes),
+        supersedes=supersedes,
+    )
+    return plan, [_goes(dt, removes, supersedes) for dt in past]
+
+
+def _goes(dt: str, removes: Iterable[LiveFile], supersedes: Mapping[str, tuple[str, ...]]) -> DateGoes:
+    files = [one for one in removes if one.dt == dt]
+    rows, size = sum(one.rows for one in files), sum(one.size for one in files)
+    return DateGoes(dt=dt, files=len(files), rows=rows, bytes=size, aside=len(supersedes.get(dt, ())))
+
+
+class Classed:
+    """Which offsets of a partition the evidence gives one class each; three numbers are kept of each row."""
+
+    def __init__(self) -> None:
+        self._first, self._next, self._rows = array("q"), array("q"), array("q")
+
+    def add(self, first: int, after: int, rows: int) -> None:
+        """A row that holds."""
+        self._first.append(first)
+        self._next.append(after)
+        self._rows.append(rows)
+
+    def offsets(self) -> Intervals:
+        """The offsets of all runs of overlapping rows that count exactly as many as the run has."""
+        found: list[Interval] = []
+        start = end = count = 0
+        for first, after, rows in sorted(zip(self._first, self._next, self._rows, strict=True)):
+            if first >= end:
+                if count == end - start:
+                    found.append(Interval(start, end))
+                start, end, count = first, after, 0
+            end, count = max(end, after), count + rows
+        if count == end - start:
+            found.append(Interval(start, end))
+        return Intervals(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What decides over a partition's segments; ``busy`` are the ``.log`` keys that runs may still read.
+
+    ``line_1`` is ``offset.wm``'s, ``before`` the time before which a segment must be done, ``ahead`` how far after its
+    upload a record's time is sane.
+    """
+
+    state: PartitionState
+    watermark: Watermark
+    line_1: int
+    classed: Intervals
+    busy: Collection[str]
+    before: datetime
+    ahead: timedelta
+
+    def partition_stays(self) -> str | None:
+        """Why no segment of the partition goes; None if some may."""
+        if self.watermark.gaps:
+            return f"it has an open gap at offset {self.watermark.gaps[0].start}, which agents still search for"
+        if self.watermark.replacing:
+            return f"segment {self.watermark.replacing[0]} is being replaced"
+        left = left_at(self.watermark, self.state)
+        if left is not None:
+            return f"it leaves a branch of its log at offset {left}"
+        return None
+
+    def segment_stays(self, manifest: SegmentManifest, etags: Mapping[str, str], key: str) -> str | None:
+        """Why the segment stays; None if it may go. ``etags`` are those listed at its offset, ``key`` is its log's."""
+        start, end = manifest.base_offset, manifest.next_offset
+        if manifest.state != "whole":
+            return f"it is {manifest.state}"
+        if end > min(self.state.next_offset, self.watermark.next_offset):
+            return f"it is not landed: the ledger goes on at {self.state.next_offset}"
+        if not self.classed.covers(start, end):
+            return "the evidence does not give each of its offsets one class"
+        if end > self.line_1:
+            return f"agents go on from segment {self.line_1}"
+        done = done_at(manifest, self.ahead)
+        if done >= self.before:
+            return f"its last record or upload is of {done:%Y-%m-%d %H:%M} UTC"
+        if key in self.busy:
+            return "a run that may still commit reads it"
+        for name, one in manifest.objects.items():
+            if name.startswith(f"{start:020d}.") and etags.get(name) != one.etag:
+                return f"{name} is being replaced, or is gone"
+        return None
+
+
+def done_at(manifest: SegmentManifest, ahead: timedelta) -> datetime:
+    """When the last thing happened to a segment: its roll, its upload, or its last record of a sane time."""
+    times = [manifest.uploaded_at, manifest.rotated_at or manifest.uploaded_at]
+    if manifest.max_timestamp is not None:
+        latest = manifest.uploaded_at + ahead
+        sane = max(0, min(manifest.max_timestamp, round(latest.timestamp() * 1000)))
+        times.append(datetime.fromtimestamp(sane / 1000, UTC))
+    return max(times)

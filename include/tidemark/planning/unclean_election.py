@@ -1,0 +1,68 @@
+"""How a partition leaves a branch of its log that has landed, after an unclean election cut it off."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.plan import Cut
+from tidemark.formats.watermark import Watermark
+from tidemark.kafka_log import Lineage
+from tidemark.raw.segments import live_until
+from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+
+
+class Rewind(NamedTuple):
+    """A cut, and the offset from which all is converted again."""
+
+    cut: Cut
+    start: int
+
+
+def rewind(
+    lake: Lake, raw: RawTopic, part: RawPartition, state: PartitionState, watermark: Watermark, at: int
+) -> Rewind | None:
+    """How to leave, at offset ``at``, the branch that has landed by ``state``.
+
+    None as long as the new branch has nothing there, or raw does not hold what lies right below.
+
+    Raises:
+        ContinuityError: a file to remove is not wholly the partition's by the evidence.
+    """
+    if watermark.next_offset <= at:
+        return None
+    decided = decided_below(raw, part, state, Lineage(watermark.lineage), at)
+    if decided is None:
+        return None
+    reach = Standing.of(lake).from_offset(part.key, decided)
+    cut = Cut(
+        at=at,
+        old_next=state.next_offset,
+        leader_epoch=state.leader_epoch,
+        lineage=state.lineage,
+        removes=reach.files,
+        supersedes=reach.set_aside,
+    )
+    return Rewind(cut, reach.start)
+
+
+def decided_below(raw: RawTopic, part: RawPartition, state: PartitionState, lineage: Lineage, at: int) -> int | None:
+    """The offset up to which no verdict on a transaction depends on markers from ``at`` on; None if raw does not tell.
+
+    A segment that ends at or below ``at``, live to its end, lists what is open there. All that began before and is not
+    listed was decided before.
+    """
+    offset = at
+    while offset > state.start_offset:
+        segments = raw.segments(part, offset - 1, offset, lineage, 1 << 62).segments
+        live = [one for one in segments if live_until(one, lineage, offset - 1) >= offset]
+        if not live:
+            return None
+        lowest = min(live, key=lambda one: one.base)
+        if lowest.end <= at and live_until(lowest, lineage, offset - 1) == lowest.end:
+            opened = (one.first_offset for one in lowest.open_transactions)
+            return max(state.start_offset, min([offset, *opened]))
+        offset = max(lowest.base, state.start_offset)
+    return offset

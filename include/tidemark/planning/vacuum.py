@@ -1,0 +1,145 @@
+"""What may be removed below a table and its quarantine, and why the rest stays. Pure.
+
+Of each object the first rule that fits counts:
+
+1. A name or folder that starts with ``_`` is no data file of a run: it stays.
+2. A live file of the table stays.
+3. A file that counted evidence names, of landed or of quarantined rows, stays until a landed run has replaced it, and
+   for as long after that as a reader may still read an older version of the table.
+4. A file of an attempt (its name ends in the digest of one of the attempt's tasks) that evidence does not name: an
+   attempt that died, or a part that its commit left out. It stays as long as the attempt may still commit.
+5. What no plan and no evidence tells of stays, and is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from tidemark.formats.ledger import file_digest
+from tidemark.formats.plan import RUN_LIMIT, RunPlan, Task
+
+MARGIN: Final = timedelta(hours=1)
+"""For clocks that differ, and for a commit that was under way."""
+
+TOMBSTONES: Final = timedelta(days=7)
+"""How long a replaced file stays for readers of older versions: Delta's own ``deletedFileRetentionDuration``."""
+
+FOLD_FROM: Final = 100
+"""As many attempts are folded at least: it costs a commit, and that they are listed costs little."""
+
+FOLD_ROWS: Final = 500_000
+"""Rows of one object of evidence; about 100 MB while it is made."""
+
+Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out", "unknown"]
+"""Rules 1 to 5; of them ``replaced``, ``dead`` and ``left out`` mean that the object goes."""
+
+GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known of a table: its live files, those that counted evidence names, and by what they were replaced.
+
+    ``landed`` are all attempts that ever landed, as far as their evidence is there; ``plans`` those that are there, by
+    attempt. Paths of the quarantine never equal paths of the table: names tell the first row, which is in one of them.
+    """
+
+    live: Collection[str]
+    named: Collection[str]
+    landed: Collection[int]
+    plans: Mapping[int, RunPlan]
+    now: datetime
+
+    def is_over(self, plan: RunPlan) -> bool:
+        """Whether the attempt can commit no more."""
+        return self.now - plan.created_at > RUN_LIMIT + MARGIN
+
+    def folded(self, listed: Collection[int]) -> list[int]:
+        """The attempts, not ``listed`` by the ledger, whose evidence stands in that of a sweep which is over.
+
+        No run reads theirs any more.
+        """
+        young = {fold for plan in self.plans.values() if not self.is_over(plan) for fold in plan.folds}
+        known = {one for one, plan in self.plans.items() if one in self.landed and self.is_over(plan)}
+        return sorted(known - young - set(listed))
+
+    def dead(self) -> list[int]:
+        """The attempts that did not land and never will."""
+        return sorted(one for one, plan in self.plans.items() if one not in self.landed and self.is_over(plan))
+
+
+def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, RunPlan]) -> set[int]:
+    """The attempts that the ledger lists, those that evidence rows name, and all that those folded."""
+    found: set[int] = set()
+    new = {*ledger, *named}
+    while new:
+        found |= new
+        new = {fold for one in new if one in plans for fold in plans[one].folds} - found
+    return found
+
+
+def to_fold(ledger: Iterable[int], known: Knowledge, rows: Mapping[int, int]) -> tuple[int, ...]:
+    """Which attempts of the ledger's list to fold into one, given how many rows of evidence each has.
+
+    Neighbours in that list, since its order is that of the commits, and evidence may be of what landed before it. None
+    of those that may still be asked for, none that fill an object already, and none at all if they are few.
+    """
+    chosen: list[int] = []
+    total = 0
+    for one in ledger:
+        plan = known.plans.get(one)
+        may = (plan is None or known.is_over(plan)) and rows[one] <= FOLD_ROWS // 2 and total + rows[one] <= FOLD_ROWS
+        if may:
+            chosen.append(one)
+            total += rows[one]
+        elif len(chosen) >= FOLD_FROM:
+            break
+        else:
+            chosen, total = [], 0
+    return tuple(chosen) if len(chosen) >= FOLD_FROM else ()
+
+
+def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:
+    """Why each object goes or stays, by its path below the table or its quarantine."""
+    gone_since: dict[str, datetime] = {}
+    for plan in known.plans.values():
+        if plan.attempt in known.landed:
+            at = plan.created_at + RUN_LIMIT + MARGIN  # it was committed before that
+            gone_since |= {path: max(at, gone_since.get(path, at)) for path in plan.replaced}
+    authors = {digest: plan for plan in known.plans.values() for digest in digests_of(plan)}
+    return {path: _judged(known, path, gone_since.get(path), authors.get(digest_in(path))) for path in paths}
+
+
+def digests_of(plan: RunPlan) -> set[str]:
+    """What the names of the attempt's files end in."""
+    return {digest_of(plan, task) for task in plan.tasks}
+
+
+def digest_of(plan: RunPlan, task: Task) -> str:
+    """What the names of the files of ``task`` end in."""
+    labels = [one.label for one in task.ranges]
+    return file_digest(task.topic_id, labels, plan.configuration, plan.code, plan.attempt)
+
+
+def _judged(known: Knowledge, path: str, gone_since: datetime | None, author: RunPlan | None) -> Why:
+    if any(part.startswith("_") for part in path.split("/")):
+        return "internal"
+    if path in known.live:
+        return "live"
+    if path in known.named:
+        if gone_since is None:
+            return "held"
+        return "replaced" if known.now - gone_since > TOMBSTONES else "young"
+    if author is None:
+        return "unknown"
+    if not known.is_over(author):
+        return "young"
+    return "left out" if author.attempt in known.landed else "dead"
+
+
+def digest_in(path: str) -> str:
+    """What the name of the file ``path`` ends in."""
+    return path.rpartition("_")[2].removesuffix(".parquet")

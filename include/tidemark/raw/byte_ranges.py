@@ -1,0 +1,79 @@
+"""Segments cut into byte ranges of about 64 MiB, and ranges gathered into tasks of that size.
+
+A cut is where the segment's index has it, at fixed byte targets: never a function of how many cores there are. So
+the same segments give the same ranges, the same tasks and the same files wherever a run happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from tidemark.formats.plan import SegmentRange, Task
+from tidemark.raw.segments import Piece
+
+TARGET_BYTES: Final = 64 << 20
+"""Size of a range and of a task."""
+
+
+class Cut(NamedTuple):
+    """Byte ``position`` of a segment's log, where a batch starts, and that batch's base ``offset``."""
+
+    position: int
+    offset: int
+
+
+def ranges_of(piece: Piece, cuts: Sequence[Cut]) -> list[SegmentRange]:
+    """The byte ranges that hold the offsets of ``piece``; ``cuts`` are those inside its segment, ascending."""
+    segment = piece.segment
+    bounds = [Cut(0, segment.base), *cuts, Cut(segment.size, segment.end)]
+    found: list[SegmentRange] = []
+    for (start, first), (end, after) in pairwise(bounds):
+        from_offset, to_offset = max(first, piece.start), min(after, piece.end)
+        if from_offset < to_offset:
+            found.append(
+                SegmentRange(
+                    store=segment.store,
+                    key=segment.key,
+                    etag=segment.etag,
+                    base_offset=segment.base,
+                    start=start,
+                    end=end,
+                    from_offset=from_offset,
+                    to_offset=to_offset,
+                    compacted=segment.compacted,
+                    log_size=segment.log_size,
+                    log_crc32c=segment.crc32c,
+                    uploaded_at=segment.uploaded_at,
+                )
+            )
+    return found
+
+
+def tasks_of(incarnation: int, topic_id: str | None, partition: int, ranges: Iterable[SegmentRange]) -> list[Task]:
+    """Consecutive ``ranges`` of one partition gathered up to 64 MiB, so that small segments make no tiny files."""
+    groups: list[list[SegmentRange]] = []
+    size = 0
+    for part in ranges:
+        length = part.end - part.start
+        if groups and groups[-1][-1].to_offset == part.from_offset and size + length <= TARGET_BYTES:
+            groups[-1].append(part)
+            size += length
+        else:
+            groups.append([part])
+            size = length
+    return [
+        Task(incarnation=incarnation, topic_id=topic_id, partition=partition, ranges=tuple(group)) for group in groups
+    ]
+
+
+def within(tasks: Sequence[Task], size: int, count: int) -> list[Task]:
+    """As many of the first ``tasks`` as have ``size`` bytes and are ``count`` in all, but at least one."""
+    kept: list[Task] = []
+    for task in tasks:
+        if kept and (len(kept) >= count or size < task.size):
+            break
+        kept.append(task)
+        size -= task.size
+    return kept

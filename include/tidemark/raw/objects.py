@@ -1,0 +1,143 @@
+"""Reading what agents stored of a partition: watermark, manifests, transaction indexes, acknowledgements.
+
+Relies on the agent's order of writing: a segment's manifest comes after its other objects, the watermark after the
+manifests it speaks of. So whoever reads the watermark first finds everything below it. Nothing is kept here, and
+nothing is retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
+
+from crc32c import crc32c
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.formats import object_sizes, tombstones
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.watermark import Watermark, parse
+from tidemark.kafka_log import AbortedTransaction, parse_txn_index
+from tidemark.raw.segments import Segment, segment_of
+from tidemark.store import Fetched, ObjectInfo, Store
+
+LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, 1 << 31)
+"""How far below an offset to look for the segment that holds it; a segment spans less than 2^31 offsets."""
+
+THREADS: Final = 8
+
+_MANIFEST: Final = "manifest.json"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Marks(NamedTuple):
+    """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
+
+    line_1: int
+    watermark: Watermark
+
+
+class Listed(NamedTuple):
+    """The manifest of the segment at ``base``, as a listing has it."""
+
+    base: int
+    info: ObjectInfo
+
+
+def in_parallel(function: Callable[[Item], Result], items: Sequence[Item], threads: int = THREADS) -> list[Result]:
+    """``function`` of each item, in order; requests to the store wait, so a few at a time."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(function, items))
+
+
+def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarnations:
+    """The lives of a topic; none if no agent has seen it."""
+    key = control.incarnations(topic)
+    try:
+        return TopicIncarnations.load(store, key)
+    except NotFound:
+        return TopicIncarnations(topic=topic)
+
+
+def fetched_marks(store: Store, keys: PartitionKeys) -> Fetched | None:
+    """``offset.wm`` as it is; None while nothing contiguous is uploaded."""
+    try:
+        return store.get(keys.watermark, limit=Watermark.most_bytes)
+    except NotFound:
+        return None
+
+
+def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
+    """What ``offset.wm`` says of the incarnation ``topic_id``.
+
+    Raises:
+        FormatError: it does not parse, is Pinterest's, or is of another incarnation.
+    """
+    key = keys.watermark
+    line_1, found = parse(body, key)
+    if found is None:
+        raise FormatError(key, "has no second line: Pinterest's uploader wrote it; say writer 'pinterest'")
+    if found.topic_id != topic_id:
+        raise FormatError(key, f"topic id is {found.topic_id}, and that of this incarnation {topic_id}")
+    return Marks(line_1, found)
+
+
+def manifests(store: Store, keys: PartitionKeys, first: int, end: int | None = None) -> Iterator[Listed]:
+    """The manifests of the segments that start in ``[first, end)``, by base, as they are listed."""
+    # The keys of base offset `first` sort after its bare digits.
+    after = keys.segment(first, "").rstrip(".")
+    for info in store.list(keys.folder, start_after=after):
+        named = keys.base_offset(info.key)
+        if named is None:
+            continue
+        if end is not None and named[0] >= end:
+            return
+        if named[1] == _MANIFEST:
+            yield Listed(named[0], info)
+
+
+def read_segment(store: Store, key: str) -> tuple[Segment, str] | None:
+    """The segment whose manifest lies under ``key``, and that manifest's ETag; None if there is none (any more)."""
+    try:
+        manifest, etag = SegmentManifest.load_version(store, key)
+    except NotFound:
+        return None  # removed since it was listed: no segment, as if it had not been listed
+    return segment_of(manifest, key, store.url), etag
+
+
+def manifest_key(keys: PartitionKeys, base: int) -> str:
+    """The key of the manifest of the segment at ``base``."""
+    return keys.segment(base, _MANIFEST)
+
+
+def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
+    """All that the segment's ``.txnindex`` lists, as its manifest vouches for it; it must have one.
+
+    One that has grown since lists more, behind that: of offsets for which the segment does not speak.
+
+    Raises:
+        PreconditionFailed: it is another one than the manifest's, as while a segment of another branch is replaced.
+    """
+    assert segment.aborts is not None
+    key, known = segment.sibling("txnindex"), segment.aborts
+    body = store.get(key, limit=object_sizes.SEGMENT_INDEX).body[: known.size]
+    if (len(body), f"{crc32c(body):08x}") != (known.size, known.crc32c):
+        raise PreconditionFailed(key, f"does not begin with the {known.size} bytes that its manifest describes")
+    return parse_txn_index(body, key)
+
+
+def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
+    """Where raw begins: at ``start``, unless retention has removed what lies there."""
+    gone = tombstones.removed(store, keys)
+    end = gone.contiguous_from(start)
+    if end == start:
+        return start
+    buried = next(one for one in gone if one.end == end)
+    left = next(manifests(store, keys, buried.start, end), None)
+    return max(start, left.base) if left else end

@@ -1,0 +1,272 @@
+"""What the raw store holds of one topic: its incarnations, watermarks, manifests, aborts and index cuts.
+
+Reads by :mod:`tidemark.raw.objects`, the watermark first.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+from tidemark.endpoints import resolver_of
+from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.formats import object_sizes, tombstones
+from tidemark.formats.acknowledgements import acknowledged
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.ledger import Ledger, PartitionState
+from tidemark.formats.watermark import Watermark
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, listed, load_all
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import AbortedTransaction, Lineage, confirms_cut, cut_points, parse_offset_index
+from tidemark.kafka_log.batch import HEADER_SIZE, read_header
+from tidemark.raw import objects
+from tidemark.raw.byte_ranges import TARGET_BYTES, Cut
+from tidemark.raw.objects import LOOK_BACK, Marks, in_parallel
+from tidemark.raw.prefix_proof import grown
+from tidemark.raw.segments import Segment, agrees, live_until
+from tidemark.store import Store, open_store
+from tidemark.table.delta_table import Lake
+
+_AT_ONCE = 32
+"""Manifests that are read before the limit of bytes is looked at again."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RawPartition:
+    """A partition of one incarnation, and where its objects lie."""
+
+    incarnation: int
+    topic_id: str | None
+    keys: PartitionKeys
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.keys.partition
+
+
+class Window(NamedTuple):
+    """Segments of a partition from an offset on; ``complete`` unless the limit of bytes left later ones out."""
+
+    segments: list[Segment]
+    complete: bool
+
+
+class RawTopic:
+    """Reads the raw objects of one topic.
+
+    Raises:
+        ConfigError: the topic is written by Pinterest's uploader, which is not ingested yet.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        topic, deployment = lake.topic, lake.deployment
+        self._topic = topic
+        self._options = deployment.store
+        self._resolver = resolver_of(deployment.raw)
+        self._default = self._resolver.default()
+        self._control = ControlKeys(self._default.prefix, topic.cluster)
+        self._stores: dict[str, Store] = {}
+        self._unread: set[str] = set()  # the watermark indexes that cannot be read
+        if self._endpoint(0).writer != "tidemark":
+            rule = "segments of writer 'pinterest' have no manifests and cannot be ingested yet; use writer 'tidemark'"
+            raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("raw.writer", rule)])
+
+    def now(self) -> datetime:
+        """The time by the clock of the store that has the watermark indexes."""
+        return self._store(self._default.store).now()
+
+    def incarnations(self) -> TopicIncarnations:
+        """The topic's lives; none if no agent has seen it."""
+        return objects.incarnations(self._store(self._default.store), self._control, self._topic.topic)
+
+    @cached_property
+    def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
+        """The entry of each (incarnation, partition) that counts, over all brokers, when it was first asked for.
+
+        A later epoch counts, also one that no leader ever had: it hides nothing, since what may hold more is looked at
+        by its ``offset.wm``. What decides something by an entry alone asks for those :meth:`vouched`.
+        """
+        return {key: found[0] for key, found in self._said.items()}
+
+    def vouched(self, ledger: Ledger) -> Mapping[tuple[int, int], IndexEntry]:
+        """:attr:`entries`, but none of a leader epoch above that of ``offset.wm`` where there is one.
+
+        A leader's agent writes its epoch to ``offset.wm`` first, and what it says in its index counts a little later.
+        """
+        known, lives = ledger.by_partition, self.incarnations().incarnations
+        found: dict[tuple[int, int], IndexEntry] = {}
+        for key, said in self._said.items():
+            state, counts = known.get(key), said
+            if state is None or said[0].leader_epoch > state.leader_epoch:
+                watermark = self.watermark(self.partition(lives[key[0]].topic_id, lives[key[0]].place, *key))
+                limit = math.inf if watermark is None else watermark.leader_epoch
+                counts = [one for one in said if one.leader_epoch <= limit]
+            if counts:
+                found[key] = counts[0]
+        return found
+
+    @cached_property
+    def _said(self) -> Mapping[tuple[int, int], list[IndexEntry]]:
+        """All entries of lives that the topic has had, the latest first."""
+        lives = [one.topic_id for one in self.incarnations().incarnations]
+        found: dict[tuple[int, int], list[IndexEntry]] = {}
+        for index in (index for place in {self._default, self._endpoint(0)} for index in self._indexes(place)):
+            for entry in (one for one in index.entries if one.topic == self._topic.topic):
+                if entry.incarnation < len(lives) and lives[entry.incarnation] == entry.topic_id:
+                    found.setdefault((entry.incarnation, entry.partition), []).append(entry)
+        return {key: sorted(said, key=_rank, reverse=True) for key, said in found.items()}
+
+    def partitions(self, ledger: Ledger) -> list[RawPartition]:
+        """The partitions of all incarnations that may hold more than the ledger does."""
+        known = ledger.by_partition
+        entries = self.entries
+        behind = {key for key, entry in entries.items() if _may_add(entry, known.get(key))}
+        lives = self.incarnations().incarnations
+        if self._unread:  # the watermarks themselves say how far the partitions are that nobody told of
+            behind |= {key for key in known if key not in entries and key[0] == len(lives) - 1}
+        width = 1 + max((partition for _, partition in (*known, *entries)), default=-1)
+        # The indexes tell of the newest life only: ask for each watermark of the older ones.
+        older = {(number, partition) for number in range(len(lives) - 1) for partition in range(width)}
+        return [self.partition(lives[key[0]].topic_id, lives[key[0]].place, *key) for key in sorted(behind | older)]
+
+    def partition(self, topic_id: str | None, place: str, incarnation: int, partition: int) -> RawPartition:
+        """The partition at ``place``."""
+        keys = PartitionKeys(self._endpoint(partition), self._topic.cluster, place, partition)
+        return RawPartition(incarnation, topic_id, keys)
+
+    def watermark(self, part: RawPartition) -> Watermark | None:
+        """The partition's watermark; None while nothing contiguous is uploaded."""
+        marks = self.marks(part)
+        return marks[1] if marks else None
+
+    def marks(self, part: RawPartition) -> Marks | None:
+        """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
+        found = objects.fetched_marks(self._store(part.keys.endpoint.store), part.keys)
+        return objects.marks_of(found.body, part.keys, part.topic_id) if found else None
+
+    def first(self, part: RawPartition, start: int) -> int:
+        """Where raw begins: at ``start``, unless retention has removed what lies there."""
+        return objects.first_left(self._store(part.keys.endpoint.store), part.keys, start)
+
+    def removal(self, part: RawPartition, offset: int) -> str | None:
+        """The key of the tombstone by which retention removed ``offset``."""
+        found = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
+        return next((one.key for one in found if one.start <= offset < one.end), None)
+
+    def segments(self, part: RawPartition, start: int, end: int, lineage: Lineage, limit_bytes: int) -> Window:
+        """The segments with offsets in ``[start, end)``, by base, until they have ``limit_bytes``.
+
+        A listing goes forward only, so the segment that holds ``start`` is sought from further and further below.
+        """
+        window = Window([], complete=True)
+        for distance in LOOK_BACK:
+            first = max(0, start - distance)
+            window = self._window(part, first, start, end, limit_bytes)
+            if first == 0 or any(live_until(one, lineage, start) > start for one in window.segments):
+                break
+        return window
+
+    def cuts(self, segment: Segment) -> list[Cut]:
+        """Where to cut a large segment, by its index; each cut is proved by the batch header that lies there.
+
+        Raises PreconditionFailed: what is stored is another log than the segment's, and not one that begins with it.
+        """
+        if not segment.has_index or segment.size <= TARGET_BYTES:
+            return []
+        try:
+            return self._cuts(segment)
+        except PreconditionFailed:
+            etag = grown(self._store(segment.store), segment.key, segment.log_size, segment.crc32c)
+            if etag is None:
+                raise
+            return self._cuts(replace(segment, etag=etag))
+
+    def _cuts(self, segment: Segment) -> list[Cut]:
+        store = self._store(segment.store)
+        name = segment.sibling("index")
+        entries = parse_offset_index(
+            store.get(name, limit=object_sizes.SEGMENT_INDEX).body, segment.base, segment.size, name
+        )
+        by_position = {entry.position: entry for entry in entries}
+        found: list[Cut] = []
+        for position in cut_points(entries, segment.size, TARGET_BYTES)[1:-1]:
+            end = min(position + HEADER_SIZE[2], segment.size)
+            head = store.get_range(segment.key, position, end, if_match=segment.etag)
+            if not confirms_cut(head, by_position[position], segment.base, segment.size):
+                continue
+            header = read_header(head, 0, position)
+            if header.record_count >= 0:  # a compressed v0 or v1 message does not tell its first offset
+                found.append(Cut(position, header.base_offset))
+        return found
+
+    def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
+        """All that the ``.txnindex`` objects of ``segments`` list, where the marker lies on ``lineage``.
+
+        Of a damaged segment too: its markers beyond the damage cannot be read, and decide nevertheless.
+        """
+        listing = [one for one in segments if one.aborts is not None]
+        bodies = in_parallel(lambda one: objects.aborts_of(self._store(one.store), one), listing)
+        return [
+            one
+            for segment, body in zip(listing, bodies, strict=True)
+            for one in body
+            if agrees(segment, lineage, one.last_offset)
+        ]
+
+    def acknowledged(self, part: RawPartition) -> Intervals:
+        """The offsets that a person has given up."""
+        return acknowledged(self._store(self._default.store), self._control, part.keys)
+
+    def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> Window:
+        store = self._store(part.keys.endpoint.store)
+        listed = objects.manifests(store, part.keys, first, end)
+        segments: list[Segment] = []
+        size = 0
+        while batch := list(islice(listed, _AT_ONCE)):
+            found = in_parallel(lambda one: objects.read_segment(store, one.info.key), batch)
+            fresh = [one[0] for one in found if one is not None and one[0].end > start]
+            segments += fresh
+            size += sum(one.size for one in fresh)
+            if size >= limit_bytes:
+                return Window(segments, complete=next(listed, None) is None)
+        return Window(segments, complete=True)
+
+    def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
+        store = self._store(place.store)
+        loaded = load_all(store, listed(store, ControlKeys(place.prefix, self._topic.cluster).indexes))
+        for key, error in loaded.failures.items():
+            log.warning("%s is not read; what its broker leads may land later, and no date is final by it", key)
+            log.warning("%s", error)
+        self._unread |= loaded.failures.keys()
+        return loaded.indexes.values()
+
+    def _endpoint(self, partition: int) -> Endpoint:
+        return self._resolver.resolve(self._topic.cluster, self._topic.topic, partition)
+
+    def _store(self, url: str) -> Store:
+        if url not in self._stores:
+            self._stores[url] = open_store(url, self._options)
+        return self._stores[url]
+
+
+def _rank(entry: IndexEntry) -> tuple[int, int]:
+    return entry.leader_epoch, entry.next_offset
+
+
+def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:
+    """Whether the partition's watermark is worth reading."""
+    if state is None:
+        return True
+    # An epoch below the ledger's: the index lags, or what the ledger followed was no leader's.
+    moved = entry.next_offset > state.next_offset or entry.leader_epoch != state.leader_epoch
+    return moved or bool(entry.gaps) or bool(state.gaps)

@@ -1,0 +1,47 @@
+"""A stored log read forward in windows, as batch headers with their bytes; every checksum is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tidemark.decode import Headers, scan_headers
+from tidemark.kafka_log.batch import LOG_OVERHEAD, PREFIX_SIZE
+from tidemark.raw.segments import Segment
+from tidemark.store import Store
+
+_FIRST_BYTES: Final = 64 << 10
+_MOST_BYTES: Final = 4 << 20
+
+
+class Window(NamedTuple):
+    """Whole batches: ``headers`` are those that start in ``data``, whose first byte is the log's byte ``position``."""
+
+    data: bytes
+    headers: Headers
+    position: int
+
+
+def windows(store: Store, segment: Segment, position: int = 0) -> Iterator[Window]:
+    """The batches of ``segment`` from byte ``position`` on, at which one starts; small windows first, then larger ones.
+
+    Raises:
+        SegmentError: a batch is damaged, or the log ends inside one.
+        PreconditionFailed: the segment was replaced; also other kinds of StoreError.
+    """
+    size = _FIRST_BYTES
+    while position < segment.size:
+        end = min(position + size, segment.size)
+        data = store.get_range(segment.key, position, end, if_match=segment.etag)
+        last = end == segment.size
+        headers = scan_headers(data, segment.key, segment.base, position=position, allow_partial_tail=not last)
+        if len(headers):
+            yield Window(data, headers, position)
+            position = int(headers["position"][-1] + headers["size"][-1])
+            size = min(2 * size, _MOST_BYTES)
+        else:  # a batch larger than the window: its length field tells how large
+            size = max(2 * size, _batch_size(data))
+
+
+def _batch_size(data: bytes) -> int:
+    return int.from_bytes(data[8:12], "big") + LOG_OVERHEAD if len(data) >= PREFIX_SIZE else 0

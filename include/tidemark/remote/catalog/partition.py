@@ -1,0 +1,294 @@
+"""A partition that Tidemark's agents write: watermark first, then what is listed, then manifests where they are needed.
+
+Everything below the watermark is listed, since an agent writes it last. Overlaps, replacements and dead branches are
+resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, TypeVar
+
+from tidemark.errors import NotFound, OutOfRange, PreconditionFailed
+from tidemark.formats.acknowledgements import acknowledged
+from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.watermark import Watermark
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import fetched_marks, first_left, marks_of
+from tidemark.raw.segments import Piece, Segment
+from tidemark.raw.transactions import decided_end
+from tidemark.remote.catalog.aborted_transactions import Aborts, Step, Verdicts, is_whole
+from tidemark.remote.catalog.offset_lookup import Indexes
+from tidemark.remote.catalog.protocol import OffsetForTime, Stretch
+from tidemark.remote.catalog.segment_index import StoredSegments
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.catalog.time_lookup import first_at
+from tidemark.remote.catalog.watermark_view import View, extended, left_branch, offsets_of, readable_end, split
+
+_ATTEMPTS: Final = 3
+
+Result = TypeVar("Result")
+
+Observe = Callable[[int, int, int], tuple[int, datetime] | None]
+"""(incarnation, partition, highest leader epoch) → the log end that an agent saw last, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition of one incarnation, and where its objects lie."""
+
+    topic: str
+    partition: int
+    incarnation: int
+    topic_id: str | None
+    keys: PartitionKeys
+
+
+class TidemarkPartition:
+    """See :class:`tidemark.remote.catalog.protocol.RemotePartition`."""
+
+    def __init__(self, storage: Storage, place: Place, indexes: Indexes, observe: Observe) -> None:
+        """Nothing is read yet: refresh it once."""
+        self.topic, self.partition = place.topic, place.partition
+        self.incarnation, self.topic_id = place.incarnation, place.topic_id
+        self._storage, self._keys = storage, place.keys
+        self._store = storage.store(place.keys.endpoint.store)
+        self._indexes, self._observe = indexes, observe
+        self._segments = StoredSegments(self._store, place.keys)
+        self._aborts = Aborts(self._store, self.invalidate)
+        self._refreshing = threading.Lock()
+        self._view = View()
+        self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
+
+    def refresh(self) -> None:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`.
+
+        One GET and a listing of tombstones while nothing has moved; then one listing from the newest base on, and the
+        manifest of the newest segment. All is listed again if the log left its branch, line 1 of the watermark went
+        down, or a hole was filled, as what fills it may start anywhere below.
+        """
+        with self._refreshing:
+            fetched = fetched_marks(self._store, self._keys)
+            if fetched is None:
+                self._view = View(branch=self._view.branch)
+                return
+            before = self._view
+            if before.watermark is not None and fetched.etag == before.etag:
+                now = self._same(before)
+            else:
+                now = self._moved(before, *marks_of(fetched.body, self._keys, self.topic_id), fetched.etag)
+            start = first_left(self._store, self._keys, now.start)
+            now = replace(now, start=start, end=max(start, now.end))
+            if (now.etag, now.end) != (before.etag, before.end):
+                now = replace(now, stable=self._decided(now))
+            self._view = replace(now, stable=max(start, now.stable))
+
+    def _same(self, before: View) -> View:
+        """The view by the same watermark: a person may have acknowledged gaps."""
+        if before.watermark is None or not before.gaps:
+            return before
+        gaps, passed = split(before.watermark, self._acknowledged())
+        end = readable_end(before.watermark, passed)
+        return replace(before, gaps=gaps, passed=passed, end=end)
+
+    def _moved(self, before: View, line_1: int, watermark: Watermark, etag: str) -> View:
+        """The view by another watermark, with what is listed since."""
+        gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
+        end = readable_end(watermark, passed)
+        filled = before.missing - passed - offsets_of(gaps)
+        known = Lineage(watermark.lineage)
+        left = left_branch(before, known, watermark.next_offset) if end == watermark.next_offset else False
+        again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
+        self._segments.relist(0 if again else min(before.line_1, self._segments.newest))
+        if end > watermark.next_offset:
+            above = self._segments.newest_at(end - 1, known, watermark.next_offset)
+            known = extended(watermark, above) if above is not None else known
+        if not left and left_branch(before, known, end):
+            left = True
+            self._segments.relist(0)
+        return View(
+            watermark=watermark,
+            lineage=known,
+            line_1=line_1,
+            etag=etag,
+            start=watermark.start_offset,
+            gaps=gaps,
+            passed=passed,
+            end=end,
+            branch=before.branch + left,
+            verdicts=Verdicts() if again or left else before.verdicts,
+        )
+
+    @property
+    def start(self) -> int:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        return self._view.start
+
+    @property
+    def branch(self) -> int:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        return self._view.branch
+
+    def end(self, *, committed: bool) -> int:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        view = self._view
+        return view.stable if committed else view.end
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        return self._view.gap_at(offset)
+
+    def diverged(self, offset: int, leader_epoch: int) -> int | None:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        return self._view.diverged(offset, leader_epoch)
+
+    def observed_log_end(self) -> tuple[int, datetime] | None:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        watermark = self._view.watermark
+        highest = sys.maxsize if watermark is None else watermark.leader_epoch  # a later one is no leader's yet
+        return self._observe(self.incarnation, self.partition, highest)
+
+    def invalidate(self, segment: Segment) -> None:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        self._segments.refused(segment)
+
+    def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
+
+    def _stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
+        view = self._view
+        found = self._at(view, offset, view.stable if committed else view.end)
+        if not isinstance(found, Piece):
+            return found
+        segment = found.segment
+        try:
+            position = self._indexes.position(self._store, segment, found.start)
+        except (PreconditionFailed, NotFound):
+            self.invalidate(segment)
+            raise
+        aborted = (
+            self._aborts.of(found, view.lineage, view.verdicts, lambda at: self._following(view, at))
+            if committed
+            else ()
+        )
+        return Stretch(segment, found.start, found.end, position, aborted)
+
+    def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
+        """``call``, again where it met a segment that was replaced or removed since its manifest was read."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return call()
+            except PreconditionFailed:
+                continue  # its manifest is read anew
+            except NotFound:
+                self.refresh()
+        return call()
+
+    def offset_for_time(
+        self, timestamp_ms: int, *, committed: bool = False, markers: bool = True
+    ) -> OffsetForTime | None:
+        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        view = self._view
+        found = self._on_what_is_there(lambda: self._first_at(timestamp_ms, markers=markers))
+        return found if found is not None and found.offset < (view.stable if committed else view.end) else None
+
+    def _first_at(self, timestamp: int, *, markers: bool) -> OffsetForTime | None:
+        view = self._view
+        return first_at(
+            timestamp, self._segments, view.lineage, view.start, self._store, self._indexes, markers=markers
+        )
+
+    def _at(self, view: View, offset: int, end: int) -> Piece | Gap | None:
+        """What there is at ``offset``, up to ``end`` at most."""
+        if offset < view.start:
+            raise OutOfRange(self.topic, self.partition, offset, view.start, view.end)
+        at = view.passed.contiguous_from(offset)
+        if (gap := view.gap_at(at)) is not None:
+            return gap
+        if at >= end:
+            return None
+        piece = self._piece(view, at)
+        if piece is not None:
+            return piece._replace(end=min(piece.end, end, view.clear_until(at)))
+        if view is not self._view:  # what was listed is gone, and was looked for again
+            return self._at(self._view, offset, min(end, self._view.end))
+        gap = self._unrecorded(view, at)
+        given_up = offsets_of([gap]) & self._acknowledged()
+        if not given_up:
+            return gap
+        with self._refreshing:
+            if self._view is view:
+                self._view = replace(view, passed=view.passed | given_up)
+        return self._at(self._view, offset, end)
+
+    def _piece(self, view: View, offset: int) -> Piece | None:
+        """The piece at ``offset``. Before it is said that there is none, all is listed again, once a watermark."""
+        gone = self._segments.vanished
+        piece = self._segments.piece(offset, view.lineage)
+        if piece is None and self._looked_back != view.etag:
+            while piece is None and self._segments.look_back(offset):
+                piece = self._segments.piece(offset, view.lineage)
+            if piece is None:
+                self._looked_back = view.etag
+        if piece is None and self._segments.vanished != gone:
+            self.refresh()
+        return piece
+
+    def _unrecorded(self, view: View, offset: int) -> Gap:
+        """The hole at ``offset`` of which no agent knows: a segment is missing that the watermark vouches for."""
+        assert view.watermark is not None
+        after = self._segments.next_piece(offset, view.end, view.lineage)
+        fields = {
+            "from": offset,
+            "to": min(after.start if after else view.end, view.clear_until(offset)),
+            "reason": "unknown",
+            "detected_at": view.watermark.written_at,
+        }
+        return Gap.model_validate(fields)
+
+    def _following(self, view: View, offset: int) -> Step:
+        """The first piece at or after ``offset``, beyond whatever is missing."""
+        piece = self._next(view, offset)
+        end = piece.start if piece else view.end
+        return Step(piece, self._segments.within(offset, end) if end > offset else ())
+
+    def _next(self, view: View, offset: int) -> Piece | None:
+        at = max(offset, view.start)
+        while at < view.end:
+            missing = view.missing.contiguous_from(at)
+            if missing > at:
+                at = missing
+                continue
+            return self._piece(view, at) or self._segments.next_piece(at, view.end, view.lineage)
+        return None
+
+    def _decided(self, view: View) -> int:
+        """How far up to the end of ``view`` all transactions are decided.
+
+        By the last segment that speaks for all up to its end: one that leaves the lineage before that lists what was
+        open on its own branch.
+        """
+        at, limit = view.end, view.end
+        while at > view.start:
+            missing = next((part for part in view.missing if part.start < at <= part.end), None)
+            if missing is not None:
+                at = missing.start
+                continue
+            piece = self._piece(view, at - 1)
+            if piece is not None and is_whole(piece.segment, view.lineage, at - 1):
+                return decided_end(limit, piece.segment.open_transactions)[0]
+            at = piece.segment.base if piece is not None else self._segments.last_end(at - 1, view.lineage)
+            limit = at
+        return view.start
+
+    def _acknowledged(self) -> Intervals:
+        default = self._storage.default()
+        control = ControlKeys(default.prefix, self._storage.cluster)
+        return acknowledged(self._storage.store(default.store), control, self._keys)

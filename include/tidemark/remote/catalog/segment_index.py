@@ -1,0 +1,229 @@
+"""The stored segments of one partition: listed once, their manifests read when an offset near them is asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Final
+
+from tidemark.errors import PreconditionFailed
+from tidemark.formats.keys import PartitionKeys
+from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import LOOK_BACK, in_parallel, manifest_key, manifests, read_segment
+from tidemark.raw.prefix_proof import begins_with
+from tidemark.raw.segments import Piece, Segment, live_until, whole_lineage
+from tidemark.remote.catalog.segment_table import ANY_TIME, SegmentTable
+from tidemark.store import Store
+
+_KEPT: Final = 128
+"""Segments whose manifests stay in memory: about a KB each, and partitions may be many."""
+
+_AT_ONCE: Final = 8
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A log that is another version than ``said`` by its manifest, and was so ``times`` times; all by their ETags."""
+
+    said: str
+    times: int = 0
+    proved: str | None = None
+    refuted: str | None = None
+
+
+class StoredSegments:
+    """What is listed of a partition, and the manifests read last. Thread-safe; no lock is held during a request."""
+
+    def __init__(self, store: Store, keys: PartitionKeys) -> None:
+        """Nothing is listed yet."""
+        self._store, self._keys = store, keys
+        self._lock = threading.Lock()
+        self._table = SegmentTable()
+        self._read: OrderedDict[int, Segment] = OrderedDict()
+        self._doubts: dict[int, _Doubt] = {}
+        self.vanished = 0
+        """How many manifests were listed and not there when they were read: retention is at work."""
+
+    @property
+    def newest(self) -> int:
+        """The highest base that is known, from which on to list; 0 if none is."""
+        bases = self._table.bases
+        return bases[-1] if bases else 0
+
+    def relist(self, first: int, end: int | None = None) -> bool:
+        """List the segments that start in ``[first, end)``; whether any is new, replaced or gone."""
+        found = list(manifests(self._store, self._keys, first, end))
+        with self._lock:
+            self._table, changed = self._table.listed(first, end, found)
+            for base in changed:
+                self._read.pop(base, None)
+        return bool(changed)
+
+    def look_back(self, offset: int) -> bool:
+        """List what starts below ``offset``, from further and further, until something there is new.
+
+        A leader whose segments have other boundaries may have stored one that starts far below the newest known.
+        """
+        for distance in LOOK_BACK:
+            first = max(0, offset - distance)
+            if self.relist(first, offset + 1):
+                return True
+            if first == 0:
+                break
+        return False
+
+    def forget(self, base: int) -> None:
+        """Read the manifest at ``base`` again when it is needed."""
+        with self._lock:
+            self._read.pop(base, None)
+            self._table.forget(base)
+
+    def refused(self, segment: Segment) -> None:
+        """Reading ``segment`` found another version of its log. See ``protocol.RemotePartition``.
+
+        An agent that replaces a log writes the manifest a moment later: so what is stored is proved, which takes a read
+        of all that the manifest describes, only where the manifest has not moved on when it was read twice. It is done
+        once for a version.
+        """
+        self.forget(segment.base)
+        now = self.segment(segment.base)
+        if now is None or now.etag != segment.etag:
+            return
+        with self._lock:
+            doubt = self._doubts.setdefault(segment.base, _Doubt(segment.etag))
+            doubt.times += 1
+        if doubt.times > 1:
+            self._prove(segment, doubt)
+
+    def _prove(self, segment: Segment, doubt: _Doubt) -> None:
+        """Find out whether the log that is stored begins with the one that the manifest describes."""
+        newest = self._store.head(segment.key)
+        if newest.etag == segment.etag:
+            return  # it was not the log that was refused
+        size = segment.log_size
+        if newest.etag == doubt.refuted or not begins_with(self._store, newest, size, segment.crc32c):
+            doubt.refuted = newest.etag
+            rule = f"is another version now, which does not begin with the {size} bytes that its manifest describes"
+            raise PreconditionFailed(segment.key, rule)
+        log.info("%s: is version %s, which begins with what its manifest describes: read on", segment.key, newest.etag)
+        doubt.proved = newest.etag
+        self.forget(segment.base)
+
+    def _version(self, segment: Segment) -> Segment:
+        """``segment`` as its manifest has it, or by the ETag of the longer log that was proved to begin with it."""
+        doubt = self._doubts.get(segment.base)
+        if doubt is None:
+            return segment
+        if doubt.said != segment.etag:
+            self._doubts.pop(segment.base, None)  # the manifest has moved on
+            return segment
+        return replace(segment, etag=doubt.proved or doubt.said)
+
+    def piece(self, offset: int, lineage: Lineage) -> Piece | None:
+        """The offsets from ``offset`` on for which a stored segment speaks; None if none does.
+
+        The nearest segment that begins at or below ``offset`` is asked first, so that reading on costs a manifest a
+        segment.
+        """
+        unknown = lineage.epoch_at(offset) is None
+        for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
+            found = [one for one in in_parallel(self.segment, bases) if one is not None]
+            known = whole_lineage(lineage, Lineage(), found) if unknown else lineage
+            pieces = [Piece(one, offset, live_until(one, known, offset)) for one in found]
+            best = max(pieces, key=lambda one: (one.end, one.segment.base), default=None)
+            if best is not None and best.end > offset:
+                return best
+        return None
+
+    def newest_at(self, offset: int, known: Lineage, end: int) -> Lineage | None:
+        """The lineage of the segment with ``offset`` that was uploaded last, of those that agree with ``known``.
+
+        ``known`` holds below ``end``. None if there is no such segment.
+        """
+        for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE):
+            found = [one for one in in_parallel(self.segment, bases) if one is not None and one.end > offset]
+            agreeing = [one for one in found if one.lineage.divergence(known, end) is None]
+            if agreeing:
+                return max(agreeing, key=lambda one: (one.uploaded_at, one.base)).lineage
+        return None
+
+    def last_end(self, offset: int, lineage: Lineage) -> int:
+        """Where, at or below ``offset``, the nearest segment below it stops to speak; 0 if there is none."""
+        for base in self._table.below(offset):
+            segment = self.segment(base)
+            end = min(segment.end, offset) if segment else 0
+            if segment and end > base and live_until(segment, lineage, end - 1) >= end:
+                return end
+        return 0
+
+    def within(self, start: int, end: int) -> list[Segment]:
+        """The segments that start in ``[start, end)``."""
+        bases = list(takewhile(lambda base: base < end, self._table.above(start - 1)))
+        return [one for one in in_parallel(self.segment, bases) if one is not None]
+
+    def next_piece(self, offset: int, end: int, lineage: Lineage) -> Piece | None:
+        """The first piece that starts above ``offset`` and below ``end``."""
+        starts = {start for _, start in lineage.entries if start > offset}
+        for base in self._table.above(offset):
+            if base >= end:
+                break
+            for at in sorted(start for start in starts if start < base):
+                starts.discard(at)
+                if found := self.piece(at, lineage):
+                    return found
+            if found := self.piece(base, lineage):
+                return found
+        return next((found for at in sorted(starts) if at < end and (found := self.piece(at, lineage))), None)
+
+    def segment(self, base: int) -> Segment | None:
+        """The segment at ``base``; None if it is gone."""
+        with self._lock:
+            known = self._read.get(base)
+            if known is not None:
+                self._read.move_to_end(base)
+                return known
+        found = read_segment(self._store, manifest_key(self._keys, base))
+        with self._lock:
+            if found is None:
+                self._table = self._table.without(base)
+                self._doubts.pop(base, None)
+                self.vanished += 1
+                return None
+            segment = self._version(found[0])
+            damaged = segment.key.endswith(".corrupt")  # its manifest's time is that of the damaged part as well
+            self._table.learn(base, segment.end, ANY_TIME if damaged else segment.max_timestamp)
+            self._read[base] = segment
+            if len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+        return segment
+
+    def read_all(self, threads: int) -> None:
+        """Read every manifest that was not read yet."""
+        in_parallel(self.segment, self._table.unread(), threads)
+
+    def below(self, offset: int) -> Iterator[int]:
+        """The bases below ``offset``, the nearest first."""
+        return self._table.below(offset)
+
+    def late_enough(self, timestamp: int, offset: int) -> Iterator[int]:
+        """As :meth:`SegmentTable.late_enough`; of segments whose manifests were read."""
+        return self._table.late_enough(timestamp, offset)
+
+
+def _growing(bases: Iterator[int], first: int) -> Iterator[Sequence[int]]:
+    """``bases`` in groups of ``first``, then of as many as are read at once."""
+    group: list[int] = []
+    size = first
+    for base in bases:
+        group.append(base)
+        if len(group) == size:
+            yield group
+            group, size = [], _AT_ONCE
+    if group:
+        yield group

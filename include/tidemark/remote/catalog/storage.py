@@ -1,0 +1,90 @@
+"""Where a cluster's partitions lie, and the stores that hold them, each opened once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from tidemark.endpoints import EndpointResolver, EndpointSettings, resolver_of
+from tidemark.errors import ConfigError
+from tidemark.formats.keys import Endpoint, Writer, check_cluster
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.topics import load_topics
+
+
+class Storage:
+    """A cluster's remote tier: endpoints and stores. Thread-safe.
+
+    A topic need not stand in the topics file to be read: the endpoints answer for any.
+
+    Raises:
+        ValueError: ``cluster`` may not stand in a key.
+        FormatError: the resolver that the settings name cannot be imported.
+    """
+
+    def __init__(
+        self, cluster: str, endpoints: EndpointSettings | EndpointResolver, options: StoreOptions | None = None
+    ) -> None:
+        """Nothing is opened yet."""
+        self.cluster = check_cluster(cluster)
+        self.options = options or StoreOptions()
+        self._resolver = resolver_of(endpoints) if isinstance(endpoints, EndpointSettings) else endpoints
+        self._stores: dict[str, Store] = {}
+        self._open: Callable[[str], Store] = lambda url: open_store(url, self.options)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_topics(cls, path: str | Path, cluster: str | None = None) -> Self:
+        """The remote tier that a topics file describes; ``cluster`` is needed only where its topics name several.
+
+        Raises:
+            ConfigError: the file is wrong, or does not tell which cluster is meant.
+        """
+        deployment = load_topics(Path(path))
+        known = deployment.clusters
+        if cluster is None:
+            if len(known) != 1:
+                rule = f"name {len(known)} clusters ({', '.join(known)}): say which one is to be read"
+                raise ConfigError(str(path), [("topics", rule)])
+            cluster = known[0]
+        return cls(cluster, deployment.raw, deployment.store)
+
+    @classmethod
+    def at(
+        cls,
+        url: str,
+        cluster: str,
+        *,
+        entropy_bits: int = 0,
+        writer: Writer = "tidemark",
+        options: StoreOptions | None = None,
+    ) -> Self:
+        """The remote tier below ``url``, which is ``s3://bucket[/prefix]`` or ``file:///directory``.
+
+        Raises:
+            pydantic.ValidationError: naming the argument and the rule that it breaks.
+        """
+        return cls(cluster, EndpointSettings(url=url, entropy_bits=entropy_bits, writer=writer), options)
+
+    def through(self, wrap: Callable[[Store], Store]) -> Storage:
+        """The same remote tier, whose stores are reached through what ``wrap`` makes of them."""
+        found = Storage(self.cluster, self._resolver, self.options)
+        found._open = lambda url: wrap(self.store(url))
+        return found
+
+    def default(self) -> Endpoint:
+        """Where the ``_…`` objects of the deployment lie."""
+        return self._resolver.default()
+
+    def endpoint(self, topic: str, partition: int) -> Endpoint:
+        """Where the segments of a partition lie."""
+        return self._resolver.resolve(self.cluster, topic, partition)
+
+    def store(self, url: str) -> Store:
+        """The store at ``url``, opened when it is first asked for."""
+        with self._lock:
+            if url not in self._stores:
+                self._stores[url] = self._open(url)
+            return self._stores[url]

@@ -1,0 +1,165 @@
+"""The first record with a given time or a later one, exactly as a broker finds it.
+
+The segments' largest timestamps say which segment to open, its ``.timeindex`` from where in it, and the batches the
+rest. Markers of transactions have times too, and count as they do in Kafka (``LogSegment.findOffsetByTimestamp``,
+``FileRecords.searchForTimestamp``).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.decode import decode_batches, unrepresentable_timestamps
+from tidemark.decode.schema import octets
+from tidemark.errors import NotFound, PreconditionFailed
+from tidemark.kafka_log import Lineage
+from tidemark.kafka_log.batch import CONTROL
+from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
+from tidemark.raw.segments import Segment, live_until
+from tidemark.remote.catalog.batch_scan import Window, windows
+from tidemark.remote.catalog.offset_lookup import Indexes
+from tidemark.remote.catalog.protocol import OffsetForTime
+from tidemark.remote.catalog.segment_index import StoredSegments
+from tidemark.store import Store
+
+THREADS: Final = 16
+"""Requests for manifests at a time: the first question needs all of them."""
+
+_ENTRY: Final = Struct(">qi")
+
+
+def first_at(
+    timestamp: int,
+    segments: StoredSegments,
+    lineage: Lineage,
+    start: int,
+    store: Store,
+    indexes: Indexes,
+    *,
+    markers: bool,
+) -> OffsetForTime | None:
+    """The first record from ``start`` on, along ``lineage``, with at least ``timestamp`` (milliseconds).
+
+    Markers of transactions count if ``markers`` says so.
+    """
+    segments.read_all(THREADS)
+    at = start
+    late = list(segments.late_enough(timestamp, start))
+    before = _with_late_markers(timestamp, segments, late, store, indexes) if markers else []
+    for base in (*before, *late):
+        segment = segments.segment(base)
+        if segment is None or segment.end <= at:
+            continue
+        begin = max(at, segment.base)
+        end = live_until(segment, lineage, begin)
+        if end > begin:
+            try:
+                found = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
+            except (PreconditionFailed, NotFound):
+                segments.refused(segment)
+                raise
+            if found is not None:
+                return found
+            at = end
+    return None
+
+
+def _with_late_markers(
+    timestamp: int, segments: StoredSegments, late: list[int], store: Store, indexes: Indexes
+) -> list[int]:
+    """The segments right before the ``late`` ones that end with later markers; a manifest's time is that of data.
+
+    A marker is written after its data, so that its time differs from theirs at the end of a segment alone.
+    """
+    found: list[int] = []
+    for base in segments.below(late[0] if late else 1 << 62):
+        segment = segments.segment(base)
+        if segment is None or last_time(indexes.times(store, segment)) < timestamp:
+            break
+        found.insert(0, base)
+    return found
+
+
+def last_time(raw: bytes) -> int:
+    """The largest timestamp of a segment by its ``.timeindex``, markers included; -1 if it is empty."""
+    end = len(raw) // TIME_INDEX_ENTRY_SIZE * TIME_INDEX_ENTRY_SIZE
+    return int(_ENTRY.unpack_from(raw, end - TIME_INDEX_ENTRY_SIZE)[0]) if end else -1
+
+
+def first_in(
+    store: Store, indexes: Indexes, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+) -> OffsetForTime | None:
+    """The first record of ``segment`` in ``[start, end)`` with at least ``timestamp``."""
+    after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
+    position = indexes.position(store, segment, after)
+    for window in windows(store, segment, position):
+        found = _first_in_window(window, segment, timestamp, start, end, markers=markers)
+        if found is not None:
+            return found
+        if window.headers["base_offset"][-1] >= end:
+            break
+    return None
+
+
+def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
+    """The last offset that a ``.timeindex`` proves to lie before ``timestamp``; below the segment's base if none.
+
+    An entry's time is the largest up to its offset, so that what is below an entry of an earlier time is earlier.
+    """
+    low, high = 0, len(raw) // TIME_INDEX_ENTRY_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        time, relative = _ENTRY.unpack_from(raw, middle * TIME_INDEX_ENTRY_SIZE)
+        if 0 < time < timestamp and 0 <= relative < segment.end - segment.base:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return segment.base - 1
+    return segment.base + int(_ENTRY.unpack_from(raw, (low - 1) * TIME_INDEX_ENTRY_SIZE)[1])
+
+
+def _first_in_window(
+    window: Window, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+) -> OffsetForTime | None:
+    headers = window.headers
+    late = headers["max_timestamp"] >= timestamp
+    late &= headers["base_offset"] + headers["last_offset_delta"] >= start
+    for index in np.flatnonzero(late):
+        row = headers[index]
+        if row["attributes"] & CONTROL:
+            if markers and start <= row["base_offset"] < end:
+                return OffsetForTime(int(row["base_offset"]), int(row["max_timestamp"]), int(row["leader_epoch"]))
+            continue
+        rows = decode_batches(
+            window.data,
+            headers[index : index + 1],
+            name=segment.key,
+            partition=0,
+            incarnation=0,
+            from_offset=start,
+            to_offset=end,
+            position=window.position,
+        )
+        for one in rows:
+            times = _milliseconds(one)
+            found = np.flatnonzero(times >= timestamp)
+            if len(found):
+                at = int(found[0])
+                offset, epoch = one.column("kafka_offset")[at].as_py(), one.column("kafka_leader_epoch")[at].as_py()
+                return OffsetForTime(offset, int(times[at]), epoch)
+    return None
+
+
+def _milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    column = rows.column("kafka_timestamp")
+    microseconds = octets(column.buffers()[1]).view(np.int64)
+    values: NDArray[np.int64] = microseconds[column.offset : column.offset + len(column)] // 1000
+    for row, value in unrepresentable_timestamps(rows):
+        values[row] = value
+    return values

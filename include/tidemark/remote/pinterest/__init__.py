@@ -1,0 +1,1 @@
+"""Raw data that was written by Pinterest's uploader, without manifests."""

@@ -1,0 +1,1 @@
+"""Records of the remote tier, read ahead, decoded, and kept within a limit of memory."""

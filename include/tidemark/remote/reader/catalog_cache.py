@@ -1,0 +1,74 @@
+"""The partitions whose catalogue was asked for, each kept and looked at again now and then. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tidemark.remote.reader.range_requests import naming
+from tidemark.remote.topics import RemotePartition, RemoteTopics
+
+
+class Entry:
+    """A partition of a topic, or None as long as the remote tier has not seen it."""
+
+    def __init__(self, topics: RemoteTopics, name: tuple[str, int, str | None], seconds: float) -> None:
+        self.refreshing = False
+        self.name = name
+        self._topics = topics
+        self._seconds = seconds
+        self._partition: RemotePartition | None = None
+        self._looked_at: float | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until it is to be looked at again; 0 or less if it is time, infinite before the first look."""
+        return float("inf") if self._looked_at is None else self._looked_at + self._seconds - time.monotonic()
+
+    def get(self) -> RemotePartition | None:
+        """The partition; by requests at the first call, and where it was not there when it was last looked for."""
+        topic, partition, topic_id = self.name
+        with self._lock:
+            if self._partition is None and (self._looked_at is None or self.due_in <= 0):
+                with naming(f"{topic}-{partition}"):
+                    self._partition = self._topics.partition(topic, partition, topic_id)
+                self._looked_at = time.monotonic()
+            return self._partition
+
+    def refresh(self) -> None:
+        """Look again."""
+        partition = self._partition
+        if partition is None:
+            self.get()
+            return
+        try:
+            with naming(f"{self.name[0]}-{self.name[1]}"):
+                partition.refresh()
+        finally:
+            self._looked_at = time.monotonic()
+
+
+class Known:
+    """The catalogue of a storage, by topic, partition and topic id."""
+
+    def __init__(self, topics: RemoteTopics, seconds: float) -> None:
+        """What was found is looked at again after ``seconds``."""
+        self._topics = topics
+        self._seconds = seconds
+        self._entries: dict[tuple[str, int, str | None], Entry] = {}
+        self._lock = threading.Lock()
+
+    def entry(self, topic: str, partition: int, topic_id: str | None) -> Entry:
+        """The entry, made when it is first asked for."""
+        name = (topic, partition, topic_id)
+        with self._lock:
+            if name not in self._entries:
+                self._entries[name] = Entry(self._topics, name, self._seconds)
+            return self._entries[name]
+
+    def forget(self, entry: Entry) -> None:
+        """Nobody asks for ``entry`` any more; who holds it may go on."""
+        with self._lock:
+            if self._entries.get(entry.name) is entry:
+                del self._entries[entry.name]

@@ -1,0 +1,169 @@
+"""Rows as the records that a Kafka client hands out: the fast path from Arrow's buffers to Python's objects.
+
+Promises: field by field what kafka-python makes of the same batches (``PartitionRecords._unpack_records``), but for the
+checksum of a v0 or v1 message, which is None here as it is in v2: KIP-32 deprecated it. Milliseconds are exact, also
+where microseconds have no room for them.
+
+A column at a time: no function of ours is called per record, unless there is a deserializer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise, repeat
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.decode.schema import octets
+from tidemark.remote.reader.blocks import MAGIC
+
+Record = TypeVar("Record")
+Headers = list[tuple[str, "bytes | None"]]
+
+_CREATE_TIME: Final = 0
+_APPEND_TIME: Final = 1
+
+
+class Deserializer(Protocol):
+    """As ``kafka.serializer.Deserializer``: called with topic, headers and data, or as once with topic and data."""
+
+    @property
+    def deserialize(self) -> Callable[..., Any]:
+        """What makes of bytes, or None, whatever the application works with."""
+        ...
+
+
+def consumer_records(
+    rows: pa.RecordBatch,
+    topic: str,
+    start: int,
+    count: int,
+    make: Callable[[Iterable[Any]], Record],
+    *,
+    key_deserializer: Deserializer | None = None,
+    value_deserializer: Deserializer | None = None,
+) -> list[Record]:
+    """The records of ``rows[start : start + count]``, which are a block's or a slice of them.
+
+    ``make`` makes a record of its 13 fields in the order of ``kafka.consumer.fetcher.ConsumerRecord``: give
+    ``functools.partial(tuple.__new__, ConsumerRecord)``, which is twice as fast as the class's own ``_make``. There are
+    fewer records than rows if a deserializer refuses one: those before it; if it is the first, its error is raised.
+    """
+    rows = rows.slice(start, count)
+    if not len(rows):
+        return []
+    keys, key_sizes = _octet_column(rows.column("kafka_key"))
+    values, value_sizes = _octet_column(rows.column("kafka_value"))
+    headers, header_sizes = _headers(rows.column("kafka_headers"))
+    timestamps, timestamp_types = _times(rows)
+    failed: list[Exception] = []
+    if key_deserializer is not None or value_deserializer is not None:
+        keys, values = _deserialized(topic, headers, keys, values, key_deserializer, value_deserializer, failed)
+        if failed and not keys:
+            raise failed[0]
+    fields = zip(
+        repeat(topic),
+        repeat(rows.column("kafka_partition")[0].as_py()),
+        rows.column("kafka_leader_epoch").to_numpy().tolist(),
+        rows.column("kafka_offset").to_numpy().tolist(),
+        timestamps,
+        timestamp_types,
+        keys,
+        values,
+        headers,
+        repeat(None),
+        key_sizes,
+        value_sizes,
+        header_sizes,
+        strict=False,
+    )
+    return list(map(make, fields))
+
+
+def milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """The timestamps of decoded rows since 1970, exact, -1 where there is none."""
+    column = rows.column("kafka_timestamp")
+    numbers: NDArray[np.int64] = octets(column.buffers()[1]).view(np.int64)[column.offset : column.offset + len(column)]
+    if column.null_count:  # milliseconds, that have no microseconds
+        return np.where(_valid(column), numbers // 1000, numbers)
+    return numbers // 1000
+
+
+def _times(rows: pa.RecordBatch) -> tuple[Iterable[int | None], Iterable[int | None]]:
+    """Milliseconds, and 0 or 1 for who set them; None and None in v0, which knows no time."""
+    if (rows.schema.metadata or {}).get(MAGIC) == b"0":
+        return repeat(None), repeat(None)
+    kinds = rows.column("kafka_timestamp_type")
+    kind = _APPEND_TIME if kinds[0].as_py() == "append" else _CREATE_TIME  # the decoder never mixes them in one piece
+    return milliseconds(rows).tolist(), repeat(kind)
+
+
+def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
+    bits = np.unpackbits(octets(column.buffers()[0]), bitorder="little", count=column.offset + len(column))
+    return bits[column.offset :].astype(np.bool_)
+
+
+def _offsets(column: pa.Array[Any]) -> NDArray[np.int32]:
+    """Where the values of a variable column, or a list's entries, begin; one more than there are rows."""
+    found: NDArray[np.int32] = octets(column.buffers()[1]).view(np.int32)
+    return found[column.offset : column.offset + len(column) + 1]
+
+
+def _octet_column(column: pa.Array[Any]) -> tuple[list[bytes | None], list[int]]:
+    """The values of a binary column, and their sizes, -1 for null."""
+    found = _objects(column)
+    return found, [-1 if one is None else len(one) for one in found]
+
+
+def _objects(column: pa.Array[Any]) -> list[Any]:
+    """The values of a binary or string column, None for null: made in one loop of Arrow's, without a copy before."""
+    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # the stubs do not tell
+
+
+def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
+    """A list of (key, value) per row, and the bytes of it, -1 where it is empty."""
+    offsets = _offsets(column)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first == last:
+        return [[] for _ in range(len(column))], repeat(-1)
+    entries: Any = column.values.slice(first, last - first)  # type: ignore[attr-defined]  # the stubs know no ListArray
+    key_column, value_column = entries.field(0), entries.field(1)
+    pairs = list(zip(_objects(key_column), _objects(value_column), strict=True))
+    bounds = offsets - first
+    ends = _offsets(key_column).astype(np.int64) + _offsets(value_column)
+    sizes = ends[bounds[1:]] - ends[bounds[:-1]]
+    sizes[bounds[1:] == bounds[:-1]] = -1
+    return [pairs[start:end] for start, end in pairwise(bounds.tolist())], sizes.tolist()
+
+
+def _deserialized(
+    topic: str,
+    headers: Sequence[Headers],
+    keys: list[bytes | None],
+    values: list[bytes | None],
+    of_keys: Deserializer | None,
+    of_values: Deserializer | None,
+    failed: list[Exception],
+) -> tuple[list[Any], list[Any]]:
+    """Keys and values up to the first that its deserializer refuses, whose error goes to ``failed``."""
+    found_keys: list[Any] = []
+    found_values: list[Any] = []
+    try:
+        for key, value, header in zip(keys, values, headers, strict=True):
+            new_key = key if of_keys is None else _deserialize(of_keys, topic, header, key)
+            found_values.append(value if of_values is None else _deserialize(of_values, topic, header, value))
+            found_keys.append(new_key)
+    except Exception as error:  # noqa: BLE001  # whatever an application's function raises comes up with its record
+        failed.append(error)
+    return found_keys, found_values
+
+
+def _deserialize(deserializer: Deserializer, topic: str, headers: Headers, data: bytes | None) -> Any:
+    """As kafka-python: a deserializer of its older releases takes no headers."""
+    try:
+        return deserializer.deserialize(topic, headers, data)
+    except TypeError:
+        return deserializer.deserialize(topic, data)

@@ -1,0 +1,352 @@
+"""One partition read ahead of its reader: which requests to make, and what to decode next.
+
+Promises: blocks in the order of offsets, from the offset that was asked for; each error at the offset at which it was
+met, after everything before it. Across segments: what comes next is asked for before the present segment ends.
+
+A :class:`Reading` has no thread. Whoever has one calls :meth:`Reading.step`; requests go through ``submit``. One thread
+at a time may step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from tidemark.errors import GapError, NotFound, PreconditionFailed, SegmentError, StoreError
+from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.reader.blocks import NOTHING, Block, Decoder
+from tidemark.remote.reader.range_requests import HEAD_BYTES, Buffers, Bytes, Counters, Requests, naming
+from tidemark.remote.topics import RemotePartition, Stretch
+from tidemark.retry import ATTEMPTS
+
+OnGap = Literal["error", "skip"]
+Submit = Callable[[Callable[[], Any]], "Future[Any]"]
+
+_AHEAD: Final = 2
+"""Ranges that are asked for while one is decoded."""
+
+_FIRST_BYTES: Final = 512 << 10
+"""The first range after a seek: the records that are wanted are most often in it."""
+
+_MORE_READS: Final = 2
+"""How often damaged bytes are read again."""
+
+_LENGTH_BYTES: Final = 12
+
+log = logging.getLogger(__name__)
+
+
+class Tail:
+    """All that can be read was read; look again later."""
+
+
+TAIL: Final = Tail()
+Step = Block | Tail | Future[Any]
+"""A block; or that there is nothing more; or what must be done before the next step."""
+
+
+class Means(NamedTuple):
+    """What readings share."""
+
+    storage: Storage
+    """Where ranges are read, by these requests."""
+    requests: Requests
+    buffers: Buffers
+    counters: Counters
+    submit: Submit
+    range_bytes: Callable[[], int]
+    """How many bytes a request may ask for at present."""
+    share: Callable[[], int]
+    """How many bytes a partition may have read ahead at present; one range it always may."""
+
+
+class _Piece(NamedTuple):
+    """A range that was asked for: bytes ``[start, end)`` of a stretch's segment, and the memory they come to."""
+
+    stretch: Stretch
+    start: int
+    end: int
+    memory: Bytes
+    done: Future[None]
+
+
+class Reading:
+    """Reads ``partition`` from ``offset`` on."""
+
+    def __init__(
+        self,
+        find: Callable[[], RemotePartition | None],
+        tp: TopicPartition,
+        offset: int,
+        means: Means,
+        *,
+        committed: bool,
+        on_gap: OnGap,
+        check_crcs: bool,
+    ) -> None:
+        """``find`` gives the partition, by requests if it must."""
+        self.partition: RemotePartition | None = None
+        self.branch = 0
+        self._find = find
+        self._tp = tp
+        self._next = offset  # what has been delivered ends here
+        self._means = means
+        self._committed = committed
+        self._on_gap = on_gap
+        self._check_crcs = check_crcs
+        self._ahead: deque[_Piece] = deque()
+        self._source: Stretch | None = None  # where ranges are asked from, at which byte, and where to go on after it
+        self._position = 0
+        self._locate_from = offset
+        self._located: Future[Stretch | Gap | None] | None = None
+        self._range = _FIRST_BYTES
+        self._decoder: Decoder | None = None
+        self._stretch: Stretch | None = None
+        self._carry: list[Bytes] = []  # what has arrived of a batch that goes on, and how many bytes it needs
+        self._needed = 0
+        self._failures = 0  # at the offset _failed_at
+        self._failed_at = -1
+        self._steps = self._run()
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes that were asked for and are not decoded."""
+        return sum(piece.end - piece.start for piece in self._ahead)
+
+    def step(self) -> Step:
+        """Go on. Raises what was met at the offset after the last block."""
+        return next(self._steps)
+
+    def drop(self) -> None:
+        """Give up; not while another thread steps."""
+        self._steps.close()
+        self._drop_ahead()
+        if self._located is not None:
+            self._located.cancel()
+
+    def _run(self) -> Generator[Step, None, None]:
+        while True:
+            self._feed()
+            if not self._ahead:
+                assert self._located is not None
+                if not self._located.done():
+                    yield self._located
+                else:
+                    yield from self._take_located(self._located.result())
+                continue
+            piece = self._ahead[0]
+            if not piece.done.done():
+                yield piece.done
+                continue
+            try:
+                if piece.stretch is not self._stretch:
+                    yield from self._begin(piece.stretch)
+                yield from self._decode(piece)
+            except (PreconditionFailed, NotFound, SegmentError) as error:
+                self._again(piece, error)
+
+    def _feed(self) -> None:
+        """Ask for what will be needed: ranges, and what comes after them."""
+        while not self._ahead or (len(self._ahead) <= _AHEAD and self.in_flight < self._means.share()):
+            if self._source is None:
+                if self._located is None:
+                    self._located = self._means.submit(self._locate)
+                if not self._located.done() or self._located.exception() is not None:
+                    return
+                found = self._located.result()
+                if not isinstance(found, Stretch):
+                    return
+                self._located = None
+                self._source, self._position = found, found.position
+            source, start = self._source, self._position
+            end = min(source.segment.size, self._range_end(start))
+            memory = self._means.buffers.take()
+            what = f"{self._tp}, from offset {max(self._next, source.start)} on, bytes {start} to {end}"
+            read = self._means.requests.read_into
+            into = partial(read, self._means.storage, memory[HEAD_BYTES:], source.segment, start, end, what)
+            done = self._means.submit(into)
+            self._ahead.append(_Piece(source, start, end, memory, done))
+            self._position = end
+            if end == source.segment.size:
+                self._leave(source)
+
+    def _range_end(self, start: int) -> int:
+        """Where the range from byte ``start`` ends. The first is short; those of full length end at multiples of it.
+
+        Stores keep objects in parts of some MiB; a range that crosses parts costs them a second one.
+        """
+        full = self._means.range_bytes()
+        size = min(self._range, full)
+        self._range = min(4 * size, full)
+        return start + size if size < full else (start + full) // full * full
+
+    def _leave(self, stretch: Stretch) -> None:
+        """Nothing more is to be asked for of ``stretch``."""
+        if self._source is stretch:
+            self._source, self._locate_from = None, stretch.end
+
+    def _locate(self) -> Stretch | Gap | None:
+        """What is to be read at ``_locate_from``; in a thread that may wait."""
+        if self.partition is None:
+            self.partition = self._find()
+            if self.partition is None:
+                return None
+            self.branch = self.partition.branch
+        partition = self.partition
+        offset = self._locate_from
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                with naming(f"{self._tp}, offset {offset}"):
+                    return partition.next_stretch(offset, committed=self._committed)
+            except PreconditionFailed as error:
+                if attempt == ATTEMPTS:
+                    raise self._named(error, offset) from error
+            self._means.requests.pause(attempt)  # a segment is being replaced, and its manifest comes last
+
+    def _take_located(self, found: Stretch | Gap | None) -> Generator[Step, None, None]:
+        """Go on where there is no stretch: at the end, or in a gap."""
+        self._located = None
+        if found is None:
+            yield TAIL
+        elif isinstance(found, Gap):
+            if self._on_gap == "error":
+                raise GapError(self._tp.topic, self._tp.partition, found.start, found.end, found.reason)
+            log.warning(
+                "%s: offsets %s to %s are missing (%s) and are skipped",
+                self._tp,
+                found.start,
+                found.end - 1,
+                found.reason,
+            )
+            self._means.counters.add(skipped=found.end - self._next)
+            self._locate_from = found.end
+            yield self._moved(found.end)
+
+    def _begin(self, stretch: Stretch) -> Generator[Step, None, None]:
+        assert self.partition is not None
+        if stretch.start > self._next:
+            yield self._moved(stretch.start)
+        self._stretch = stretch
+        self._carry, self._needed = [], 0
+        self._decoder = Decoder(
+            stretch.segment,
+            max(self._next, stretch.start),
+            stretch.end,
+            stretch.aborted,
+            partition=self.partition.partition,
+            incarnation=self.partition.incarnation,
+            check_crcs=self._check_crcs,
+        )
+
+    def _moved(self, offset: int) -> Block:
+        block = Block(NOTHING, self._next, offset, -1)
+        self._next = offset
+        return block
+
+    def _decode(self, piece: _Piece) -> Generator[Step, None, None]:
+        """The blocks of the first piece. Its memory is free afterwards, however it ends."""
+        assert self._decoder is not None
+        decoder = self._decoder
+        piece.done.result()
+        arrived = piece.memory[HEAD_BYTES : HEAD_BYTES + piece.end - piece.start]
+        last = piece.end == piece.stretch.segment.size
+        carried = sum(map(len, self._carry))
+        if carried + len(arrived) >= self._needed or last:
+            data, self._carry = self._joined(piece, arrived, carried), []
+            for block in decoder.blocks(data, piece.end - len(data), last=last):
+                self._next = block.next_offset
+                yield block
+            rest = data[decoder.used :]
+            self._needed = self._size_of(rest, piece)
+        else:
+            rest = arrived
+        if len(rest) and not decoder.done:
+            self._carry.append(rest.copy())
+        self._ahead.popleft()
+        self._means.buffers.give(piece.memory)
+        if decoder.done:
+            self._leave(piece.stretch)
+            while self._ahead and self._ahead[0].stretch is piece.stretch:
+                self._give_back(self._ahead.popleft())
+
+    def _size_of(self, rest: Bytes, piece: _Piece) -> int:
+        """Bytes of the batch that ``rest``, at the end of the piece, is the beginning of; 0 while that is not there."""
+        if len(rest) < _LENGTH_BYTES:
+            return 0
+        size = int.from_bytes(bytes(rest[8:_LENGTH_BYTES]), "big") + _LENGTH_BYTES
+        position = piece.end - len(rest)
+        if position + size > piece.stretch.segment.size:
+            rule = f"the segment ends inside this record batch of {size} bytes"
+            raise SegmentError(piece.stretch.segment.key, position, self._next, rule)
+        return size
+
+    def _joined(self, piece: _Piece, arrived: Bytes, carried: int) -> Bytes:
+        """What was carried and what has arrived, in one piece: before the range if it finds room there."""
+        if carried > HEAD_BYTES:
+            return np.concatenate([*self._carry, arrived])
+        at = HEAD_BYTES - carried
+        for part in self._carry:
+            piece.memory[at : at + len(part)] = part
+            at += len(part)
+        return piece.memory[HEAD_BYTES - carried : HEAD_BYTES + len(arrived)]
+
+    def _again(self, piece: _Piece, error: StoreError | SegmentError) -> None:
+        """Go on at the same offset after ``error``, or raise it if it stays.
+
+        Another version under the key, or nothing: the catalogue looks again, and there may be a longer segment, whether
+        its manifest tells of it or not, or none any more. Damaged bytes: they are read again, for the damage may have
+        come on the way.
+        """
+        self._failures = self._failures + 1 if self._next == self._failed_at else 1
+        self._failed_at = self._next
+        if self._failures > (_MORE_READS if isinstance(error, SegmentError) else ATTEMPTS):
+            raise self._named(error, self._next)
+        log.info("%s, offset %s: reading again after: %s", self._tp, self._next, error)
+        self._means.counters.add(retries=1)
+        self._drop_ahead()
+        self._source, self._stretch, self._decoder = None, None, None
+        self._locate_from = self._next
+        if self._located is not None:
+            self._located.cancel()
+        if isinstance(error, SegmentError):
+            self._located = None
+        else:
+            self._located = self._means.submit(lambda: self._look_again(piece.stretch))
+
+    def _look_again(self, stretch: Stretch) -> Stretch | Gap | None:
+        assert self.partition is not None
+        partition = self.partition
+        if self._failures > 1:
+            self._means.requests.pause(self._failures)
+        with naming(f"{self._tp}"):
+            try:
+                partition.invalidate(stretch.segment)
+            except (PreconditionFailed, NotFound) as error:
+                if self._failures == ATTEMPTS:
+                    raise self._named(error, self._next) from error
+            partition.refresh()
+        return self._locate()
+
+    def _named(self, error: StoreError | SegmentError, offset: int) -> Exception:
+        if isinstance(error, SegmentError):
+            return error
+        return type(error)(error.key, f"{error.reason}; while reading {self._tp} at offset {offset}")
+
+    def _drop_ahead(self) -> None:
+        while self._ahead:
+            self._give_back(self._ahead.popleft())
+
+    def _give_back(self, piece: _Piece) -> None:
+        """The memory of a piece that nobody wants, as soon as nothing is written to it any more."""
+        piece.done.cancel()
+        piece.done.add_done_callback(lambda _done: self._means.buffers.give(piece.memory))

@@ -1,0 +1,142 @@
+"""Ranges of stored segments into memory that is used again, by requests that are counted and that closing ends.
+
+Promises: of a range all bytes of the version that was asked for, or an error; requests are repeated by
+:mod:`tidemark.retry`, and :meth:`Requests.close` ends the pauses.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, TidemarkError
+from tidemark.raw.segments import Segment
+from tidemark.remote.catalog.storage import Storage
+from tidemark.retry import Retry
+
+RANGE_BYTES: Final = 8 << 20
+"""Bytes of a request, at most: of 1, 2, 4 and 8 MiB the largest was read fastest from an S3 server."""
+
+HEAD_BYTES: Final = 1 << 20
+"""Room before a range for the beginning of a batch that the range before it ended in; batches are rarely larger."""
+
+Bytes = NDArray[np.uint8]
+
+
+class Closed(TidemarkError):
+    """The reader was closed while it waited."""
+
+
+@dataclass
+class Counters:
+    """What reading the remote tier has cost and brought since it began. ``skipped`` are offsets of gaps."""
+
+    requests: int = 0
+    bytes: int = 0
+    records: int = 0
+    retries: int = 0
+    skipped: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, *, requests: int = 0, size: int = 0, records: int = 0, retries: int = 0, skipped: int = 0) -> None:
+        """Count these, from any thread."""
+        with self._lock:
+            self.requests += requests
+            self.bytes += size
+            self.records += records
+            self.retries += retries
+            self.skipped += skipped
+
+
+class Buffers:
+    """Memory for ranges, used again; each piece has HEAD_BYTES before RANGE_BYTES. Thread-safe.
+
+    Mapped, not allocated: what the allocator once had from a thread it keeps, and a page that is not touched costs
+    nothing.
+    """
+
+    def __init__(self, most_spare: int) -> None:
+        """At most ``most_spare`` pieces are kept for later."""
+        self._spare: list[Bytes] = []
+        self._most_spare = most_spare
+        self._lock = threading.Lock()
+
+    def take(self) -> Bytes:
+        """A piece of memory, with anything in it."""
+        with self._lock:
+            if self._spare:
+                return self._spare.pop()
+        return np.frombuffer(mmap.mmap(-1, HEAD_BYTES + RANGE_BYTES), np.uint8)
+
+    def give(self, piece: Bytes) -> None:
+        """The piece is needed no more."""
+        with self._lock:
+            if len(self._spare) < self._most_spare:
+                self._spare.append(piece)
+
+
+class Requests(Retry):
+    """Requests that are counted, and no longer repeated once they are closed. Thread-safe."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End all pauses; from then on no request is made."""
+        self._closed.set()
+
+    def began(self) -> None:
+        """See :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        self._check_open()
+        self._counters.add(requests=1)
+
+    def again(self) -> None:
+        """See :class:`tidemark.retry.Retry`."""
+        self._counters.add(retries=1)
+
+    def wait(self, seconds: float) -> None:
+        """See :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        self._closed.wait(seconds)
+        self._check_open()
+
+    def read_into(self, storage: Storage, target: Bytes, segment: Segment, start: int, end: int, what: str) -> None:
+        """Bytes ``[start, end)`` of the segment's object to the start of ``target``; ``what`` is for messages.
+
+        ``storage`` makes its requests by these. Raises PreconditionFailed if the object is another version now,
+        NotFound if it is gone, and other kinds of StoreError after the last attempt.
+        """
+        view = target[: end - start].data
+        done = 0
+        store = storage.store(segment.store)
+        with naming(what), store.stream(segment.key, start, end, if_match=segment.etag) as body:
+            while done < end - start:
+                self._check_open()
+                count = body.readinto(view[done:])
+                done += count
+                self._counters.add(size=count)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Closed("the reader was closed")
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """An error of a store names ``what`` was read, too; unless it only says that the object is another one or gone."""
+    try:
+        yield
+    except (PreconditionFailed, NotFound):
+        raise
+    except BucketMissing as error:
+        error.add_note(f"while reading {what}")
+        raise
+    except StoreError as error:
+        raise type(error)(error.key, f"{error.reason}; while reading {what}") from error

@@ -1,0 +1,240 @@
+"""Records of the remote tier as Arrow, in one call: for notebooks, scripts and whoever knows offsets or times.
+
+    from tidemark import Storage, read_range, read_time
+
+    storage = Storage.at("s3://raw", "east")
+    read_range("orders", 3, 1_000, 2_000, storage=storage)                          # a pyarrow.Table
+    day = read_time("orders", datetime(2026, 11, 20, tzinfo=UTC), datetime(2026, 11, 21, tzinfo=UTC), storage=storage)
+    day.select(["kafka_partition", "kafka_offset", "kafka_value"]).to_pandas()
+
+No broker is asked. A table holds all its records in memory: for more than fits there are :func:`iter_range` and
+:func:`iter_time`, which give record batches of about a MiB and hold some 32 MiB. Columns are those of
+:data:`tidemark.decode.SCHEMA`: ``kafka_incarnation``, ``kafka_partition``, ``kafka_offset``, ``kafka_timestamp`` (UTC),
+``kafka_timestamp_type``, ``kafka_key``, ``kafka_value``, ``kafka_headers``, ``kafka_leader_epoch``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode import SCHEMA
+from tidemark.errors import NotFound, OutOfRange
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.catalog.protocol import RemotePartition
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.reader.consumer_records import milliseconds
+from tidemark.remote.reader.partition_reader import OnGap
+from tidemark.remote.reader.tier import RemoteTier
+
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
+Moment = datetime | int
+"""A time with its zone, or milliseconds since 1970."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Range(NamedTuple):
+    """Offsets ``[start, end)`` of a partition, of which records before the time ``since`` are left out."""
+
+    tp: TopicPartition
+    start: int
+    end: int
+    since: int | None = None
+
+
+def read_range(
+    topic: str,
+    partition: int,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    storage: Storage | str | Path,
+    isolation_level: IsolationLevel = "read_committed",
+    on_gap: OnGap = "error",
+) -> pa.Table:
+    """The records of ``partition`` with offsets in ``[start, end)``, in their order.
+
+    ``start`` and ``end`` default to what the remote tier has; ``storage`` may be the path of a topics file.
+    ``read_committed`` leaves out aborted transactions, and ends at the first that is open. There are fewer rows than
+    offsets where transactions' markers lie or compaction took records.
+
+        read_range("orders", 0, 42, 43, storage="topics.yaml")["kafka_value"][0].as_py()
+
+    Raises:
+        NotFound: the remote tier has never seen the partition.
+        OutOfRange: it does not have all these offsets: retention took them, or they are not there yet.
+        GapError: some are lost; ``on_gap="skip"`` passes over them with a warning.
+        SegmentError: bytes are damaged.
+        StoreError: the store does not answer, or refuses.
+    """
+    return pa.Table.from_batches(
+        iter_range(topic, partition, start, end, storage=storage, isolation_level=isolation_level, on_gap=on_gap),
+        schema=SCHEMA,
+    )
+
+
+def iter_range(
+    topic: str,
+    partition: int,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    storage: Storage | str | Path,
+    isolation_level: IsolationLevel = "read_committed",
+    on_gap: OnGap = "error",
+) -> Iterator[pa.RecordBatch]:
+    """As :func:`read_range`, a record batch at a time.
+
+    for rows in iter_range("orders", 0, storage=storage):
+        print(rows.num_rows, rows["kafka_offset"][0])
+    """
+    with _Reader(storage, isolation_level, on_gap) as reader:
+        known = reader.partition(topic, partition)
+        start = known.start if start is None else start
+        readable = known.end(committed=reader.committed)
+        end = readable if end is None else end
+        if start < end and not known.start <= start <= end <= readable:
+            outside = start if start < known.start else end - 1
+            raise OutOfRange(topic, partition, outside, known.start, readable)
+        yield from reader.rows([_Range(TopicPartition(topic, partition), start, end)])
+
+
+def read_time(
+    topic: str,
+    start: Moment,
+    end: Moment,
+    *,
+    storage: Storage | str | Path,
+    partitions: Iterable[int] | None = None,
+    isolation_level: IsolationLevel = "read_committed",
+    on_gap: OnGap = "error",
+) -> pa.Table:
+    """The records of ``topic`` with timestamps in ``[start, end)``, by partition and offset.
+
+    Of each partition it reads from the first record with a timestamp of ``start`` or later to the first with ``end``
+    or later, as Kafka's ``offsetsForTimes`` finds them: a record that a producer sent out of order, behind one of
+    ``end`` or later, is not among them. ``partitions`` defaults to all; times are with a zone, or milliseconds.
+
+        read_time("orders", 1_795_000_000_000, datetime.now(UTC), storage=storage, partitions=[0, 1])
+
+    Raises as :func:`read_range`, and ValueError for a time without a zone.
+    """
+    return pa.Table.from_batches(
+        iter_time(
+            topic, start, end, storage=storage, partitions=partitions, isolation_level=isolation_level, on_gap=on_gap
+        ),
+        schema=SCHEMA,
+    )
+
+
+def iter_time(
+    topic: str,
+    start: Moment,
+    end: Moment,
+    *,
+    storage: Storage | str | Path,
+    partitions: Iterable[int] | None = None,
+    isolation_level: IsolationLevel = "read_committed",
+    on_gap: OnGap = "error",
+) -> Iterator[pa.RecordBatch]:
+    """As :func:`read_time`, a record batch at a time."""
+    first, last = _milliseconds(start), _milliseconds(end)
+    with _Reader(storage, isolation_level, on_gap) as reader:
+        numbers = reader.tier.topics.partitions_for_topic(topic) if partitions is None else set(partitions)
+        if not numbers:
+            raise NotFound(topic, "the remote tier has never seen this topic; check its name and the cluster's")
+        yield from reader.rows(reader.times(topic, sorted(numbers), first, last))
+
+
+class _Reader:
+    """A tier that is read from by this thread alone."""
+
+    def __init__(self, storage: Storage | str | Path, isolation_level: IsolationLevel, on_gap: OnGap) -> None:
+        if isolation_level not in ("read_committed", "read_uncommitted"):
+            raise ValueError(f"isolation_level {isolation_level!r}: read_committed or read_uncommitted")
+        opened = storage if isinstance(storage, Storage) else Storage.from_topics(storage)
+        self.committed = isolation_level == "read_committed"
+        self._ready = threading.Event()
+        self.tier = RemoteTier(opened, committed=self.committed, on_gap=on_gap, on_ready=self._ready.set)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tier.close()
+
+    def partition(self, topic: str, partition: int) -> RemotePartition:
+        known = self.tier.partition(topic, partition)
+        if known is None:
+            rule = "the remote tier has never seen this partition; check the topic's name and the cluster's"
+            raise NotFound(f"{topic}-{partition}", rule)
+        return known
+
+    def times(self, topic: str, partitions: Iterable[int], first: int, last: int) -> Iterator[_Range]:
+        """Where the records of the times ``[first, last)`` lie."""
+        for number in partitions:
+            known = self.partition(topic, number)
+            start = known.offset_for_time(first, committed=self.committed, markers=False)
+            if start is None or first >= last:
+                continue
+            end = known.offset_for_time(last, committed=self.committed, markers=False)
+            until = known.end(committed=self.committed) if end is None else end.offset
+            yield _Range(TopicPartition(topic, number), start.offset, until, first)
+
+    def rows(self, ranges: Iterable[_Range]) -> Iterator[pa.RecordBatch]:
+        """The rows of all ranges, one after the other; the next is read ahead."""
+        left = iter(ranges)
+        present = self._begun(left)
+        while present is not None:
+            following = self._begun(left)
+            yield from self._rows(present)
+            self.tier.stop(present.tp)
+            present = following
+
+    def _begun(self, left: Iterator[_Range]) -> _Range | None:
+        found = next((one for one in left if one.start < one.end), None)
+        if found is not None:
+            self.tier.read(found.tp, found.start)
+        return found
+
+    def _rows(self, wanted: _Range) -> Iterator[pa.RecordBatch]:
+        at = wanted.start
+        while at < wanted.end:
+            self._ready.clear()
+            block = self.tier.take(wanted.tp)
+            if block is None:
+                if self.tier.at_end(wanted.tp):
+                    raise OutOfRange(*wanted.tp, at, wanted.start, at)
+                self._ready.wait()
+                continue
+            at = block.next_offset
+            rows = block.before(wanted.end).rows
+            if wanted.since is not None:
+                rows = _since(rows, wanted.since)
+            if len(rows):
+                yield rows.replace_schema_metadata(None)
+
+
+def _since(rows: pa.RecordBatch, timestamp: int) -> pa.RecordBatch:
+    """The rows that are not older."""
+    wanted = milliseconds(rows) >= timestamp
+    if wanted.all():
+        return rows
+    bits = pa.py_buffer(np.packbits(wanted, bitorder="little").data)
+    mask: Any = pa.Array.from_buffers(pa.bool_(), len(rows), [None, bits])  # filter() of an ndarray imports pandas
+    return rows.filter(mask)
+
+
+def _milliseconds(moment: Moment) -> int:
+    if isinstance(moment, int):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no time zone: give one, such as tzinfo=UTC, or milliseconds since 1970")
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))

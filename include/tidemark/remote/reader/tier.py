@@ -1,0 +1,258 @@
+"""The remote tier of a cluster as a consumer reads it: many partitions, read ahead by a few threads within a bound.
+
+Promises: the blocks of a partition in order, from where :meth:`RemoteTier.read` put it; what reading met, at the offset
+where it was met; fetched and decoded bytes that nobody took below ``prefetch_bytes`` over all partitions (but for one
+block of each); no thread after :meth:`RemoteTier.close` but those that wait for a store's answer, which end with it.
+
+Relies on the catalogue for what to read, and on its caller for positions: nothing here is committed or remembered.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Self
+
+from tidemark.formats.keys import TopicPartition
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.reader.blocks import Block
+from tidemark.remote.reader.catalog_cache import Entry, Known
+from tidemark.remote.reader.partition_reader import Means, OnGap, Reading, Step
+from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, Counters, Requests
+from tidemark.remote.reader.read_ahead_buffer import Lane
+from tidemark.remote.reader.thread_pool import Work, Workers
+from tidemark.remote.topics import RemotePartition, RemoteTopics
+from tidemark.store.retrying import repeating
+
+log = logging.getLogger(__name__)
+
+_CLOSE_SECONDS: Final = 2.0
+_RANGES_PER_SHARE: Final = 4
+_LEAST_RANGE: Final = 256 << 10
+_SPARE_BUFFERS: Final = 4
+
+
+class RemoteTier:
+    """Reads the partitions of ``storage``'s cluster. Thread-safe; usable with ``with``.
+
+    ``committed`` leaves out what is undecided or aborted. A gap that is recorded and that nobody acknowledged is a
+    :class:`tidemark.errors.GapError`, or is passed over with a warning (``on_gap="skip"``). While a partition is read
+    its catalogue is looked at every ``refresh_seconds``. ``on_ready`` is called from a thread of the tier when there is
+    something to take, or an error, or when the end was reached; it must return at once.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        committed: bool,
+        on_gap: OnGap = "error",
+        prefetch_bytes: int = 32 << 20,
+        threads: int = 4,
+        refresh_seconds: float = 10.0,
+        check_crcs: bool = True,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.counters = Counters()
+        self._committed = committed
+        self._on_gap: OnGap = on_gap
+        self._check_crcs = check_crcs
+        self._prefetch_bytes = prefetch_bytes
+        self._on_ready = on_ready
+        self._requests = Requests(self.counters)
+        repeated = storage.through(lambda store: repeating(store, self._requests))
+        self.topics = RemoteTopics(repeated)
+        self._known = Known(self.topics, refresh_seconds)
+        self._lock = threading.RLock()
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._entries: dict[TopicPartition, Entry] = {}
+        self._turn = 0
+        self._workers = Workers(threads, self._lock, self._next_step)
+        self._means = Means(
+            repeated,
+            self._requests,
+            Buffers(_SPARE_BUFFERS),
+            self.counters,
+            self._workers.submit,
+            self._range_bytes,
+            lambda: self._share,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
+        """The catalogue of a partition of the incarnation ``topic_id``, or of the newest; None if none was seen.
+
+        By requests the first time; later as it is known, and looked at again in the background once it is older than
+        ``refresh_seconds``. :meth:`read` reads the incarnation that was asked for last. Raises as the catalogue does.
+        """
+        tp = TopicPartition(topic, partition)
+        entry = self._known.entry(topic, partition, topic_id)
+        with self._lock:
+            before = self._entries.get(tp)
+            self._entries[tp] = entry
+            if before is not None and before is not entry:
+                self._known.forget(before)
+                if tp in self._lanes:
+                    self._lanes.pop(tp).drop()
+        found = entry.get()
+        if found is not None and entry.due_in <= 0:
+            with self._lock:
+                self._refresh_later(tp, entry)
+        return found
+
+    def read(self, tp: TopicPartition, offset: int) -> None:
+        """Read ``tp`` from ``offset`` on; go on if the reader stands there already. Makes no request itself."""
+        tp = TopicPartition(*tp)
+        with self._lock:
+            lane = self._lanes.get(tp)
+            if lane is not None and lane.position == offset:
+                return
+            if lane is not None and lane.seek(offset):
+                self._workers.wake()
+                return
+            self._begin(tp, offset)
+
+    def take(self, tp: TopicPartition, max_rows: int | None = None) -> Block | None:
+        """The next block of ``tp``, cut to ``max_rows``; None if there is none yet, or ``tp`` is not read.
+
+        Raises what reading met once everything before it was taken: GapError, OutOfRange (retention has taken the
+        offset), SegmentError, FormatError or a kind of StoreError. :meth:`read` then tries again.
+        """
+        with self._lock:
+            lane = self._lanes.get(tp)
+            if lane is None:
+                return None
+            if lane.stale:
+                log.info("%s: the log took another course; reading anew from offset %s", tp, lane.position)
+                self._begin(TopicPartition(*tp), lane.position)
+                return None
+            before = lane.waiting
+            try:
+                block = lane.take(max_rows)
+            except Exception:
+                self._lanes.pop(tp).drop()
+                raise
+            if lane.waiting < before:  # there is room; a part of a block makes none, and to wake threads is dear
+                self._workers.wake()
+        if block is not None:
+            self.counters.add(records=len(block.rows))
+        return block
+
+    def at_end(self, tp: TopicPartition) -> bool:
+        """Whether everything that can be read of ``tp`` has been taken, as far as the catalogue knows."""
+        with self._lock:
+            lane = self._lanes.get(tp)
+            return lane is not None and lane.at_end
+
+    def stop(self, tp: TopicPartition) -> None:
+        """Read ``tp`` no more, and drop what was read ahead."""
+        with self._lock:
+            lane = self._lanes.pop(tp, None)
+            if lane is not None:
+                lane.drop()
+                self._workers.wake()
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Read ``tp`` no more, and keep nothing of its catalogue in memory. A query that runs on it ends well."""
+        with self._lock:
+            self.stop(tp)
+            entry = self._entries.pop(tp, None)
+        if entry is not None:
+            self._known.forget(entry)
+
+    def close(self) -> None:
+        """End reading. A thread that waits for an answer is left to end with it, after a moment's patience."""
+        self._requests.close()
+        with self._lock:
+            for lane in self._lanes.values():
+                lane.drop()
+            self._lanes.clear()
+        self._workers.close(_CLOSE_SECONDS)
+
+    def _begin(self, tp: TopicPartition, offset: int) -> None:
+        before = self._lanes.pop(tp, None)
+        if before is not None:
+            before.drop()
+        if tp not in self._entries:
+            self._entries[tp] = self._known.entry(tp.topic, tp.partition, None)
+        reading = Reading(
+            self._entries[tp].get,
+            tp,
+            offset,
+            self._means,
+            committed=self._committed,
+            on_gap=self._on_gap,
+            check_crcs=self._check_crcs,
+        )
+        self._lanes[tp] = Lane(reading, offset)
+        self._workers.wake()
+
+    @property
+    def _share(self) -> int:
+        """Bytes that a partition may have read ahead."""
+        return self._prefetch_bytes // max(1, len(self._lanes))
+
+    def _range_bytes(self) -> int:
+        return max(_LEAST_RANGE, min(RANGE_BYTES, self._share // _RANGES_PER_SHARE))
+
+    def _next_step(self) -> tuple[Work | None, float | None]:
+        """A step of the next partition in turn that can make one, or the seconds until a catalogue is due."""
+        seconds: list[float] = []
+        for tp in self._lanes:
+            entry = self._entries[tp]
+            if not entry.refreshing and (due_in := entry.due_in) <= 0:
+                self._refresh_later(tp, entry)
+            elif not entry.refreshing:
+                seconds.append(due_in)
+        lanes = list(self._lanes.values())
+        for number in range(len(lanes)):
+            lane = lanes[(self._turn + number) % len(lanes)]
+            if lane.ready(self._share):
+                self._turn += number + 1
+                lane.begin_step()
+                return partial(self._step, lane), None
+        return None, min((one for one in seconds if one != float("inf")), default=None)
+
+    def _step(self, lane: Lane) -> None:
+        found: Step | Exception
+        try:
+            found = lane.reading.step()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the reader, at its offset
+            found = error
+        with self._lock:
+            tell = lane.end_step(found)  # this thread looks for the next step itself: no other need wake
+        if tell:
+            self._on_ready()
+
+    def _refresh_later(self, tp: TopicPartition, entry: Entry) -> None:
+        """Look at a catalogue again, in a thread of the tier."""
+        if not entry.refreshing:
+            entry.refreshing = True
+            self._workers.submit(partial(self._refresh, tp, entry))
+
+    def _refresh(self, tp: TopicPartition, entry: Entry) -> None:
+        failed: Exception | None = None
+        try:
+            entry.refresh()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to who waits for more
+            failed = error
+        with self._lock:
+            entry.refreshing = False
+            lane = self._lanes.get(tp)
+            waits = lane is not None and lane.asleep and self._entries.get(tp) is entry
+            if lane is not None and waits:
+                lane.wake()
+                if failed is not None:
+                    lane.fail(failed)
+            self._workers.wake()
+        if failed is not None and waits:
+            self._on_ready()
+        elif failed is not None and not isinstance(failed, Closed):
+            log.warning("%s: its catalogue could not be looked at again, it is as before: %s", tp, failed)

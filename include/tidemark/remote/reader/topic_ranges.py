@@ -1,0 +1,118 @@
+"""Ranges of several partitions of a topic, resolved against the remote tier and read side by side.
+
+Each partition's records come in order; those of different partitions come as they are ready.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidemark.errors import ConfigError, OutOfRange
+from tidemark.formats.keys import TopicPartition
+from tidemark.offset_bounds import Bounds
+from tidemark.remote.topics import RemotePartition, RemoteTopics
+
+if TYPE_CHECKING:
+    from tidemark.remote.reader.blocks import Block
+    from tidemark.remote.reader.tier import RemoteTier
+
+_LOOK_AGAIN_SECONDS: Final = 1.0
+
+
+class Span(NamedTuple):
+    """Offsets ``[start, end)`` of a partition; without an ``end`` it goes on for ever."""
+
+    partition: int
+    start: int
+    end: int | None
+
+
+class RemoteEdges:
+    """What bounds are resolved against: see :class:`tidemark.offset_bounds.Edges`."""
+
+    def __init__(self, part: RemotePartition, *, committed: bool) -> None:
+        self._part = part
+        self._committed = committed
+
+    def beginning(self) -> int:
+        """See :class:`tidemark.offset_bounds.Edges`."""
+        return self._part.start
+
+    def end(self) -> int:
+        """See ``offset_bounds.Edges``. Where a recorded gap follows: its end, so that a reader comes upon it.
+
+        What lies behind a gap can be read, and counts; so this is about a gap with nothing behind it.
+        """
+        at = self._part.end(committed=self._committed)
+        gap = self._part.gap_at(at)
+        return at if gap is None else gap.end
+
+    def at_time(self, timestamp_ms: int) -> int | None:
+        """See :class:`tidemark.offset_bounds.Edges`."""
+        found = self._part.offset_for_time(timestamp_ms, committed=self._committed, markers=False)
+        return None if found is None else found.offset
+
+
+def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int]) -> list[RemotePartition]:
+    """The partitions of a topic that are asked for, all if none is. Raises ConfigError for one that nobody has seen."""
+    known = topics.partitions_for_topic(topic)
+    if not known:
+        raise ConfigError(topic, [("", f"the remote tier of cluster {topics.storage.cluster} has no such topic")])
+    missing = sorted(set(chosen) - known)
+    if missing:
+        rule = f"the remote tier has partitions {', '.join(map(str, sorted(known)))}, and not {missing[0]}"
+        raise ConfigError(topic, [("--partition", rule)])
+    found = [topics.partition(topic, one) for one in sorted(set(chosen) or known)]
+    return [one for one in found if one is not None]
+
+
+def span_of(part: RemotePartition, first: Bounds, last: Bounds, edges: RemoteEdges) -> Span:
+    """The offsets that two bounds mean in a partition; an empty range where the last lies below the first.
+
+    Raises:
+        OutOfRange: a range that is not empty begins below what is there; nothing is left out silently.
+    """
+    start = first.of(part.partition).resolve(edges)
+    end = max(start, last.of(part.partition).resolve(edges))
+    if start < edges.beginning() and start < end:
+        raise OutOfRange(part.topic, part.partition, start, edges.beginning(), edges.end())
+    return Span(part.partition, start, end)
+
+
+def read_spans(
+    tier: RemoteTier, topic: str, spans: Collection[Span], ready: threading.Event
+) -> Iterator[tuple[int, Block]]:
+    """(partition, block) of all ``spans``, each block cut to its span; ``ready`` is set by the tier's ``on_ready``.
+
+    Raises what reading met, see :meth:`RemoteTier.take`, and OutOfRange where a span's end is not there (any more).
+    """
+    left = {TopicPartition(topic, one.partition): one for one in spans if one.end is None or one.start < one.end}
+    for at, span in left.items():
+        tier.read(at, span.start)
+    while left:
+        ready.clear()
+        idle = True
+        for at, span in list(left.items()):
+            block = tier.take(at)
+            if block is None:
+                _check_end(tier, at, span)
+                continue
+            idle = False
+            if span.end is not None and block.next_offset >= span.end:
+                del left[at]
+                tier.stop(at)
+                block = block.before(span.end)
+            yield at.partition, block
+        if idle:
+            ready.wait(_LOOK_AGAIN_SECONDS)
+
+
+def _check_end(tier: RemoteTier, at: TopicPartition, span: Span) -> None:
+    """What is to be read has ended before its end: a log that was cut off by an election, most likely."""
+    if span.end is None or not tier.at_end(at):
+        return
+    part = tier.partition(*at)
+    if part is not None:
+        raise OutOfRange(*at, span.end - 1, part.start, RemoteEdges(part, committed=True).end())

@@ -1,0 +1,99 @@
+"""The topics of a cluster's remote tier, and their partitions by incarnation."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import count
+from typing import Final
+
+from tidemark.formats.incarnations import Incarnation
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, check_topic
+from tidemark.raw.objects import in_parallel, incarnations
+from tidemark.remote.catalog.log_ends import Observations
+from tidemark.remote.catalog.offset_lookup import Indexes
+from tidemark.remote.catalog.partition import Place, TidemarkPartition
+from tidemark.remote.catalog.protocol import OffsetForTime, RemotePartition, Stretch
+from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.pinterest.partition import PinterestPartition
+
+__all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
+
+_PROBED: Final = 32
+
+
+class RemoteTopics:
+    """The topics of a storage's cluster. Thread-safe."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Nothing is read yet."""
+        self.storage = storage
+        default = storage.default()
+        self._control = ControlKeys(default.prefix, storage.cluster)
+        self._store = default.store
+        self._indexes = Indexes()
+        self._observations = Observations(storage)
+
+    def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
+        """The partition of the incarnation ``topic_id``, or of the newest, as it is now.
+
+        None if no agent has seen such an incarnation.
+        """
+        endpoint = self.storage.endpoint(topic, partition)
+        if endpoint.writer == "pinterest":
+            return self._pinterest(endpoint, topic, partition)
+        life = self._life(topic, topic_id)
+        if life is None:
+            return None
+        number, known = life
+        keys = PartitionKeys(endpoint, self.storage.cluster, known.place, partition)
+        place = Place(topic, partition, number, known.topic_id, keys)
+
+        def observe(incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
+            return self._observations.log_end(topic, incarnation, partition, highest)
+
+        found = TidemarkPartition(self.storage, place, self._indexes, observe)
+        found.refresh()
+        return found
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """The partitions of the newest incarnation that brokers' agents told of; none if they told of none.
+
+        Of Pinterest's uploader, those that have a segment, looked for from 0 on until 32 in a row have none.
+        """
+        if self.storage.endpoint(topic, 0).writer == "pinterest":
+            return self._probed(topic)
+        life = self._life(topic, None)
+        entries = self._observations.entries(topic) if life is not None else []
+        return {one.partition for one in entries if life is not None and one.incarnation == life[0]}
+
+    def topics(self) -> set[str]:
+        """The topics that agents have seen."""
+        folder = self._control.incarnations("-").removesuffix("-.json")
+        listed = self.storage.store(self._store).list(folder)
+        return {one.key.removeprefix(folder).removesuffix(".json") for one in listed}
+
+    def _pinterest(self, endpoint: Endpoint, topic: str, partition: int) -> RemotePartition | None:
+        keys = PartitionKeys(endpoint, self.storage.cluster, check_topic(topic), partition)
+        found = PinterestPartition(self.storage, topic, partition, keys, self._indexes)
+        found.refresh()
+        return found if found.end(committed=False) > found.start else None
+
+    def _probed(self, topic: str) -> set[int]:
+        found: set[int] = set()
+        for first in count(0, _PROBED):
+            there = in_parallel(lambda one: self._has_any(topic, one), range(first, first + _PROBED))
+            found |= {partition for partition, has in enumerate(there, first) if has}
+            if not any(there):
+                return found
+        raise AssertionError("counting never ends")
+
+    def _has_any(self, topic: str, partition: int) -> bool:
+        endpoint = self.storage.endpoint(topic, partition)
+        keys = PartitionKeys(endpoint, self.storage.cluster, check_topic(topic), partition)
+        return any(True for _ in self.storage.store(endpoint.store).list(keys.folder))
+
+    def _life(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
+        lives = incarnations(self.storage.store(self._store), self._control, topic)
+        if topic_id is not None:
+            return lives.find(topic_id)
+        return (len(lives.incarnations) - 1, lives.incarnations[-1]) if lives.incarnations else None

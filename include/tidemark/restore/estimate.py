@@ -1,0 +1,69 @@
+"""A dry run: what a restore would read, from the catalogue alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.formats.gaps import Gap
+from tidemark.remote.topics import RemotePartition
+from tidemark.restore.request import Request
+from tidemark.restore.resume import asked_of
+
+
+@dataclass(slots=True)
+class PartitionEstimate:
+    """Offsets ``[start, end)``: at most as many records; ``size`` bytes of segments, compressed as they are."""
+
+    partition: int
+    start: int
+    end: int
+    segments: int = 0
+    size: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+
+    def answer(self) -> dict[str, Any]:
+        """As JSON has it."""
+        gaps = [{"from": one.start, "to": one.end, "reason": one.reason} for one in self.gaps]
+        return {
+            "partition": self.partition,
+            "from": self.start,
+            "to": self.end,
+            "segments": self.segments,
+            "bytes": self.size,
+            "records_at_most": self.end - self.start,
+            "gaps": gaps,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        size = f"{self.size / 1e6:,.1f} MB of {self.segments} segments"
+        yield f"  {self.partition}: {self.start} to {self.end}, at most {self.end - self.start:,} records, about {size}"
+        for one in self.gaps:
+            yield f"    gap {one.start} to {one.end}: {one.reason}; it ends the restore, unless --on-gap skip"
+
+
+def estimate(request: Request, parts: Sequence[RemotePartition]) -> list[PartitionEstimate]:
+    """What each of ``parts`` would need read. Raises as the restore would."""
+    return [_estimate(request, part) for part in parts]
+
+
+def _estimate(request: Request, part: RemotePartition) -> PartitionEstimate:
+    start, end = asked_of(request, part)
+    found = PartitionEstimate(part.partition, start, end)
+    at = start
+    while at < end:
+        stretch = part.next_stretch(at, committed=request.committed)
+        if stretch is None:
+            break
+        if isinstance(stretch, Gap):
+            found.gaps.append(stretch)
+            at = stretch.end
+            continue
+        segment = stretch.segment
+        found.segments += 1
+        share = (min(stretch.end, end) - stretch.start) / max(1, segment.end - segment.base)
+        found.size += round(segment.size * min(1.0, share))
+        at = stretch.end
+    return found

@@ -1,0 +1,198 @@
+"""Where each partition of a restore goes on: from its progress, or anew where the target holds nothing foreign."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidemark.errors import ConfigError, ForeignRecords, OutOfRange, RestoreError
+from tidemark.intervals import Interval
+from tidemark.remote.reader.topic_ranges import RemoteEdges, Span, span_of
+from tidemark.remote.topics import RemotePartition
+from tidemark.restore.overlap import Overlap
+from tidemark.restore.producer import FOREIGN
+from tidemark.restore.progress import Progress
+from tidemark.restore.request import Request
+from tidemark.restore.target import Target
+
+SETTLE_SECONDS: Final = 3.0
+"""How long a target's end must stand still before what a killed process sent counts as arrived."""
+
+
+@dataclass(slots=True)
+class Line:
+    """One partition: its progress as committed, where the target goes on, and what it may hold already."""
+
+    partition: int
+    progress: Progress
+    expected: int
+    overlap: Overlap | None = None
+    resumed: bool = False
+    next: int = field(init=False)
+    records: int = field(init=False)
+    total: int = field(init=False)
+    epoch: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = self.progress
+        self.next, self.records, self.total, self.epoch = known.next, known.records, known.total, known.epoch
+
+    @property
+    def compared(self) -> int | None:
+        """The target's offset up to which its records were found in the history; None if no more are to be found."""
+        return None if self.overlap is None or self.overlap.done else self.overlap.next
+
+    @property
+    def span(self) -> Span:
+        """What is left to be read."""
+        return Span(self.partition, self.progress.next, self.progress.end)
+
+    def reached(self, target_next: int) -> Progress:
+        """The progress if all that was taken so far is acknowledged and ends at ``target_next``."""
+        return replace(
+            self.progress,
+            next=self.next,
+            target_next=target_next,
+            records=self.records,
+            total=self.total,
+            epoch=self.epoch,
+        )
+
+
+def prepare(
+    request: Request, parts: Sequence[RemotePartition], everything: Collection[int], target: Target
+) -> list[str]:
+    """Make the target if it is asked for, and see that it fits; returns what will not be kept, in words.
+
+    ``everything`` are all partitions of the source. Raises ConfigError if the target does not exist or does not fit.
+    """
+    if request.create and not target.partitions():
+        target.create(max(everything) + 1, request.config)
+    found = target.partitions()
+    if not found:
+        raise ConfigError(target.topic, [("", "does not exist in the target's cluster: create it, or say --create")])
+    needed = max(one.partition for one in parts) + 1
+    if found < needed:
+        rule = f"has {found} partitions, and {needed} are needed, since each record goes to the partition that it had"
+        raise ConfigError(target.topic, [("partitions", rule)])
+    return target.check(transactional=request.transactional)
+
+
+def asked_of(request: Request, part: RemotePartition) -> Interval:
+    """The offsets ``[start, end)`` that a request means in a partition now.
+
+    Raises:
+        OutOfRange: they are not all there.
+    """
+    edges = RemoteEdges(part, committed=request.committed)
+    start, end = span_of(part, request.first, request.last, edges)[1:]
+    assert end is not None
+    readable = edges.end()
+    if end > max(readable, start):
+        raise OutOfRange(part.topic, part.partition, end - 1, part.start, readable)
+    return Interval(start, end)
+
+
+def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:
+    """Raise :class:`RestoreError` if an election cut off records below ``next_offset``, read up to leader ``epoch``."""
+    cut = part.diverged(next_offset, epoch) if epoch >= 0 else None
+    if cut is not None:
+        raise RestoreError(
+            f"{part.topic}-{part.partition}: an unclean election gave the source other records from offset {cut} on, "
+            f"and those up to {next_offset} are restored: delete the target and its group, and begin anew"
+        )
+
+
+def begin(request: Request, parts: Sequence[RemotePartition], target: Target) -> list[Line]:
+    """Where each of ``parts`` goes on; commits the progress of those that are new, before any of their records.
+
+    Raises:
+        RestoreError: another restore into the target is not finished, or the source's topic is another one by now.
+        ForeignRecords: the target holds records that no restore of this source wrote.
+        OutOfRange: the range, or what is left of it, is not in the remote tier.
+    """
+    numbers = [one.partition for one in parts]
+    known = target.progress(numbers)
+    if not request.transactional and any(not one.done for one in known.values()):
+        _settle(target, numbers)
+    edges = target.edges(numbers)
+    lines = [_line(request, part, target, known.get(part.partition), edges[part.partition]) for part in parts]
+    new = {one.partition: one.progress for one in lines if not one.resumed}
+    if new:
+        target.save(new)
+    return lines
+
+
+def _line(
+    request: Request, part: RemotePartition, target: Target, known: Progress | None, edges: tuple[int, int]
+) -> Line:
+    number, (_, end) = part.partition, edges
+    same = known is not None and known.asked == request.asked(number)
+    if known is not None and not same and not known.done:
+        raise RestoreError(
+            f"{target.topic}-{number}: another restore from {request.topic} stands at {known.next} of {known.end}: "
+            f"go on with its own options, --transactional among them, or delete the group {target.group} and the "
+            "target, and begin anew"
+        )
+    if known is None or not same:
+        return _new(request, part, target, known, edges)
+    if part.incarnation != known.incarnation:
+        raise RestoreError(
+            f"{request.topic}-{number} was made anew since the restore began: its offsets mean others now"
+        )
+    if end < known.target_next:
+        what = (
+            f"it ends, and {known.records} records were restored up to {known.target_next}: it was made anew, or lost "
+            f"records; delete the group {target.group}, and begin anew into an empty topic"
+        )
+        raise ForeignRecords(target.topic, number, end, what)
+    line = Line(number, known, end, resumed=True)
+    if known.done:
+        return line
+    if known.next < part.start:
+        raise OutOfRange(part.topic, number, known.next, part.start, RemoteEdges(part, committed=True).end())
+    check_branch(part, known.next, known.epoch)
+    if request.transactional:
+        _refuse_foreign(request, target, number, known.target_next, end)
+    elif end > known.target_next:
+        held = target.read(number, known.target_next, end, committed=False)
+        line.overlap = Overlap(target.topic, number, known.target_next, end, held)
+    return line
+
+
+def _new(
+    request: Request, part: RemotePartition, target: Target, known: Progress | None, edges: tuple[int, int]
+) -> Line:
+    number, (start, end) = part.partition, edges
+    if not request.append:
+        _refuse_foreign(request, target, number, max(start, known.target_next if known else 0), end)
+    first, last = asked_of(request, part)
+    progress = Progress(
+        asked=request.asked(number),
+        incarnation=part.incarnation,
+        first=first,
+        end=last,
+        next=first,
+        target_first=end,
+        target_next=end,
+    )
+    return Line(number, progress, end)
+
+
+def _refuse_foreign(request: Request, target: Target, number: int, start: int, end: int) -> None:
+    """Raise :class:`ForeignRecords` if ``[start, end)`` of the target holds a record; markers and aborts are none."""
+    if request.append:
+        return
+    for held in target.read(number, start, end, committed=True) if start < end else ():
+        what = f"records lie that this restore did not write. {FOREIGN}; or say --append to restore behind them"
+        raise ForeignRecords(target.topic, number, held[0].offset, what)
+
+
+def _settle(target: Target, numbers: Sequence[int]) -> None:
+    """Wait until what a killed process still had on its way has arrived, or will not."""
+    seen: Mapping[int, tuple[int, int]] = {}
+    while (now := target.edges(numbers)) != seen:
+        seen = now
+        time.sleep(SETTLE_SECONDS)

@@ -1,0 +1,131 @@
+"""The restore itself: read, send, wait for the acknowledgements, commit the progress; over and over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tidemark.formats.hashsum import combine
+from tidemark.remote.reader.topic_ranges import read_spans, remote_partitions
+from tidemark.restore.producer import Sender
+from tidemark.restore.records import Record, hash_sum, records_of
+from tidemark.restore.report import PartitionReport, Report
+from tidemark.restore.request import Request
+from tidemark.restore.resume import Line, begin, check_branch, prepare
+from tidemark.restore.target import Target
+
+if TYPE_CHECKING:
+    from tidemark.remote.reader.blocks import Block
+    from tidemark.remote.reader.tier import RemoteTier
+
+STEP_RECORDS: Final = 20_000
+STEP_BYTES: Final = 16 << 20
+"""What is sent at most between two commits of the progress, and held in memory: records, bytes of their columns."""
+
+
+class Restore:
+    """One run. ``ready`` is what the tier's ``on_ready`` sets; ``tell`` is called with what was done so far."""
+
+    def __init__(
+        self,
+        request: Request,
+        tier: RemoteTier,
+        target: Target,
+        ready: threading.Event,
+        tell: Callable[[int, int], None] = lambda records, size: None,
+    ) -> None:
+        self._request = request
+        self._tier = tier
+        self._target = target
+        self._ready = ready
+        self._tell = tell
+        self._lines: dict[int, Line] = {}
+        self._waiting: list[tuple[int, list[Record], list[int]]] = []  # partition, records, their offsets
+        self._records = self._size = 0  # of what waits
+        self._sent = self._done = self._bytes = 0
+
+    def run(self) -> Report:
+        """Restore what is left. See the errors of :func:`prepare`, :func:`begin`, :class:`Sender` and the tier."""
+        started = time.monotonic()
+        topics = self._tier.topics
+        request = self._request
+        parts = remote_partitions(topics, request.topic, request.partitions)
+        warnings = prepare(request, parts, topics.partitions_for_topic(request.topic), self._target)
+        sender = Sender(self._target, transactional=request.transactional, shared=request.shared, codec=request.codec)
+        try:
+            self._lines = {one.partition: one for one in begin(request, parts, self._target)}
+            for line in self._lines.values():
+                sender.expect(line.partition, line.expected)
+            self._copy(sender)
+        finally:
+            sender.close()
+        return Report(
+            source=f"{request.cluster}/{request.topic}",
+            target=self._target.topic,
+            group=self._target.group,
+            transactional=request.transactional,
+            seconds=time.monotonic() - started,
+            sent=self._sent,
+            bytes=self._bytes,
+            warnings=tuple(warnings),
+            partitions=tuple(_reported(one) for one in self._lines.values()),
+        )
+
+    def _copy(self, sender: Sender) -> None:
+        spans = [one.span for one in self._lines.values() if not one.progress.done]
+        for partition, block in read_spans(self._tier, self._request.topic, spans, self._ready):
+            self._take(self._lines[partition], block)
+            if self._records >= STEP_RECORDS or self._size >= STEP_BYTES:
+                self._step(sender)
+        for line in self._lines.values():
+            if line.overlap is not None:
+                line.overlap.finish()
+        self._step(sender)
+
+    def _take(self, line: Line, block: Block) -> None:
+        rows = block.rows
+        if len(rows):
+            line.total = combine(line.total, hash_sum(rows, line.partition, line.records))
+            line.records += len(rows)
+            records, offsets = records_of(rows), rows.column("kafka_offset").to_numpy().tolist()
+            there = 0 if line.overlap is None else line.overlap.skip(records, offsets)
+            self._waiting.append((line.partition, records[there:], offsets[there:]))
+            self._records += len(rows)
+            self._size += rows.nbytes
+        line.next = block.next_offset
+        line.epoch = max(line.epoch, block.leader_epoch)
+
+    def _step(self, sender: Sender) -> None:
+        """Send what waits, and commit the progress when all of it is acknowledged."""
+        for partition, records, offsets in self._waiting:
+            sender.send(partition, records, offsets)
+        sender.settle()
+        for line in self._lines.values():
+            self._check_branch(line)
+        moved = {
+            one.partition: one.reached(sender.next_offset(one.partition) if one.compared is None else one.compared)
+            for one in self._lines.values()
+            if one.next > one.progress.next
+        }
+        if moved:
+            sender.commit(moved)
+        for partition, progress in moved.items():
+            self._lines[partition].progress = progress
+        self._sent += sum(len(records) for _, records, _ in self._waiting)
+        self._done += self._records
+        self._bytes += self._size
+        self._waiting.clear()
+        self._records = self._size = 0
+        self._tell(self._done, self._bytes)
+
+    def _check_branch(self, line: Line) -> None:
+        """Stop before the progress says that records are restored which an election has cut off meanwhile."""
+        part = self._tier.partition(self._request.topic, line.partition)
+        if part is not None:
+            check_branch(part, line.next, line.epoch)
+
+
+def _reported(line: Line) -> PartitionReport:
+    return PartitionReport(partition=line.partition, resumed=line.resumed, progress=line.progress)

@@ -1,0 +1,110 @@
+"""The boto3 clients of a process: made once for all buckets, limited, and made anew when credentials are refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from tidemark.errors import ConfigError
+from tidemark.store.options import StoreOptions
+from tidemark.store.s3_timeouts import FreeTraffic, Limits, Traffic, pool_classes
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_RENEWAL_SECONDS = 5.0
+_ADDRESSING = {None: "auto", True: "path", False: "virtual"}
+_NOBODY = FreeTraffic()
+
+
+class Clients:
+    """One for writes, and one for reads, whose signature needs no hash. Both keep to the limits. Thread-safe.
+
+    A client keeps the credentials that it was made with, or their absence; those from a role it renews by itself.
+    """
+
+    def __init__(self, options: StoreOptions, traffic: Traffic = _NOBODY) -> None:
+        self._options = options
+        self._traffic = traffic
+        self._lock = threading.Lock()
+        self._make()
+
+    def renew(self) -> None:
+        """Look for credentials anew, after some were refused; not more often than every five seconds."""
+        with self._lock:
+            if time.monotonic() - self._made_at >= _RENEWAL_SECONDS:
+                self._make()
+
+    def _make(self) -> None:
+        from boto3.session import Session
+
+        try:
+            session = Session()  # not boto3's global one, which would keep the first credentials it ever found
+            self.write = self._client(session, sign_payload=not self._options.is_private)
+            self.read = self._client(session)
+        except (BotoCoreError, ValueError) as error:
+            rule = (
+                f"no S3 client can be made: {error}; correct AWS's variables and files, or `store` in the configuration"
+            )
+            raise ConfigError("the environment", [("AWS_*", rule)]) from error
+        self._made_at = time.monotonic()
+
+    def _client(self, session: Any, *, sign_payload: bool | None = None) -> S3Client:
+        """A client that tries a request once.
+
+        Every PUT carries a checksum that the server verifies, and the signature covers the checksum. Where others are
+        off the wire that is enough; on an open wire a CRC could be forged, and the body is hashed into the signature.
+        """
+        options = self._options
+        addressing: Any = {
+            "addressing_style": _ADDRESSING[options.path_style],
+            "payload_signing_enabled": sign_payload,
+        }
+        config = Config(
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            connect_timeout=options.connect_timeout.total_seconds(),
+            read_timeout=options.no_progress.total_seconds(),
+            max_pool_connections=options.connections,
+            s3=addressing,
+        )
+        client: S3Client = session.client(
+            "s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config
+        )
+        client.meta.events.register("before-send.s3", self._told)
+        # botocore offers no way to choose the connections' class; the tests of the limits see whether this works.
+        http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
+        http._pool_classes_by_scheme.update(pool_classes(self._limits(), self._traffic))
+        return client
+
+    def _limits(self) -> Limits:
+        options = self._options
+        return Limits(
+            options.connect_timeout.total_seconds(),
+            options.no_progress.total_seconds(),
+            options.deadline.total_seconds(),
+            options.min_rate,
+        )
+
+    def _told(self, event_name: str, **_: object) -> None:
+        self._traffic.request(event_name.rpartition(".")[2])
+
+
+@cache
+def _shared(connection: str, traffic: Hashable) -> Clients:
+    return Clients(StoreOptions.model_validate_json(connection), cast("Traffic", traffic))
+
+
+def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> Clients:
+    """The process's clients for these options. Raises ConfigError where AWS's settings allow none."""
+    return _shared(options.model_dump_json(), cast("Hashable", traffic))
+
+
+def forget_clients() -> None:
+    """Make new clients for all stores that are opened from now on; for a process whose credentials change."""
+    _shared.cache_clear()

@@ -1,0 +1,164 @@
+"""A table's Delta log, read: which ledger is committed, which files are live. Needs the extra ``tidemark[table]``.
+
+deltalake is imported when it is first needed, so that what Airflow parses stays light.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemark import retry
+from tidemark.errors import ConfigError, FormatError, TableTampered, UnknownOutcome
+from tidemark.formats.keys import TableKeys
+from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
+from tidemark.retry import Retry, Tries
+from tidemark.store import Store, open_store
+from tidemark.store.s3_credentials import delta_credentials
+from tidemark.topics import Deployment, TopicSettings
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+class Lake(NamedTuple):
+    """One topic's table: where it lies and how to reach it."""
+
+    deployment: Deployment
+    topic: TopicSettings
+    store: Store
+    keys: TableKeys
+
+    @property
+    def url(self) -> str:
+        """The table's URL, for any engine: ``s3://lake/tables/orders``."""
+        return f"{self.deployment.lake_store}/{self.keys.root}"
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """delta-rs's storage options, with credentials wherever it would not find those that boto3 finds."""
+        options = self.deployment.store
+        endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        # delta-rs repeats requests by itself, as often as our own reads are; but not for each body that breaks off.
+        found = {
+            "max_retries": str(retry.ATTEMPTS - 1),
+            "retry_timeout": _milliseconds(retry.SECONDS),
+            "backoff_config.init_backoff": _milliseconds(retry.FIRST_PAUSE),
+            "backoff_config.max_backoff": _milliseconds(retry.LONGEST_PAUSE),
+            "connect_timeout": _milliseconds(options.connect_timeout.total_seconds()),
+            "timeout": _milliseconds(options.deadline.total_seconds()),
+        }
+        if endpoint:
+            found["AWS_ENDPOINT_URL"] = endpoint
+            found["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
+        if options.region:
+            found["AWS_REGION"] = options.region
+        return found | (delta_credentials() if self.url.startswith("s3://") else {})
+
+
+def _milliseconds(seconds: float) -> str:
+    """A time as delta-rs takes it: a whole number with its unit."""
+    return f"{round(seconds * 1000)}ms"
+
+
+class LiveFile(NamedTuple):
+    """A data file of the table's current version; ``path`` is relative to the table."""
+
+    path: str
+    size: int
+    rows: int
+    dt: str
+
+
+def open_lake(deployment: Deployment, topic: TopicSettings) -> Lake:
+    """The table of ``topic``."""
+    return Lake(deployment, topic, open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic))
+
+
+def open_table(lake: Lake) -> DeltaTable | None:
+    """The table at its current version, or None while nothing has landed.
+
+    Raises:
+        ConfigError: the Delta table there is not Tidemark's.
+        StoreError: the store did not answer, or refuses; its own client says which better than delta-rs does.
+        FormatError: what lies there is not a Delta log.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    tries, log = Tries(Retry()), f"{lake.keys.root}/_delta_log/"
+    while True:
+        tries.begin()
+        try:
+            table = DeltaTable(lake.url, storage_options=lake.delta_options)
+        except TableNotFoundError:
+            next(iter(lake.store.list(log)), None)  # which tells of a bucket that is missing
+            return None
+        except (DeltaError, OSError) as error:
+            next(iter(lake.store.list(log)), None)
+            found = _not_opened(lake, error)
+            if not isinstance(found, UnknownOutcome) or not _broke_off(error):
+                raise found from error
+            tries.failed(found)
+        else:
+            _check_ours(lake, table)
+            return table
+
+
+def _broke_off(error: Exception) -> bool:
+    """Whether a body broke off, which delta-rs does not ask for again, or a request that it does not repeat."""
+    text = str(error)
+    return "body error" in text or ("HTTP error" in text and "max_retries" not in text)
+
+
+def _not_opened(lake: Lake, error: Exception) -> FormatError | UnknownOutcome:
+    """What ``error`` of delta-rs means, where the store itself answers."""
+    from deltalake.exceptions import DeltaError
+
+    reason = " ".join(str(error).split())[:200]
+    if isinstance(error, DeltaError):
+        rule = f"cannot be read as a Delta log ({reason}); restore it from a backup, or name another place in the lake"
+        return FormatError(f"{lake.url}/_delta_log/", rule)
+    return UnknownOutcome(lake.url, f"the table's log could not be read ({reason}); run it again")
+
+
+def _check_ours(lake: Lake, table: DeltaTable) -> None:
+    if table.transaction_version(LEDGER_TRANSACTION) is not None:
+        return  # whatever became of it since
+    if table.metadata().partition_columns != ["dt"] or table.get_add_actions().num_rows:
+        rule = f"{lake.url} has a Delta table that Tidemark did not make; give the topic another table, or lake"
+        raise ConfigError(f"topic {lake.topic.cluster}/{lake.topic.topic}", [("table", rule)])
+
+
+def ledger_of(lake: Lake, table: DeltaTable | None) -> Ledger:
+    """The ledger that ``table``'s version names; the genesis if it names none."""
+    n = table.transaction_version(LEDGER_TRANSACTION) if table is not None else None
+    attempt = table.transaction_version(ATTEMPT_TRANSACTION) if table is not None else None
+    if n is None or attempt is None:
+        return Ledger.genesis(lake.topic.cluster, lake.topic.topic, lake.topic.table)
+    key = lake.keys.ledger(n, attempt)
+    return Ledger.load(lake.store, key)
+
+
+def committed_ledger(lake: Lake) -> Ledger:
+    """What the table holds now."""
+    return ledger_of(lake, open_table(lake))
+
+
+def live_files(table: DeltaTable) -> list[LiveFile]:
+    """The files of the table's version, by path.
+
+    Raises:
+        TableTampered: somebody changed what the table is partitioned by.
+    """
+    actions = table.get_add_actions(flatten=True)
+    names = actions.schema.names
+    if not set(names) >= _WANTED:
+        rule = "is not partitioned by dt any more: not Tidemark changed that; RESTORE it, see docs/tables.md"
+        raise TableTampered(f"{table.table_uri}: {rule}")
+    columns = {name: actions.column(names.index(name)).to_pylist() for name in names if name in _WANTED}
+    rows = zip(columns["path"], columns["size_bytes"], columns["num_records"], columns["partition.dt"], strict=True)
+    return sorted(LiveFile(path, size, count, str(dt)) for path, size, count, dt in rows)
+
+
+_WANTED = {"path", "size_bytes", "num_records", "partition.dt"}

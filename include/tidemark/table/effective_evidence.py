@@ -1,0 +1,295 @@
+"""Which evidence holds: what landed attempts say of each offset, and nothing that was replaced since.
+
+Three rules. A row of class ``landed`` holds as long as its file is live; one of class ``quarantined`` or ``filtered``
+until a row of class ``superseded`` names its file; and of a partition that has left a branch of its log, no row holds
+that landed before and lies at or above the ``first`` of the row of class ``superseded`` without a file: not even if
+somebody makes its file live again. Memory grows
+with the files that were superseded and with one attempt's evidence, and with what is asked for; never with all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidemark.errors import ContinuityError, NotFound
+from tidemark.formats.hashsum import combine
+from tidemark.formats.ledger import Ledger
+from tidemark.intervals import Intervals
+from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.evidence import PARSED, OffsetClass, read_evidence
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ReadEvidence = Callable[[Lake, int], pa.Table]
+
+_COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
+
+
+class Reach(NamedTuple):
+    """What evidence says of a partition from ``start`` on: the table's files, and by date the files set aside."""
+
+    start: int
+    files: tuple[str, ...]
+    set_aside: dict[str, tuple[str, ...]]
+
+
+class SetAside(NamedTuple):
+    """A row of quarantined or filtered offsets that holds; ``dt`` is ISO, and empty where the rows have no date."""
+
+    file: str
+    dt: str
+    offset_class: OffsetClass
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    rows: int
+    hash128: int
+    segment: str
+    byte_start: int
+    byte_end: int
+
+
+class Told(NamedTuple):
+    """What some rows of records tell, by (incarnation, partition): the offsets, and the records' number and hash.
+
+    The offsets are hulls: records of other rows may lie between. ``aside`` are the rows that are not landed.
+    """
+
+    offsets: dict[tuple[int, int], Intervals]
+    sums: dict[tuple[int, int], tuple[int, int]]
+    files: frozenset[str]
+    aside: tuple[SetAside, ...]
+
+
+class Row(NamedTuple):
+    """A row that holds; ``dt`` is ISO, and empty where it has none."""
+
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    offset_class: OffsetClass
+    rows: int
+    dt: str
+    file: str | None
+
+
+class _Only(NamedTuple):
+    """Which rows to read, chosen before they become Python's: by class, by partition and by offsets."""
+
+    classes: tuple[str, ...] = ()
+    partition: tuple[int, int] | None = None
+    offsets: tuple[int, int] | None = None
+
+    def expression(self) -> pc.Expression:
+        """The choice as Arrow makes it."""
+        import pyarrow.compute as pc
+
+        found = pc.scalar(True)
+        if self.classes:
+            found &= pc.field("class").isin(self.classes)
+        if self.partition is not None:
+            incarnation, partition = self.partition
+            found &= (pc.field("incarnation") == incarnation) & (pc.field("partition") == partition)
+        if self.offsets is not None:
+            start, end = self.offsets
+            found &= (pc.field("first") < end) & (pc.field("next") > start)
+        return found
+
+
+class Standing:
+    """The evidence of one committed ledger."""
+
+    def __init__(
+        self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile], read: ReadEvidence = read_evidence
+    ) -> None:
+        """Read what was superseded. ``read`` gives the evidence of an attempt, which never changes."""
+        self.ledger = ledger
+        self._read = read
+        self._lake, self.live = lake, live
+        self._superseded: set[str] = set()
+        self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self.truncated: dict[tuple[int, int], int] = {}
+        self.missing: list[int] = []
+        self._order: dict[int, int] = {}
+        for attempt in ledger.landed:
+            for row in self._rows(attempt, _Only(classes=("superseded", "truncated"))):
+                key = row["incarnation"], row["partition"]
+                if row["class"] == "truncated":
+                    self.truncated[key] = self.truncated.get(key, 0) + row["rows"]
+                elif row["file"] is None:
+                    self._left.setdefault(key, []).append((self._order[row["attempt"]], row["first"]))
+                else:
+                    self._superseded.add(row["file"])
+
+    @classmethod
+    def of(cls, lake: Lake, read: ReadEvidence = read_evidence) -> Standing:
+        """The evidence that holds now, by the ledger and the live files of one version of the table."""
+        table = open_table(lake)
+        live = live_files(table) if table is not None else []
+        return cls.at(lake, ledger_of(lake, table), live, read)
+
+    @classmethod
+    def at(cls, lake: Lake, ledger: Ledger, live: Iterable[LiveFile], read: ReadEvidence = read_evidence) -> Standing:
+        """The evidence that holds by ``ledger`` and the ``live`` files of its version of the table."""
+        return cls(lake, ledger, {one.path: one for one in live}, read)
+
+    def by_attempt(self) -> Iterator[list[Row]]:
+        """The rows that hold, attempt by attempt, in the order in which they landed."""
+        for attempt in self.ledger.landed:
+            yield [_row(row) for row in self._rows(attempt) if self._holds(row, self._order[row["attempt"]])]
+
+    def evidence(self) -> Iterator[dict[str, Any]]:
+        """The rows that hold with all their columns, as they are in the evidence objects."""
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, columns=None):
+                if self._holds(row, self._order[row["attempt"]]):
+                    yield row
+
+    def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[dict[str, Any]]:
+        """The rows that hold of a partition's offsets ``[start, end)``, with all their columns, as they landed."""
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, _Only(partition=key, offsets=(start, end)), columns=None):
+                if self._holds(row, self._order[row["attempt"]]):
+                    yield row
+
+    def rows_by_date(self, offset_class: OffsetClass) -> dict[str, int]:
+        """How many rows of a class hold, by ISO date; under the empty one those without a date."""
+        found: dict[str, int] = {}
+        for attempt in self.ledger.landed:
+            for row in self._rows(attempt, _Only(classes=(offset_class,))):
+                if self._holds(row, self._order[row["attempt"]]):
+                    dt = row["dt"].isoformat() if row["dt"] else ""
+                    found[dt] = found.get(dt, 0) + row["rows"]
+        return found
+
+    def told(self, wanted: Callable[[str, str], bool]) -> Told:
+        """What the rows of landed, quarantined and filtered records tell whose (date, file) is ``wanted``.
+
+        Dates are ISO, and empty where there is none.
+        """
+        spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        files: set[str] = set()
+        aside: list[SetAside] = []
+        sums: dict[tuple[int, int], tuple[int, int]] = {}
+        for row in self.evidence():
+            dt = row["dt"].isoformat() if row["dt"] else ""
+            if row["class"] not in PARSED or not wanted(dt, row["file"]):
+                continue
+            if row["class"] != "landed":
+                aside.append(_set_aside(row, dt))
+            key = row["incarnation"], row["partition"]
+            spans.setdefault(key, []).append((row["first"], row["next"]))
+            files.add(row["file"])
+            rows, total = sums.get(key, (0, 0))
+            sums[key] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
+        offsets = {key: Intervals(found) for key, found in spans.items()}
+        aside.sort(key=lambda one: (one.incarnation, one.partition, one.dt, one.first))
+        return Told(offsets, sums, frozenset(files), tuple(aside))
+
+    def set_aside(self, dates: Collection[str] | None = None) -> tuple[SetAside, ...]:
+        """The quarantined and filtered rows of ``dates``, or of all; by partition, date and offset."""
+        return self.told(lambda dt, file: file not in self.live and (dates is None or dt in dates)).aside
+
+    def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
+        """What there is at and above the last offset, at or below ``offset``, that no file and no row lies across.
+
+        Raises:
+            ContinuityError: a file there has rows that the evidence does not give to the partition ``key``.
+        """
+        start = self._start(key, offset)
+        while start < offset:
+            start, offset = self._start(key, start), start
+        files: list[str] = []
+        set_aside: dict[str, list[str]] = {}
+        for rows in self.by_attempt():
+            for file, spans in _by_file(rows, key).items():
+                if min(one.first for one in spans) < start:
+                    continue
+                if spans[0].offset_class == "landed":
+                    self._check_whole(file, spans)
+                    files.append(file)
+                else:
+                    set_aside.setdefault(spans[0].dt, []).append(file)
+        aside = {dt: tuple(sorted(found)) for dt, found in sorted(set_aside.items())}
+        return Reach(start, tuple(sorted(files)), aside)
+
+    def _start(self, key: tuple[int, int], offset: int) -> int:
+        """The lowest offset of the files and rows that lie across ``offset``; ``offset`` if none does."""
+        found = offset
+        for rows in self.by_attempt():
+            spans = [(one.first, one.next) for one in rows if (one.incarnation, one.partition) == key and not one.file]
+            files = _by_file(rows, key).values()
+            spans += [(min(one.first for one in parts), max(one.next for one in parts)) for parts in files]
+            found = min([found, *(first for first, after in spans if first < offset < after)])
+        return found
+
+    def _check_whole(self, file: str, spans: list[Row]) -> None:
+        rows = sum(one.rows for one in spans)
+        if rows != self.live[file].rows:
+            raise ContinuityError(
+                f"{self._lake.url}/{file}: has {self.live[file].rows} rows, of which evidence gives {rows} to "
+                f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
+            )
+
+    def _holds(self, row: dict[str, Any], number: int) -> bool:
+        if row["class"] in {"superseded", "truncated"}:
+            return False
+        if row["class"] in {"quarantined", "filtered"}:
+            return row["file"] not in self._superseded
+        if row["class"] == "landed" and row["file"] not in self.live:
+            return False
+        left = self._left.get((row["incarnation"], row["partition"]), ())
+        return not any(later > number and row["first"] >= first for later, first in left)
+
+    def _rows(
+        self, attempt: int, only: _Only | None = None, columns: list[str] | None = _COLUMNS
+    ) -> Iterator[dict[str, Any]]:
+        try:
+            table = self._read(self._lake, attempt)
+        except NotFound:
+            if attempt not in self.missing:
+                self.missing.append(attempt)
+            return
+        for one in table["attempt"].unique().to_pylist():
+            self._order.setdefault(int(one or 0), len(self._order))
+        if only is not None:
+            table = table.filter(only.expression())
+        for batch in (table.select(columns) if columns else table).to_batches(max_chunksize=8192):
+            yield from batch.to_pylist()
+
+
+def _set_aside(row: dict[str, Any], dt: str) -> SetAside:
+    return SetAside(
+        file=row["file"],
+        dt=dt,
+        offset_class=row["class"],
+        incarnation=row["incarnation"],
+        partition=row["partition"],
+        first=row["first"],
+        next=row["next"],
+        rows=row["rows"],
+        hash128=int.from_bytes(row["hash128"], "big"),
+        segment=row["segment"],
+        byte_start=row["byte_start"],
+        byte_end=row["byte_end"],
+    )
+
+
+def _row(row: dict[str, Any]) -> Row:
+    dt = row["dt"].isoformat() if row["dt"] else ""
+    return Row(
+        row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], dt, row["file"]
+    )
+
+
+def _by_file(rows: list[Row], key: tuple[int, int]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for one in rows:
+        if one.file and (one.incarnation, one.partition) == key:
+            found.setdefault(one.file, []).append(one)
+    return found

@@ -1,0 +1,193 @@
+"""Evidence: for each run of offsets, what became of them, from which bytes, in which file. Needs ``tidemark[table]``.
+
+One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts, with all its
+rows, if the committed ledger lists the attempt as landed: a sweep's holds the rows of the attempts that it folded,
+each with its own ``attempt``, and stands in the list in their place. Of class ``landed``, a row holds for as long as
+its ``file`` is live in the table; a compaction's attempt has the rows of the files that it merged again, under the new
+names. A row of class ``quarantined`` or ``filtered`` holds until a row of class ``superseded`` with the same ``file``
+counts: a rebuild or a replay, whose own rows say what became of those offsets. Where a partition leaves a branch of
+its log that was cut off, its attempt has a row of class ``truncated`` for the offsets of that branch from the cut on,
+and a row of class ``superseded`` without a file: of the partition nothing holds that landed before and lies at or
+above its ``first``. So of the rows that hold, each offset below a partition's ``next_offset`` has one class; truncated
+offsets stand beside these, since the new branch has other records under the same numbers.
+:class:`tidemark.table.effective_evidence.Standing` knows these rules.
+
+A row covers offsets in ``[first, next)`` of one class. Of classes other than ``landed`` it is a run of adjacent
+offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one class: then it is one row for all of them.
+``rows`` says how many offsets it covers, which is less than ``next - first`` where other classes lie between. So the
+sum of ``rows`` over the rows of an ingest is what it moved its partitions on by, if those of class ``superseded``
+without a file are taken off, and ``truncated`` ones left out.
+
+Retention writes a row of class ``expired`` for each row of a date that it takes from the table, with all that the row
+says but its file.
+
+``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; null but for landed,
+quarantined, filtered and expired rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null
+where no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's timestamp, and
+null where that is not sane. ``file`` of quarantined rows lies below the quarantine's folder; that of filtered rows is
+but a name.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from tidemark.formats import object_sizes
+from tidemark.table.delta_table import Lake
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OffsetClass = Literal[
+    "landed",
+    "quarantined",
+    "filtered",
+    "transaction_marker",
+    "aborted",
+    "compacted",
+    "acknowledged",
+    "deleted_before_upload",
+    "expired",
+]
+"""What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it.
+
+``expired`` offsets were removed by retention: from the table with their date, or from raw before the table began.
+"""
+
+EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
+"""... or that earlier rows hold no more, and which offsets of a branch were cut off."""
+
+Kept = Literal["landed", "quarantined", "filtered"]
+PARSED: Final[tuple[Kept, ...]] = ("landed", "quarantined", "filtered")
+"""The classes of records; another parser may give a record another one of these."""
+
+MAX_RUNS: Final = 256
+
+
+class EvidenceRow(NamedTuple):
+    """One row, without what is the same for the whole attempt."""
+
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    offset_class: EvidenceClass
+    rows: int
+    dt: date | None = None
+    segment: str | None = None
+    byte_start: int | None = None
+    byte_end: int | None = None
+    hash128: int | None = None
+    file: str | None = None
+
+
+def schema() -> pa.Schema:
+    """The columns of an evidence object."""
+    import pyarrow as pa
+
+    fields: list[pa.Field[Any]] = [
+        pa.field("incarnation", pa.int32(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("next", pa.int64(), nullable=False),
+        pa.field("class", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("dt", pa.date32()),
+        pa.field("segment", pa.string()),
+        pa.field("byte_start", pa.int64()),
+        pa.field("byte_end", pa.int64()),
+        pa.field("hash128", pa.binary(16)),
+        pa.field("file", pa.string()),
+        pa.field("configuration", pa.string(), nullable=False),
+        pa.field("code", pa.string(), nullable=False),
+        pa.field("attempt", pa.int64(), nullable=False),
+    ]
+    return pa.schema(fields)
+
+
+def evidence_key(lake: Lake, attempt: int) -> str:
+    """Where the evidence of ``attempt`` lies."""
+    return f"{lake.keys.evidence}{attempt}.parquet"
+
+
+def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, attempt: int) -> bytes:
+    """The evidence object of an attempt; the same rows give the same bytes."""
+    import pyarrow as pa
+
+    items = [
+        {
+            **{("class" if name == "offset_class" else name): value for name, value in row._asdict().items()},
+            "hash128": None if row.hash128 is None else row.hash128.to_bytes(16, "big"),
+            "configuration": configuration,
+            "code": code,
+            "attempt": attempt,
+        }
+        for row in rows
+    ]
+    return to_bytes(pa.Table.from_pylist(items, schema=schema()))
+
+
+def read_evidence(lake: Lake, attempt: int) -> pa.Table:
+    """The evidence of one attempt, whether it counts or not. Raises NotFound if it wrote none."""
+    return _read(lake, evidence_key(lake, attempt))
+
+
+def folded(lake: Lake, attempts: Iterable[int]) -> bytes:
+    """One evidence object with all rows of ``attempts``, each as it is; the same ones give the same bytes."""
+    import pyarrow as pa
+
+    return to_bytes(pa.concat_tables([read_evidence(lake, one) for one in attempts]))
+
+
+def renamed(lake: Lake, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
+    """The rows of the files in ``names``, which are live, as those of ``attempt`` under each file's new name.
+
+    All else of a row stays, also the configuration and the code that it landed with. ``landed`` are the attempts that
+    the committed ledger lists. The same files give the same table, by incarnation, partition and offset.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    old = pa.array(sorted(names), pa.string())
+    new = pa.array([names[one] for one in sorted(names)], pa.string())
+    found = [schema().empty_table()]
+    for _, table in evidence_that_counts(lake, landed):
+        chosen = table.filter(pc.and_(pc.equal(table["class"], pa.scalar("landed")), pc.is_in(table["file"], old)))
+        files = new.take(pc.index_in(chosen["file"], old))
+        chosen = chosen.set_column(chosen.schema.get_field_index("file"), "file", files)
+        attempts = pa.repeat(pa.scalar(attempt, pa.int64()), len(chosen))
+        found.append(chosen.set_column(chosen.schema.get_field_index("attempt"), "attempt", attempts).cast(schema()))
+    return pa.concat_tables(found).sort_by(
+        [("incarnation", "ascending"), ("partition", "ascending"), ("first", "ascending")]
+    )
+
+
+def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[tuple[int, pa.Table]]:
+    """The evidence of the attempts that the committed ledger lists as ``landed``, one table each."""
+    wanted = {evidence_key(lake, attempt): attempt for attempt in landed}
+    for found in lake.store.list(lake.keys.evidence):
+        if found.key in wanted:
+            yield wanted[found.key], _read(lake, found.key)
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    """``table`` as an evidence object; equal tables give equal bytes."""
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", compression_level=1)
+    return sink.getvalue()
+
+
+def parse_evidence(body: bytes) -> pa.Table:
+    """An evidence object's rows."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(io.BytesIO(body)).read()
+
+
+def _read(lake: Lake, key: str) -> pa.Table:
+    return parse_evidence(lake.store.get(key, limit=object_sizes.EVIDENCE).body)

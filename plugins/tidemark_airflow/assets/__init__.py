@@ -1,0 +1,1 @@
+"""Asset events: how other DAGs hear that a date has changed or is final."""

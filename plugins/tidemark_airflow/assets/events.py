@@ -1,0 +1,120 @@
+"""How other DAGs hear of a table: events of two assets, a partition key per date, at least once.
+
+==================  ===================================================================================================
+``<table>``         a date's rows have changed: they landed, were made again, or were taken by retention
+``<table>.final``   a date is closed, and with these rows: once when it closes, again when it closes anew after late
+                    rows, and when it is made again while it is closed
+==================  ===================================================================================================
+
+``extra`` has ``cluster``, ``topic``, the ``ledger`` and its ``attempt`` up to which the event speaks, and the table's
+``rows``; events of ``<table>.final`` also ``incomplete``, those of their dates that closed with offsets outstanding.
+
+Airflow stores the events of a task when it stores its success, in one transaction. What it has stored is read back
+before anything counts as sent, see :mod:`tidemark_airflow.assets.outbox`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow.sdk import Asset
+from airflow.sdk.execution_time.context import InletEventsAccessors
+from pydantic import JsonValue
+
+from tidemark.formats.plan import RunResult
+from tidemark.topics import Deployment, TopicSettings
+from tidemark_airflow.assets.outbox import Commit, News, unpublished
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tidemark.formats.ledger import Ledger
+    from tidemark.table.delta_table import Lake
+    from tidemark_airflow.planned import Planned
+
+LAST_EVENTS = 20
+"""So many of an asset's newest events are looked at: others than ours may be among them, such as a person's."""
+
+log = logging.getLogger(__name__)
+
+
+class Assets(NamedTuple):
+    """A topic's assets: its table's rows, and its table's dates that are closed."""
+
+    rows: Asset
+    final: Asset
+
+
+def assets_of(deployment: Deployment, topic: TopicSettings) -> Assets:
+    """The assets of a topic's table, as other DAGs schedule on them."""
+    url = f"{deployment.lake_store}/{deployment.table_keys(topic).root}"
+    return Assets(
+        Asset(name=topic.table, uri=url, group="tidemark"),
+        Asset(name=f"{topic.table}.final", uri=f"{url}.final", group="tidemark"),
+    )
+
+
+def stored_commits(assets: Collection[Asset]) -> set[Commit]:
+    """The commits that the newest events in Airflow's record of these assets name."""
+    record = InletEventsAccessors(list(assets))
+    newest = (event for asset in assets for event in record[asset].ascending(False).limit(LAST_EVENTS))
+    return {commit for event in newest if (commit := named_by(event.extra)) is not None}
+
+
+def named_by(extra: Mapping[str, object] | None) -> Commit | None:
+    """The commit up to which an event speaks; None if it is not one of ours."""
+    ledger, attempt = (extra or {}).get("ledger"), (extra or {}).get("attempt")
+    if isinstance(ledger, int) and isinstance(attempt, str) and attempt.isdecimal():
+        return Commit(ledger, int(attempt))
+    return None
+
+
+def news_of(lake: Lake, ledger: Ledger) -> News | None:
+    """What is committed up to ``ledger`` and not in Airflow's record of events; moves the outbox pointer by that."""
+    return unpublished(lake, ledger, stored_commits(assets_of(lake.deployment, lake.topic)))
+
+
+def publish(context: Context, lake: Lake, planned: Planned) -> bool:
+    """Have Airflow send the events of all that is committed and not sent, when the task succeeds; False if none is.
+
+    Whatever topic the task is about: its outlets are those of ``lake``, set here.
+    """
+    from tidemark.table.delta_table import committed_ledger
+
+    _log_result(lake, planned)
+    news = news_of(lake, committed_ledger(lake))
+    outlets: list[Asset] = []
+    if news is not None:
+        assets = assets_of(lake.deployment, lake.topic)
+        extra: dict[str, JsonValue] = {
+            "cluster": lake.topic.cluster,
+            "topic": lake.topic.topic,
+            "ledger": news.commit.n,
+            "attempt": str(news.commit.attempt),
+            "rows": news.rows,
+        }
+        incomplete: list[JsonValue] = [dt for dt, state in news.closed.items() if state.state == "final_incomplete"]
+        for asset, dates, said in (
+            (assets.rows, news.dates, extra),
+            (assets.final, tuple(news.closed), {**extra, "incomplete": incomplete}),
+        ):
+            if dates:
+                outlets.append(asset)
+                event = context["outlet_events"][asset]
+                event.add_partitions(list(dates))
+                event.extra = said
+            log.info("ledger %d: events of %s: %s", news.commit.n, asset.name, ", ".join(dates) or "none")
+    # Airflow sends an event of each outlet that a task has when it succeeds, whatever it declared.
+    context["ti"].task.outlets = outlets
+    return news is not None
+
+
+def _log_result(lake: Lake, planned: Planned) -> None:
+    """Show what the job said of itself."""
+    if planned["empty"]:
+        return
+    key = lake.keys.result(int(planned["attempt"]))
+    result = RunResult.load(lake.store, key)
+    log.info("attempt %d: %s", result.attempt, result.model_dump_json(exclude={"format", "cluster", "topic", "table"}))

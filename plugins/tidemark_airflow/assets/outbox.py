@@ -1,0 +1,155 @@
+"""The outbox: commits of a table that other DAGs have yet to hear of, and the pointer that says how far they have.
+
+The ledger is the outbox itself, a chain of commits; ``published.json`` points into it. Airflow stores a task's asset
+events together with its success, after the last line of the task has run. So the pointer is moved by proof alone:
+each event names the ledger up to which it speaks, and the pointer goes on to the newest ledger of the chain that an
+event in Airflow's own record names. Until then the events are sent again: a kill at any point repeats events and
+never loses one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, TableTampered, UnknownOutcome
+from tidemark.formats.ledger import DateState, Ledger, Published
+from tidemark.table.delta_table import Lake
+from tidemark.timestamps import utc_now
+
+_TRIES = 8
+
+log = logging.getLogger(__name__)
+
+
+class Pointer(NamedTuple):
+    """``published.json`` and its ETag, None if it is not there yet."""
+
+    value: Published
+    etag: str | None
+
+
+class Commit(NamedTuple):
+    """A ledger's identity: an attempt commits at most once, and a number may be another table's."""
+
+    n: int
+    attempt: int
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Commit:
+        """That of ``ledger``."""
+        return cls(ledger.n, ledger.attempt)
+
+
+class News(NamedTuple):
+    """What was committed since the pointer, up to the ledger ``commit``.
+
+    ``dates`` are those whose rows changed. ``closed`` are those that are closed now and were not, or not with these
+    rows; a date that was closed and has been reopened meanwhile is not among them. ``rows`` is what the table has.
+    """
+
+    commit: Commit
+    dates: tuple[str, ...]
+    closed: dict[str, DateState]
+    rows: int
+
+
+def read_published(lake: Lake) -> Pointer:
+    """The outbox pointer; nothing is published while there is none."""
+    key = lake.keys.published
+    try:
+        return Pointer(*Published.load_version(lake.store, key))
+    except NotFound:
+        return Pointer(Published(at=utc_now()), None)
+
+
+def update_published(lake: Lake, change: Callable[[Published], Published]) -> Published:
+    """Apply ``change`` to the pointer, again if somebody else was faster; ``change`` must bear repetition.
+
+    Raises:
+        PreconditionFailed: others were faster every time.
+    """
+    key = lake.keys.published
+    for _ in range(_TRIES):
+        before, etag = read_published(lake)
+        after = change(before).model_copy(update={"at": utc_now()})
+        try:
+            lake.store.put(key, after.to_bytes(), if_match=etag, if_none_match=etag is None)
+        except (PreconditionFailed, UnknownOutcome) as error:
+            log.info("the outbox pointer is read again: %s", error)
+            continue
+        return after
+    raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; the next run tries again")
+
+
+def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> News | None:
+    """What is to be sent of the commits up to ``newest``, given those that stored events name; None if nothing is.
+
+    Moves the pointer as far as that is proved, or further if there is nothing to send.
+
+    Raises:
+        TableTampered: the table is behind what was published already.
+        FormatError: a ledger is not the one that its child names.
+    """
+    published = read_published(lake).value
+    if newest.n < published.n:
+        rule = f"ledger {newest.n} is committed, but {published.n} was published"
+        raise TableTampered(f"{lake.url}: {rule}: the table was restored to an older version; a person must decide")
+    after: list[Ledger] = []
+    known: Ledger | None = None
+    for ledger in _chain(lake, newest):
+        if ledger.n <= published.n or Commit.of(ledger) in stored:
+            known = ledger
+            break
+        after.append(ledger)
+    news = _news(newest, after, known)
+    sent = newest if not (news.dates or news.closed) else known
+    if sent is not None and sent.n > published.n:
+        move(lake, Commit.of(sent))
+    return None if sent is newest else news
+
+
+def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> News:
+    """What ``after``, the ledgers beyond ``known``, did together."""
+    dates = {dt for ledger in after for dt in ledger.dates_changed}
+    before = known.dates if known else {}
+    closed = {
+        dt: state
+        for dt, state in sorted(newest.dates.items())
+        if state.closed and (dt in dates or not _is_same_closing(state, before.get(dt)))
+    }
+    return News(Commit.of(newest), tuple(sorted(dates)), closed, newest.rows)
+
+
+def _is_same_closing(state: DateState, before: DateState | None) -> bool:
+    return before is not None and (before.state, before.closed_at) == (state.state, state.closed_at)
+
+
+def move(lake: Lake, to: Commit) -> None:
+    """Move the pointer on to ``to``; never back."""
+    update_published(lake, lambda it: it.model_copy(update={"n": to.n, "attempt": to.attempt}) if to.n > it.n else it)
+
+
+def settle(lake: Lake, digest: str) -> None:
+    """Record what planning found nothing to land in."""
+    update_published(lake, lambda it: it.model_copy(update={"settled": digest, "settled_at": utc_now()}))
+
+
+def _chain(lake: Lake, ledger: Ledger) -> Iterator[Ledger]:
+    """``ledger`` and those before it, back to the first."""
+    found: Ledger | None = ledger
+    while found is not None:
+        yield found
+        found = _parent(lake, found)
+
+
+def _parent(lake: Lake, ledger: Ledger) -> Ledger | None:
+    if ledger.parent is None:
+        return None
+    key = lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
+    body = lake.store.get(key, limit=Ledger.most_bytes).body
+    if hashlib.sha256(body).hexdigest() != ledger.parent.sha256:
+        raise FormatError(key, f"is not the parent that ledger {ledger.n} names: its SHA-256 differs")
+    return Ledger.from_bytes(body, key)

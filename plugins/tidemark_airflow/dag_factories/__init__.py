@@ -1,0 +1,1 @@
+"""Functions that make the DAGs of a deployment by its topics file."""

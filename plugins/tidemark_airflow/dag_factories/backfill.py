@@ -1,0 +1,154 @@
+"""The DAG of backfills: a form, a dry run of each topic, an approval where it is large, the run, and a report.
+
+| task | what it does | when it is red |
+| --- | --- | --- |
+| `validate` | checks the form as a whole | a field breaks a rule: the message names it, and what to do |
+| `preview` | works out what a run would read and replace, and writes the report | more than `max_gib`; raw is gone |
+| `compare` | tells which rows would change, one by one | raw or a file cannot be read |
+| `approve` | asks a person, where more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
+| `convert` | Spark makes the dates again, in one commit a topic | the job failed; its log is this task's |
+| `result` | puts the rows before and after into the report | nothing was landed |
+
+A dry run ends after `preview`. The link *Report* of each task leads to the report of its topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.sdk import DAG, Param, TriggerRule, get_current_context
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark.backfill.request import DEFAULTS, LONGEST_REASON, MODES, check_request
+from tidemark.errors import ConfigError
+from tidemark.topics import Deployment
+from tidemark_airflow import settings
+from tidemark_airflow.dag_factories import task_defaults
+from tidemark_airflow.operators.approval import ApproveOperator
+from tidemark_airflow.operators.backfill import CompareOperator, PreviewOperator, ResultOperator, by_topic
+from tidemark_airflow.operators.spark_job import ConvertOperator
+
+DAG_ID = "tidemark_backfill"
+_RUNS = 16
+"""Those that wait for an approval count, too, and must not keep others from running."""
+
+log = logging.getLogger(__name__)
+
+_MODES = {
+    "rebuild": "Rebuild: convert the dates from raw again",
+    "compare": "Compare: tell which rows a rebuild would change",
+    "missing": "Missing only: rebuild the dates of which files are lost",
+    "replay": "Replay quarantine: parse refused rows again",
+    "repair": "Repair: make the whole table right from raw after somebody else changed it",
+}
+
+
+@task_defaults.task_of_promises(multiple_outputs=False)
+def validate() -> list[dict[str, Any]]:
+    """Check the form as a whole; a request for each topic."""
+    from tidemark.timestamps import utc_now
+
+    context = get_current_context()
+    dag_run = context["dag_run"]
+    try:
+        requests = check_request(
+            settings.deployment(),
+            dict(context["params"]),
+            today=utc_now().date(),
+            by=dag_run.triggering_user_name or "",
+            run=dag_run.run_id,
+            approve_at_most=settings.approve_above_gib(),
+        )
+    except ConfigError as error:
+        for field, rule in error.problems:
+            log.error("%s: %s", field, rule)  # noqa: TRY400 - a person is to mend the form, and needs no trace
+        raise AirflowFailException(str(error)) from None
+    return [{"cluster": one.cluster, "topic": one.topic, "request": one.model_dump(mode="json")} for one in requests]
+
+
+def form(deployment: Deployment) -> dict[str, Param]:
+    """The fields, as Airflow draws and checks them; what concerns several fields, :func:`validate` checks."""
+    topics = [f"{one.cluster}/{one.topic}" for one in settings.in_order(deployment)]
+    limit = settings.approve_above_gib()
+    given = {**DEFAULTS, "approve_above_gib": limit}
+
+    def field(name: str, title: str, description: str, **schema: Any) -> Param:
+        return Param(given[name], title=title, description=description, **schema)
+
+    text: dict[str, Any] = {"type": ["null", "string"]}
+    amount: dict[str, Any] = {"type": "integer", "section": "Limits"}
+    return {
+        "topics": Param(
+            type="array",
+            items={"type": "string", "enum": topics},
+            examples=topics,
+            minItems=1,
+            title="Topics",
+            description="One or more, as cluster/topic.",
+        ),
+        "from_date": Param(type="string", format="date", title="From", description="The first date, inclusive."),
+        "to_date": Param(type="string", format="date", title="To", description="The last date, inclusive."),
+        "mode": field("mode", "Mode", "What is done.", type="string", enum=list(MODES), values_display=_MODES),
+        "extend": field(
+            "extend",
+            "Extend",
+            "Take in the dates that exchange rows with these, by the settings of now; in a replay, rows without date.",
+            type="boolean",
+        ),
+        "differences": field(
+            "differences",
+            "Row differences",
+            "Before a rebuild, tell which rows change, one by one. Reads raw once more.",
+            type="boolean",
+        ),
+        "dry_run": field("dry_run", "Dry run", "Only show what would be read and replaced.", type="boolean"),
+        "reason": field("reason", "Reason", "Why; needed for what rewrites a table.", maxLength=LONGEST_REASON, **text),
+        "configuration": field(
+            "configuration",
+            "Settings",
+            "Optional: refuse to run unless the topics file has these, as `tidemark config check` prints them.",
+            pattern="^[0-9a-f]{16}$",
+            **text,
+        ),
+        "max_gib": field("max_gib", "At most, GiB", "Refuse to read more of a topic.", minimum=1, **amount),
+        "approve_above_gib": field(
+            "approve_above_gib",
+            "Approval above, GiB",
+            "What rewrites more waits for an approval.",
+            minimum=0,
+            maximum=limit,
+            **amount,
+        ),
+    }
+
+
+def backfill_dag(deployment: Deployment) -> DAG:
+    """The DAG; it starts by its form, by REST or from the command line."""
+    with DAG(
+        dag_id=DAG_ID,
+        schedule=None,
+        max_active_runs=_RUNS,
+        catchup=False,
+        default_args={**task_defaults.DEFAULT_ARGS, "owner": "tidemark"},
+        tags=["tidemark", "backfill"],
+        description="Makes dates of tables again from raw segments, or parses refused rows again",
+        doc_md=__doc__,
+        params=form(deployment),
+    ) as dag:
+        # What a job refuses, such as dates that exchange rows with others, it refuses again.
+        job = {"execution_timeout": task_defaults.CONVERT_TIMEOUT, "retries": 2, **by_topic()}
+        preview = PreviewOperator.partial(task_id="preview", **job).expand_kwargs(validate())
+        compare = CompareOperator.partial(task_id="compare", **job).expand_kwargs(preview.output)
+        # Without a comparison that is skipped, and rewriting is approved all the same.
+        approve = ApproveOperator(
+            task_id="approve", previewed=preview.output, trigger_rule=TriggerRule.NONE_FAILED, execution_timeout=None
+        )
+        convert = ConvertOperator.partial(task_id="convert", **job).expand_kwargs(approve.output)
+        # A run that failed is in the report as well.
+        result = ResultOperator.partial(
+            task_id="result", trigger_rule=TriggerRule.ALL_DONE, **by_topic()
+        ).expand_kwargs(approve.output)
+        compare >> approve
+        convert >> result
+    return dag

@@ -1,0 +1,100 @@
+"""The DAG of a topic: wait for watermarks and plan, convert and publish, and from the start again."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG
+
+from tidemark.topics import Deployment, TopicSettings
+from tidemark_airflow.assets.events import assets_of
+from tidemark_airflow.dag_factories import task_defaults
+from tidemark_airflow.operators.spark_job import ConvertOperator
+from tidemark_airflow.sensors.watermark import WatermarkSensor
+
+_LONGEST_DAG_ID = 250
+_BEFORE_OTHERS = 10
+# Any time in the past: without one, Airflow never starts a run.
+_START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def dag_id(topic: TopicSettings) -> str:
+    """``tidemark_ingest__<cluster>__<topic>``, or ``tidemark_ingest-<digest>`` where that is too long or ambiguous.
+
+    The first form is unique, since its first ``__`` after the prefix ends the cluster's name; the second has 128 bits
+    of a digest, and no name of the first form begins like it. Rights by topic are rights to its DAG.
+    """
+    name = f"tidemark_ingest__{topic.cluster}__{topic.topic}"
+    if len(name) <= _LONGEST_DAG_ID and "__" not in topic.cluster and not topic.cluster.endswith("_"):
+        return name
+    return f"tidemark_ingest-{hashlib.sha256(f'{topic.cluster}/{topic.topic}'.encode()).hexdigest()[:32]}"
+
+
+def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
+    """The DAG of ``topic``. It has one run at a time, which waits in its first task for as long as there is nothing."""
+    with DAG(
+        dag_id=dag_id(topic),
+        schedule="@continuous",
+        start_date=_START,
+        max_active_runs=1,
+        catchup=False,
+        # Airflow would pause the DAG for good: the first task waits longer after each failed run instead.
+        max_consecutive_failed_dag_runs=0,
+        default_args={
+            **task_defaults.DEFAULT_ARGS,
+            "owner": topic.owner,
+            # One incident tells of a topic that is late, however many runs fail meanwhile.
+            "on_failure_callback": None,
+            # Where there are few workers, what lands goes before upkeep.
+            "priority_weight": _BEFORE_OTHERS,
+        },
+        tags=["tidemark", "ingest", f"cluster:{topic.cluster}"[:100]],
+        dag_display_name=f"ingest {topic.cluster}/{topic.topic}"[:250],
+        description=f"{topic.cluster}/{topic.topic} to table {topic.table}",
+        doc_md=_doc(deployment, topic),
+    ) as dag:
+        name = {"cluster": topic.cluster, "topic": topic.topic}
+        # A topic may be quiet for as long as it likes: no timeout, not even the one that all tasks have.
+        planned = WatermarkSensor(
+            task_id="wait_and_plan",
+            task_display_name="wait for watermarks, plan",
+            doc_md="Deferred until watermarks are ahead of the ledger; then writes the plan of this run.",
+            execution_timeout=None,
+            # On a busy scheduler a resumed task loses tries that nothing was wrong with (apache/airflow#72716).
+            retries=10,
+            retry_delay=timedelta(seconds=1),
+            max_retry_delay=timedelta(minutes=1),
+            **name,
+        )
+        ConvertOperator(
+            task_id="convert_and_publish",
+            task_display_name="convert, publish",
+            doc_md="Spark carries out the plan and commits once; then asset events are sent for each changed date.",
+            planned=planned.output,
+            outlets=list(assets_of(deployment, topic)),
+            execution_timeout=task_defaults.CONVERT_TIMEOUT,
+            **name,
+        )
+    return dag
+
+
+def _doc(deployment: Deployment, topic: TopicSettings) -> str:
+    rows, final = assets_of(deployment, topic)
+    return f"""\
+Lands `{topic.cluster}/{topic.topic}` in `{deployment.lake_store}/{deployment.table_keys(topic).root}`,
+partitioned by `dt` in {topic.time_zone}.
+
+| task | what it does | when it is red |
+| --- | --- | --- |
+| `wait_and_plan` | deferred until watermarks are ahead of the ledger; then plans | the raw store was unreadable for \
+{topic.freshness}, or raw objects or the ledger do not parse |
+| `convert_and_publish` | Spark carries out the plan and commits once; then asset events are sent | the job failed, \
+its log is this task's; or the table was changed by hand |
+
+Other DAGs hear of it by two assets, with a partition key per date: `{rows.name}` when rows have changed, `{final.name}`
+when a date is closed.
+
+A partition with a gap waits, the others go on: the continuity page and an alert say which offsets are missing. After a
+failed run the next one waits first, 30 s, and twice as long each time, up to 15 minutes.
+"""

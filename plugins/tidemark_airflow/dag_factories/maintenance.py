@@ -1,0 +1,157 @@
+"""The DAGs of the tables' upkeep, once a day: audit, compaction, retention, clean-up. A task per topic in each.
+
+A run is of the date before it: that of three o'clock on the 21st audits the 20th. Past dates are a native backfill of
+the DAG, one topic alone is a run from its form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from tidemark.topics import Deployment
+from tidemark_airflow import settings
+from tidemark_airflow.dag_factories import task_defaults
+from tidemark_airflow.operators.environment import retention_environment
+from tidemark_airflow.operators.spark_job import JobOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+ALL: Final = "all"
+_AT_A_TIME: Final = 2
+_RETRIES: Final = 2
+"""Fewer than other tasks have: what an audit finds it finds again."""
+
+_TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": None}}
+"""A failed audit is an incident, which is told of once."""
+
+_START: Final = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Upkeep(NamedTuple):
+    """A daily job. ``dated`` ones are given the run's date; the others find by themselves what is due.
+
+    What ``deletes_raw`` runs with the AWS profile ``TIDEMARK_RETENTION_PROFILE``: nothing else may delete there.
+    """
+
+    name: str
+    job: str
+    at: str
+    does: str
+    arguments: tuple[str, ...] = ()
+    dated: bool = False
+    deletes_raw: bool = False
+
+
+UPKEEP: Final = (
+    Upkeep(
+        "audit",
+        "audit.py",
+        "0 3 * * *",
+        "Reads a date's raw segments and files again and proves them equal; red when anything differs.",
+        dated=True,
+    ),
+    Upkeep(
+        "compaction",
+        "compact.py",
+        "0 4 * * *",
+        "Merges small files, of closed dates and of open ones that have many; no row changes.",
+    ),
+    Upkeep(
+        "retention",
+        "retain.py",
+        "0 5 * * *",
+        "Takes past dates from tables, where a topic's retention says apply; else tells what would go.",
+        arguments=("--only", "table", "--by", "airflow"),
+    ),
+    Upkeep(
+        "raw_retention",
+        "retain.py",
+        "30 5 * * *",
+        "Removes raw segments beyond the backfill window, where a topic's retention says apply; else tells which.",
+        arguments=("--only", "raw", "--by", "airflow"),
+        deletes_raw=True,
+    ),
+    Upkeep(
+        "cleanup",
+        "convert.py",
+        "0 6 * * *",
+        "Removes what dead runs left and what was replaced long enough ago.",
+        arguments=("--sweep",),
+    ),
+)
+
+
+class UpkeepOperator(JobOperator):
+    """One job for one topic, unless the run's form names another topic.
+
+    :param upkeep_name: which of :data:`UPKEEP`
+    """
+
+    def __init__(self, *, upkeep_name: str, **kwargs: Any) -> None:
+        [self._upkeep] = (one for one in UPKEEP if one.name == upkeep_name)
+        environment = retention_environment if self._upkeep.deletes_raw else dict
+        super().__init__(job=self._upkeep.job, environment=environment, **kwargs)
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait.
+
+        Raises:
+            AirflowSkipException: the run is for another topic.
+            AirflowFailException: the run has no date, and its form names none.
+            AirflowException: there is no connection, or it names no master, or the job failed.
+        """
+        params = context["params"]
+        if params["topic"] not in {ALL, f"{self.cluster}/{self.topic}"}:
+            raise AirflowSkipException(f"this run is for {params['topic']} alone")
+        dated = ("--dt", _date(context).isoformat()) if self._upkeep.dated else ()
+        self.submit(context, *self._upkeep.arguments, *dated)
+
+
+def _date(context: Context) -> date:
+    """The date that the form names, else that at which the run's interval starts."""
+    named = context["params"]["date"]
+    if named:
+        return date.fromisoformat(str(named))
+    start = context.get("data_interval_start")
+    if start is None:
+        raise AirflowFailException("date: name the date in the form, since this run has none of its own")
+    return start.date()
+
+
+def daily_dags(deployment: Deployment) -> Iterator[DAG]:
+    """All of :data:`UPKEEP`."""
+    topics = settings.in_order(deployment)
+    names = [f"{one.cluster}/{one.topic}" for one in topics]
+    for upkeep in UPKEEP:
+        params = {"topic": Param(ALL, type="string", enum=[ALL, *names], title="Topic", description="One or all.")}
+        if upkeep.dated:
+            params["date"] = Param(
+                None, type=["null", "string"], format="date", title="Date", description="Default: that of the run."
+            )
+        with DAG(
+            dag_id=f"tidemark_{upkeep.name}",
+            schedule=CronDataIntervalTimetable(upkeep.at, timezone="UTC"),
+            start_date=_START,
+            catchup=False,
+            max_active_runs=1,
+            default_args={**task_defaults.DEFAULT_ARGS, "owner": "tidemark", **_TELLS.get(upkeep.name, {})},
+            tags=["tidemark", "upkeep"],
+            description=upkeep.does,
+            doc_md=f"{upkeep.does}\n\n{__doc__}",
+            params=params,
+        ) as dag:
+            UpkeepOperator.partial(
+                task_id=upkeep.name,
+                upkeep_name=upkeep.name,
+                max_active_tis_per_dagrun=_AT_A_TIME,
+                map_index_template="{{ task.cluster }}/{{ task.topic }}",
+                execution_timeout=task_defaults.CONVERT_TIMEOUT,
+                retries=_RETRIES,
+            ).expand_kwargs([{"cluster": one.cluster, "topic": one.topic} for one in topics])
+        yield dag

@@ -1,0 +1,218 @@
+"""The DAG that looks after the deployment every minute: what is wrong becomes an incident, and people are told, once.
+
+``observe`` looks, records, and says which messages are due; each is sent by a task of its own, with retries, a log and
+a history, and recorded as sent only once its notifier has returned. So a message is sent at least once: a worker that
+is killed between the two sends it again. What could not be sent is due again at the next look. An incident is in the
+store and not in Airflow, so a restart of anything, or two who look at once, make no second one.
+
+A topics file that does not load is itself an incident; where to record it is known from the last time that it loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict, get_args
+
+from airflow.sdk import DAG, Variable, get_current_context
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tidemark.errors import ConfigError
+from tidemark.monitoring.incidents import IncidentKind, Unknown
+from tidemark.topics import Deployment
+from tidemark_airflow import settings
+from tidemark_airflow.dag_factories import import_check, task_defaults
+from tidemark_airflow.notifications import notifiers
+from tidemark_airflow.notifications.formatting import news_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tidemark.monitoring.incidents import Incidents
+    from tidemark.monitoring.observe_cluster import Look
+    from tidemark.monitoring.observer_state import Sightings
+
+WATCH_DAG: Final = "tidemark_watch"
+_PLACE: Final = "tidemark_watch_place"
+_BLIND: Final = "tidemark_watch_blind"
+_START: Final = datetime(2024, 1, 1, tzinfo=UTC)
+_MOST_NOTES: Final = 200
+"""As many messages of one run; what is left is due at the next."""
+_AT_A_TIME: Final = 8
+
+log = logging.getLogger(__name__)
+
+
+class Note(TypedDict):
+    """One message that is due: small, for what it says lies in the store."""
+
+    cluster: str
+    notifier: str
+    key: str
+    label: str
+
+
+def watch_dag() -> DAG:
+    """``tidemark_watch``. It reads the topics file in its tasks only, so that it runs when that is wrong, too."""
+    with DAG(
+        dag_id=WATCH_DAG,
+        schedule="* * * * *",
+        start_date=_START,
+        catchup=False,
+        max_active_runs=1,
+        default_args={
+            **task_defaults.DEFAULT_ARGS,
+            "owner": "tidemark",
+            "retries": 2,
+            "execution_timeout": timedelta(minutes=10),
+            # What could not be sent is due again at the next look.
+            "on_failure_callback": None,
+        },
+        tags=["tidemark", "watch"],
+        description="Looks for what is wrong every minute, and tells people once.",
+        doc_md=__doc__,
+    ) as dag:
+        observed = task_defaults.task_of_promises(task_id="observe", on_failure_callback=on_blind)(observe)()
+        send = task_defaults.task_of_promises(
+            task_id="deliver",
+            retries=3,
+            retry_delay=timedelta(seconds=5),
+            execution_timeout=timedelta(minutes=1),
+            max_active_tis_per_dagrun=_AT_A_TIME,
+            map_index_template="{{ label }}",
+        )(deliver)
+        send.expand(note=observed)
+    return dag
+
+
+class Place(NamedTuple):
+    """Where incidents are recorded. While the topics file is wrong (``problem``), the deployment has no topics."""
+
+    deployment: Deployment
+    clusters: tuple[str, ...]
+    problem: str = ""
+
+
+def observe() -> list[Note]:
+    """Look at each cluster, record what has opened, changed and closed, and say which messages are due.
+
+    Raises:
+        StoreError: the lake's store does not answer.
+        FormatError: the incidents' object does not parse.
+        ConfigError: the topics file is wrong and never was right before, or the notifiers are.
+    """
+    from tidemark.monitoring.deployment_conditions import own_clock_off
+    from tidemark.monitoring.incident_store import compared, read_sightings, record
+    from tidemark.monitoring.messages import due
+    from tidemark.monitoring.observe_cluster import look
+    from tidemark.store.clock import MOST
+    from tidemark.timestamps import utc_now
+
+    names, place = sorted(notifiers.configured()), find_place()
+    reading = None if place.problem else compared(place.deployment)
+    now = reading.now if reading else utc_now()
+    notes: list[Note] = []
+    for cluster in place.clusters:
+        before = read_sightings(place.deployment, cluster)
+        found = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
+        if reading is not None and abs(reading.skew) > MOST:
+            found = found._replace(conditions=(*found.conditions, own_clock_off(cluster, reading.skew, now)))
+        if cluster == place.clusters[0]:
+            found = _with_imports(found, place, cluster, now)
+        incidents = record(place.deployment, cluster, found).incidents
+        for one in incidents:
+            if one.open:
+                log.warning("open: %s: %s", one.title, one.text)
+        notes += [
+            {"cluster": cluster, "notifier": name, "key": one.key, "label": f"{name}: {one.status} {one.key}"[:250]}
+            for name in names
+            for one in due(incidents, name, now)
+        ]
+    _sees_again()
+    return notes[:_MOST_NOTES]
+
+
+def on_blind(context: Context) -> None:
+    """The look failed for good: the lake's store does not answer, so there is no record of whom was told. Told once."""
+    if Variable.get(_BLIND, default=None) is None:
+        error = context.get("exception")
+        notifiers.tell_all(context, "Tidemark: opened: nobody looks after the deployment", f"{error}", _BLIND)
+        Variable.set(_BLIND, str(datetime.now(UTC)), description="Since when Tidemark's watch fails")
+
+
+def _sees_again() -> None:
+    if Variable.get(_BLIND, default=None) is not None:
+        context = get_current_context()
+        notifiers.tell_all(context, "Tidemark: closed: the deployment is looked after again", "", _BLIND, "closed")
+        Variable.delete(_BLIND)
+
+
+def deliver(note: Note) -> None:
+    """Send the message that is due under the note's key, then record that it was.
+
+    Raises:
+        AirflowSkipException: it has been sent meanwhile, or there is nothing to tell any more.
+    """
+    from tidemark.monitoring.incident_store import change_incidents, read_incidents
+    from tidemark.monitoring.messages import delivered, due
+    from tidemark.timestamps import utc_now
+
+    context, deployment, name = get_current_context(), find_place().deployment, note["notifier"]
+    context["label"] = note["label"]  # type: ignore[typeddict-unknown-key] # what map_index_template shows
+    known = read_incidents(deployment, note["cluster"]).incidents
+    message = next((one for one in due(known.incidents, name, utc_now()) if one.key == note["key"]), None)
+    if message is None:
+        raise AirflowSkipException(f"{note['key']}: nothing is left to tell")
+    notifiers.send(context, name, news_of(message))
+    at = utc_now()
+
+    def told(known: Incidents) -> Incidents:
+        return known.model_copy(
+            update={"incidents": tuple(delivered(one, name, message, at) for one in known.incidents)}
+        )
+
+    change_incidents(deployment, note["cluster"], told)
+
+
+def find_place() -> Place:
+    """The deployment; where the topics file is wrong, what is known of its place since it last was right.
+
+    Raises:
+        ConfigError: the file is wrong, and never was right before.
+    """
+    known = Variable.get(_PLACE, default=None, deserialize_json=True)
+    try:
+        found = settings.deployment()
+    except ConfigError as error:
+        if known is None:
+            raise
+        fields = {"raw": {"url": known["lake"]}, "lake": known["lake"], "store": known["store"], "topics": ()}
+        return Place(Deployment.model_validate(fields), tuple(known["clusters"]), str(error))
+    store = found.store.model_dump(mode="json", exclude_defaults=True)
+    place = {"lake": found.lake, "store": store, "clusters": list(found.clusters)}
+    if place != known:
+        Variable.set(_PLACE, place, description="Where Tidemark's incidents are recorded", serialize_json=True)
+    return Place(found, found.clusters)
+
+
+def _blind(before: Sightings, now: datetime) -> Look:
+    """A look that can tell of nothing, so that everything stays as it is."""
+    from tidemark.monitoring.observe_cluster import Look
+
+    kinds = frozenset(get_args(IncidentKind)) - {"import_error"}
+    return Look((), (Unknown(kinds),), before.model_copy(update={"at": now}))
+
+
+def _with_imports(found: Look, place: Place, cluster: str, now: datetime) -> Look:
+    """With the files that do not import: of the first cluster, since they are of none."""
+    from tidemark.monitoring.deployment_conditions import import_error
+
+    before = found.sightings.imports
+    if place.problem:
+        after = import_check.failed(settings.topics_file().name, place.problem, before, now)
+    else:
+        after = import_check.checked(Path(str(get_current_context()["dag"].fileloc)).parent, before, now)
+    errors = (import_error(cluster, name, error, after.since[name]) for name, error in after.errors.items())
+    sightings = found.sightings.model_copy(update={"imports": after})
+    return found._replace(conditions=(*found.conditions, *errors), sightings=sightings)

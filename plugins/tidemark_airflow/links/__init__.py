@@ -1,0 +1,1 @@
+"""Addresses of pages, and the buttons that lead to them."""

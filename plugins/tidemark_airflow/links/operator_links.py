@@ -1,0 +1,97 @@
+"""The buttons on a task's page: continuity page, table, plan, Spark's pages. One without an address is not shown.
+
+Each is worked out when a try of the task ends, on the worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink
+
+from tidemark_airflow import settings
+from tidemark_airflow.links import urls
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+    from tidemark.table.delta_table import Lake
+    from tidemark_airflow.planned import Planned
+
+
+class OfTopic(Protocol):
+    """An operator that is about one topic; ``planned`` is None until there is a plan."""
+
+    cluster: str
+    topic: str
+    planned: Planned | None
+
+
+class ContinuityLink(BaseOperatorLink):
+    """Which offsets of the topic are landed, waiting, or missing."""
+
+    name = "Continuity"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The topic's page."""
+        of = _of_topic(operator)
+        return urls.continuity_url(of.cluster, of.topic)
+
+
+class TableLink(BaseOperatorLink):
+    """The table's folder."""
+
+    name = "Table"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The folder in the store's pages."""
+        lake = _lake(_of_topic(operator))
+        return object_page(lake, f"{lake.keys.root}/")
+
+
+class PlanLink(BaseOperatorLink):
+    """What the run set out to do."""
+
+    name = "Plan"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The plan's object in the store's pages; none where there is no plan."""
+        of = _of_topic(operator)
+        return object_page(_lake(of), of.planned["plan"]) if of.planned and of.planned["plan"] else ""
+
+
+class SparkLink(BaseOperatorLink):
+    """Spark's own pages."""
+
+    name = "Spark"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """What the deployment says."""
+        return settings.spark_page()
+
+
+def object_page(lake: Lake, key: str) -> str:
+    """A page that shows an object of the lake's store, or a folder (``key`` ends in a slash); empty if there is none.
+
+    The deployment names it for an S3 server of its own (``TIDEMARK_OBJECT_PAGE``); for AWS's it is AWS's console.
+    """
+    store = lake.deployment.lake_store
+    if not store.startswith("s3://"):
+        return ""
+    bucket, template = store.removeprefix("s3://"), settings.object_page()
+    if template:
+        return template.replace("{bucket}", quote(bucket)).replace("{key}", quote(key))
+    if "AWS_ENDPOINT_URL" in lake.delta_options:
+        return ""
+    kind = "buckets" if key.endswith("/") else "object"
+    return f"https://console.aws.amazon.com/s3/{kind}/{quote(bucket)}?prefix={quote(key)}"
+
+
+def _of_topic(operator: object) -> OfTopic:
+    return cast("OfTopic", operator)
+
+
+def _lake(of: OfTopic) -> Lake:
+    return settings.lake_of(of.cluster, of.topic)

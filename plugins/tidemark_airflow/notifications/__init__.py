@@ -1,0 +1,1 @@
+"""Alerts: what is said of an incident, and by which way."""

@@ -1,0 +1,71 @@
+"""A message as notifiers tell it: for people with links into Airflow, for programs as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+from tidemark_airflow.links import urls
+from tidemark_airflow.notifications.notifiers import News
+
+if TYPE_CHECKING:
+    from tidemark.monitoring.incidents import Incident
+    from tidemark.monitoring.messages import Message
+
+_MOST_LISTED: Final = 100
+_SHOWN: Final = {
+    *("key", "kind", "cluster", "topic", "partition", "start", "end", "offsets", "since", "closed_at"),
+    *("title", "text", "likely", "mend"),
+}
+
+
+def news_of(message: Message) -> News:
+    """What notifiers get."""
+    from tidemark.monitoring.messages import subject, text
+
+    link = link_of(message)
+    words = text(message, [link] if link else [])
+    first = message.incidents[0]
+    body: dict[str, Any] = {
+        "source": "tidemark",
+        "id": _id(message),
+        "key": message.key,
+        "status": message.status,
+        "kind": first.kind,
+        "cluster": first.cluster,
+        "open": message.open,
+        "subject": subject(message),
+        "text": words,
+        "link": link,
+        "incidents": [_dumped(one) for one in message.incidents[:_MOST_LISTED]],
+        "more": max(0, len(message.incidents) - _MOST_LISTED),
+    }
+    return News(subject(message), words, message.key, message.status, body)
+
+
+def link_of(message: Message) -> str:
+    """Where it is seen or mended: the backfill form filled in, the topic's continuity page, else that of all topics."""
+    if not urls.base_url():
+        return ""
+    first = message.incidents[0]
+    topics = {(one.cluster, one.topic) for one in message.incidents}
+    if len(topics) > 1 or first.topic is None:
+        return f"{urls.base_url()}{urls.PREFIX}/"
+    if message.group:
+        return urls.continuity_url(first.cluster, first.topic)
+    if first.kind == "quarantine":
+        return urls.backfill_url(first.cluster, first.topic, mode="replay")
+    date = first.key.rpartition("/")[2]
+    if first.kind == "audit" and date:
+        return urls.backfill_url(first.cluster, first.topic, date, date, mode="rebuild")
+    return urls.continuity_url(first.cluster, first.topic, first.partition)
+
+
+def _dumped(one: Incident) -> dict[str, Any]:
+    return {**one.model_dump(mode="json", include=_SHOWN), "open": one.open}
+
+
+def _id(message: Message) -> str:
+    """The same for the same news, so that a receiver can tell a repetition."""
+    lines = [f"{one.key} {one.opened_at} {one.revision}" for one in message.incidents]
+    return hashlib.sha256("\n".join([message.key, *lines]).encode()).hexdigest()[:16]

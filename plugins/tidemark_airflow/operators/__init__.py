@@ -1,0 +1,1 @@
+"""Operators: Spark jobs, the steps of a backfill, approval."""

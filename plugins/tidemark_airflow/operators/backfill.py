@@ -1,0 +1,177 @@
+"""The tasks of a backfill. Each reads what it needs from the store, and writes its part of the topic's report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from tidemark.backfill.request import Request, report_name
+from tidemark_airflow import settings
+from tidemark_airflow.links.urls import report_url
+from tidemark_airflow.operators.spark_job import JobOperator
+from tidemark_airflow.planned import Planned
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tidemark.backfill.report import Report
+    from tidemark.table.delta_table import Lake
+
+
+class Previewed(TypedDict):
+    """A topic whose plan is made: what the tasks after ``preview`` are given."""
+
+    cluster: str
+    topic: str
+    planned: Planned
+
+
+def by_topic() -> dict[str, Any]:
+    """What names the instances of a mapped task after their topics."""
+    return {"map_index_template": "{{ task.cluster }}/{{ task.topic }}"}
+
+
+class ReportLink(BaseOperatorLink):
+    """To the report page of the task's topic."""
+
+    name = "Report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The page's URL."""
+        return report_url(operator.cluster, operator.topic, report_name(ti_key.run_id))
+
+
+class PreviewOperator(JobOperator):
+    """Has Spark work out what a request would do, and write plan and preview; no row is converted.
+
+    :param request: the request, as :func:`tidemark_airflow.dag_factories.backfill.validate` returns it (templated)
+    """
+
+    template_fields: Sequence[str] = (*JobOperator.template_fields, "request")
+    operator_extra_links = (ReportLink(),)
+
+    def __init__(self, *, request: Any, **kwargs: Any) -> None:
+        super().__init__(job="convert.py", **kwargs)
+        self.request = request
+
+    def execute(self, context: Context) -> Previewed:  # type: ignore[override] # any operator's may return something
+        """Submit, wait, and show the report.
+
+        Raises:
+            AirflowFailException: more would be read than ``max_gib`` allows.
+            AirflowException: there is no connection, or it names no master, or the job failed.
+        """
+        from tidemark.backfill.report import read_report, write_part
+        from tidemark.backfill.report_tables import gib, text
+
+        request = Request.model_validate(self.request)
+        name = report_name(context["run_id"])
+        lake = settings.lake_of(request.cluster, request.topic)
+        write_part(lake, name, "request", request)
+        self.submit(context, *arguments_of(request), "--report", name)
+        report = read_report(lake, name)
+        self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))
+        found = report.preview
+        if found is None:
+            raise AirflowFailException(f"{lake.keys.report(name, 'preview')}: the job wrote no preview")
+        if found.plan and found.bytes > request.max_bytes:
+            rule = (
+                f"{gib(found.bytes)} of {request.label} are to be read, more than the {gib(request.max_bytes)} allowed"
+            )
+            raise AirflowFailException(f"max_gib: {rule}: take fewer dates, or allow more")
+        planned = Planned(
+            empty=not found.plan,
+            attempt=str(found.attempt),
+            plan=found.plan,
+            tasks=found.tasks,
+            bytes=found.bytes,
+        )
+        return {"cluster": request.cluster, "topic": request.topic, "planned": planned}
+
+
+def arguments_of(request: Request) -> list[str]:
+    """What the convert job is told of ``request``: fixed words and checked dates."""
+    if request.mode == "repair":
+        found = ["--repair"]
+    elif request.mode == "replay":
+        dates = [*request.dates, *(["none"] if request.extend else [])]
+        found = ["--replay", *(word for dt in dates for word in ("--dt", dt))]
+    else:
+        found = ["--rebuild", "--from", str(request.first), "--to", str(request.last)]
+        found += ["--missing"] if request.mode == "missing" else []
+        found += ["--extend"] if request.extend else []
+    return [*found, *(["--dry-run"] if request.dry_run else [])]
+
+
+class CompareOperator(JobOperator):
+    """Has Spark tell which rows a plan would change; skipped if that is not asked for, or there is nothing to do.
+
+    :param planned: of the topic, see :class:`Previewed` (templated)
+    """
+
+    template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
+    operator_extra_links = (ReportLink(),)
+
+    def __init__(self, *, planned: Any, **kwargs: Any) -> None:
+        super().__init__(job="convert.py", **kwargs)
+        self.planned = planned
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait.
+
+        Raises:
+            AirflowSkipException: nothing is to be compared.
+            AirflowException: there is no connection, or it names no master, or the job failed.
+        """
+        if self.planned["empty"]:
+            raise AirflowSkipException("there is no plan to compare")
+        name = report_name(context["run_id"])
+        if not report_of(self.cluster, self.topic, name)[1].request.compares:
+            raise AirflowSkipException("row differences were not asked for")
+        self.submit(context, "--plan", self.planned["plan"], "--compare", "--report", name)
+
+
+class ResultOperator(BaseOperator):
+    """Writes into the report what came of a topic's run, and shows it.
+
+    :param planned: of the topic, see :class:`Previewed` (templated)
+    """
+
+    template_fields: Sequence[str] = ("cluster", "topic", "planned")
+    operator_extra_links = (ReportLink(),)
+
+    def __init__(self, *, cluster: str, topic: str, planned: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cluster, self.topic, self.planned = cluster, topic, planned
+
+    def execute(self, context: Context) -> None:
+        """Read the result, and the rows before and after.
+
+        Raises:
+            AirflowFailException: nothing was landed; the report says why.
+        """
+        from tidemark.backfill.outcome import outcome_of
+        from tidemark.backfill.report import read_report, write_part
+        from tidemark.backfill.report_tables import text
+
+        name = report_name(context["run_id"])
+        lake, report = report_of(self.cluster, self.topic, name)
+        if report.preview is None:
+            raise AirflowFailException(f"{lake.keys.report(name, 'preview')}: is gone")
+        found = outcome_of(lake, report.preview)
+        write_part(lake, name, "outcome", found, report.preview.attempt)
+        url = report_url(self.cluster, self.topic, name)
+        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(lake, name)))
+        if found.status in {"stale", "failed"}:
+            raise AirflowFailException(f"{self.cluster}/{self.topic}: {found.status}; see the report")
+
+
+def report_of(cluster: str, topic: str, name: str) -> tuple[Lake, Report]:
+    """The topic's table, and its report of that name."""
+    from tidemark.backfill.report import read_report
+
+    lake = settings.lake_of(cluster, topic)
+    return lake, read_report(lake, name)

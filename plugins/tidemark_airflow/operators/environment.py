@@ -1,0 +1,67 @@
+"""The environment of Tidemark's jobs: what they need of this process's, and nothing of Airflow's.
+
+Airflow's components keep their keys in the environment (JWT, Fernet, API, database, connections). A job parses other
+people's data, so it gets a list of names instead of all but some: what a program needs on any machine, the settings of
+Spark, Java and Hadoop, credentials of object stores, and Tidemark's own settings. ``TIDEMARK_JOB_ENVIRONMENT`` names
+further variables, separated by commas, where a deployment's Spark needs them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from tidemark.errors import ConfigError
+from tidemark.store.s3_credentials import STATIC_KEYS
+
+_NAMES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "HOSTNAME", "LD_LIBRARY_PATH"),
+        *("JAVA_HOME", "JDK_JAVA_OPTIONS", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_CACHE_HOME", "OMP_NUM_THREADS"),
+    }
+)
+_PREFIXES = (
+    "LC_",
+    "SPARK_",
+    "PYSPARK_",
+    "HADOOP_",
+    "YARN_",
+    "KRB5",
+    "AWS_",
+    "AZURE_",
+    "GOOGLE_",
+    "NUMBA_",
+    "TIDEMARK_",
+)
+_WITHHELD = frozenset({"TIDEMARK_NOTIFIERS", "TIDEMARK_APPROVERS"})
+"""Tidemark's settings of Airflow's side; the first may carry passwords of mail servers and addresses of web hooks."""
+
+
+def job_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The whole environment of a job's process: what it needs of this one's, then ``more``."""
+    named = {name.strip() for name in os.environ.get("TIDEMARK_JOB_ENVIRONMENT", "").split(",")}
+    return {name: value for name, value in os.environ.items() if name in named or _is_needed(name)} | dict(more or {})
+
+
+def _is_needed(name: str) -> bool:
+    return name not in _WITHHELD and (name in _NAMES or name.startswith(_PREFIXES))
+
+
+def retention_environment() -> dict[str, str]:
+    """What retention of raw needs in its environment, to act in a role of its own: nothing if none is named.
+
+    Raises:
+        ConfigError: static keys in the environment would be used in the place of the role's.
+    """
+    profile = os.environ.get("TIDEMARK_RETENTION_PROFILE")
+    if not profile:
+        return {}
+    if static := [name for name in STATIC_KEYS if os.environ.get(name)]:
+        rule = (
+            f"names the profile {profile!r}, but {', '.join(static)} in the same environment would be used instead of "
+            f"it: keep all keys as profiles of a credentials file (AWS_SHARED_CREDENTIALS_FILE, AWS_PROFILE)"
+        )
+        raise ConfigError("the environment", [("TIDEMARK_RETENTION_PROFILE", rule)])
+    return {"AWS_PROFILE": profile}

@@ -1,0 +1,36 @@
+"""A plan as one task hands it to the next: a small mapping, which Airflow stores as XCom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from tidemark.formats.plan import RunPlan
+    from tidemark.table.delta_table import Lake
+
+
+class Planned(TypedDict):
+    """A plan as other tasks see it. ``attempt`` is a string, for the browser rounds numbers above 2^53.
+
+    ``plan`` is its key below the lake's store; "" if there is nothing to carry out, and then ``empty`` is true.
+    ``tasks`` are Spark's, ``bytes`` those of raw that they read.
+    """
+
+    empty: bool
+    attempt: str
+    plan: str
+    tasks: int
+    bytes: int
+
+
+def write_planned(lake: Lake, made: RunPlan) -> Planned:
+    """Write ``made`` where the job will look for it, unless it is empty."""
+    from tidemark.planning import write_plan
+
+    return {
+        "empty": made.empty,
+        "attempt": str(made.attempt),
+        "plan": "" if made.empty else write_plan(lake, made),
+        "tasks": len(made.tasks),
+        "bytes": sum(one.size for one in made.tasks),
+    }

@@ -1,0 +1,1 @@
+"""Sensors: waiting for watermarks, and for a while after failures."""

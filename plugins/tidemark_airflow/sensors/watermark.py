@@ -1,0 +1,116 @@
+"""The task that waits for a topic's watermarks without holding a worker, and plans when there is something to land."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from tidemark.timestamps import utc_now
+from tidemark_airflow import settings
+from tidemark_airflow.assets import events
+from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, TableLink
+from tidemark_airflow.planned import Planned, write_planned
+from tidemark_airflow.sensors import failure_backoff
+from tidemark_airflow.triggers.readiness import Baseline, Event
+from tidemark_airflow.triggers.sqs_watermark import trigger_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tidemark.formats.ledger import Ledger
+    from tidemark.table.delta_table import Lake
+
+
+class WatermarkSensor(BaseSensorOperator):
+    """Waits until there is something to land, to close or to publish, and returns the plan.
+
+    It reads ledger, outbox and Airflow's record of events, then defers; it holds a worker only while it plans, and
+    never times out, for a topic may be quiet for as long as it likes. Where planning finds nothing to land it records
+    that and waits on: there is no run for nothing.
+
+    :param cluster: the Kafka cluster's name in the topics file
+    :param topic: the topic's name
+    """
+
+    template_fields: Sequence[str] = ("cluster", "topic")
+    operator_extra_links = (ContinuityLink(), TableLink(), PlanLink())
+
+    def __init__(self, *, cluster: str, topic: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cluster = cluster
+        self.topic = topic
+        self.planned: Planned | None = None
+
+    def execute(self, context: Context) -> Planned:
+        """Wait first if runs before this one have failed, see ``failure_backoff``; then :meth:`look`."""
+        until = failure_backoff.wait_until(context)
+        if until > utc_now():
+            self.log.warning("the runs before this one have failed: waiting until %s", until)
+            raise TaskDeferred(trigger=DateTimeTrigger(until), method_name="look")
+        return self.look(context)
+
+    def look(self, context: Context, event: object = None) -> Planned:
+        """Plan at once if a commit is unpublished or a date can close; else defer until watermarks are ahead."""
+        from tidemark.planning import dates_to_close
+        from tidemark.table.delta_table import committed_ledger
+
+        lake = settings.lake_of(self.cluster, self.topic)
+        ledger = committed_ledger(lake)
+        news = events.news_of(lake, ledger)
+        closing = dates_to_close(lake, ledger)
+        if news is not None or closing:
+            self.log.info(
+                "ledger %d, %s, to close: %s: no wait",
+                *(ledger.n, "published" if news is None else "not published yet", ", ".join(closing) or "none"),
+            )
+            planned = self._plan(lake)
+            if news is not None or not planned["empty"]:
+                return planned
+        raise self._deferred(lake, ledger)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Planned:
+        """Plan what the trigger found; record it as settled and wait on if there is nothing to land.
+
+        Raises:
+            AirflowFailException: the store could not be read for longer than the topic's freshness allows. That was
+                trying long enough: the run turns red, and the next one waits as long before it does.
+        """
+        from tidemark_airflow.assets.outbox import settle
+
+        found = Event.model_validate(event)
+        if found.status == "failed":
+            raise AirflowFailException(f"{self.topic}: the watermark indexes cannot be read: {found.reason}")
+        if found.status == "advanced":
+            self.log.info("%d partitions ahead, about %d bytes", found.partitions, found.bytes)
+            lake = settings.lake_of(self.cluster, self.topic)
+            planned = self._plan(lake)
+            if not planned["empty"]:
+                return planned
+            settle(lake, found.settles)
+        return self.look(context)
+
+    def _plan(self, lake: Lake) -> Planned:
+        """From the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
+        from tidemark.formats.ledger import new_attempt
+        from tidemark.planning import plan_ingest
+
+        made = plan_ingest(lake, attempt=new_attempt())
+        planned = self.planned = write_planned(lake, made)
+        self.log.info(
+            "after ledger %d: %d partitions, %d tasks, %d bytes, to close: %s",
+            *(made.ledger_n, len(made.partitions), planned["tasks"], planned["bytes"]),
+            ", ".join(made.closes) or "none",
+        )
+        return planned
+
+    def _deferred(self, lake: Lake, ledger: Ledger) -> TaskDeferred:
+        from tidemark_airflow.assets.outbox import read_published
+
+        baseline = Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now())
+        trigger = trigger_of(lake.deployment, self.cluster, settings.scan_seconds(), baseline)
+        self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
+        return TaskDeferred(trigger=trigger, method_name="resume")

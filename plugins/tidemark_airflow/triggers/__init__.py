@@ -1,0 +1,1 @@
+"""Triggers: what the triggerer waits for in place of a task."""

@@ -1,0 +1,96 @@
+"""The trigger behind the sensor: one scan of the watermark indexes serves all topics that wait.
+
+Airflow's triggerer runs :meth:`WatermarkTrigger.open_shared_stream` once for all triggers whose
+:meth:`~WatermarkTrigger.shared_stream_key` is equal, also for those of deferred tasks, and hands each scan to every
+trigger's own :meth:`~WatermarkTrigger.filter_shared_stream`. A trigger that starts late misses nothing, since each
+scan is the whole state. Whatever blocks runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Hashable
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from tidemark.timestamps import utc_now
+from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
+from tidemark_airflow.triggers.readiness import Baseline, Event, Watch
+
+
+@cache
+def spare_collector() -> None:
+    """Let the garbage collector look no more at what is loaded by now, once: Airflow's and the store's modules.
+
+    They stay anyway, and to look through them while a first scan is read stopped the event loop for 0.2 s each time.
+    """
+    gc.freeze()
+
+
+HOLD = timedelta(seconds=3)
+"""An event waits until its trigger is this old.
+
+Airflow's scheduler must have noted that the task is deferred before the task is resumed, or it takes the former
+process's end for a failure of the next one (apache/airflow#72716), which costs a try and its delay.
+"""
+
+
+class WatermarkTrigger(BaseEventTrigger):
+    """Fires once, when the watermarks of one topic are a reason to start a run.
+
+    :param source: where the watermark indexes lie, a dumped :class:`tidemark_airflow.triggers.index_scanner.Source`
+    :param baseline: what is landed and told already, a dumped :class:`tidemark_airflow.triggers.readiness.Baseline`
+    """
+
+    def __init__(self, *, source: dict[str, Any], baseline: dict[str, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # Airflow leaves it untyped
+        self.source = Source.model_validate(source)
+        self.baseline = Baseline.model_validate(baseline)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, all of JSON's types."""
+        kwargs = {"source": self.source.model_dump(mode="json"), "baseline": self.baseline.model_dump(mode="json")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
+
+    def shared_stream_key(self) -> Hashable | None:
+        """Equal for all topics of a cluster."""
+        return "tidemark-watermarks", self.source.model_dump_json()
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Scan]:
+        """One scan after the other, for ever."""
+        scanner = await asyncio.to_thread(IndexScanner, Source.model_validate(kwargs["source"]))
+        spare_collector()
+        while True:
+            yield await asyncio.to_thread(scanner.scan)
+            await asyncio.sleep(scanner.pause)
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Scan]) -> AsyncIterator[TriggerEvent]:
+        """This topic's one event."""
+        watch = Watch(self.baseline)
+        started = utc_now()
+        async for scan in shared_stream:
+            rows = scan.topics.get(self.baseline.topic, ())
+            if not watch.has_seen(rows):
+                # One topic's rows take no time, those of a thousand topics in turn would: all wake up at once.
+                await asyncio.to_thread(watch.see, rows)
+            now = utc_now()
+            if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.sweep:
+                event: Event | None = Event(status="failed", reason=scan.failure)
+            else:
+                event = watch.judge(rows, now)
+            if event is None and now >= self.baseline.look_again_at:
+                event = Event(status="refresh")
+            if event is not None:
+                await asyncio.sleep((HOLD - (utc_now() - started)).total_seconds())
+                yield TriggerEvent(event.model_dump(mode="json"))  # type: ignore[no-untyped-call] # likewise
+                return
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The same with a scan of its own, where no triggerer shares one."""
+        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
+            yield event

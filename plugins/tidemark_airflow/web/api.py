@@ -1,0 +1,121 @@
+"""The routes below ``/tidemark/api``; docs/page.md describes them. Each asks Airflow who may, see :mod:`.access`.
+
+They are plain functions: FastAPI runs them in threads, so that a slow store stops no other request.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_authenticated
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
+
+from tidemark.inspection.gap_acknowledgement import gaps_of
+from tidemark.inspection.offset_lineage import derivation_of
+from tidemark.monitoring.health import Key
+from tidemark.monitoring.overview import TopicState
+from tidemark.timestamps import utc_now
+from tidemark_airflow import settings
+from tidemark_airflow.web import models, responses
+from tidemark_airflow.web.auth import Edited, Seen, may
+from tidemark_airflow.web.reader import reader
+
+router = APIRouter(prefix="/api", dependencies=[Depends(requires_authenticated())])
+
+Offset = Annotated[int, Query(ge=0)]
+
+
+@router.get("/topics")
+def topics(
+    user: GetUserDep,
+    state: Annotated[TopicState | None, Query()] = None,
+    contains: Annotated[str, Query(max_length=250)] = "",
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> models.TopicsAnswer:
+    """The topics that one may see, from the worst state to the best."""
+    all_topics = settings.in_order(reader().deployment())
+    found = may(user, "GET", all_topics)
+    hidden = {one.topic for one in all_topics} - {one.topic for one in found}
+    overviews = {cluster: reader().overview(cluster) for cluster in dict.fromkeys(one.cluster for one in found)}
+    incidents = [one for cluster in overviews for one in reader().incidents(cluster)]
+    return responses.topics_answer(
+        found, overviews, incidents, hidden=hidden, state=state or "", contains=contains, offset=offset, limit=limit
+    )
+
+
+@router.get("/topics/{cluster}/{topic}")
+def topic_now(topic: Seen, user: GetUserDep) -> models.TopicAnswer:
+    """One topic as it is now."""
+    return responses.topic_answer(
+        reader().topic(topic),
+        reader().overview(topic.cluster),
+        reader().incidents(topic.cluster),
+        may_acknowledge=bool(may(user, "PUT", [topic])),
+    )
+
+
+@router.get("/topics/{cluster}/{topic}/partitions")
+def partitions(
+    topic: Seen,
+    only: Annotated[models.PartitionFilter, Query()] = "all",
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    at: Annotated[str, Query(pattern=r"^(\d{1,9}-)?\d{1,9}$|^$")] = "",
+) -> models.PartitionsAnswer:
+    """Partitions with their strips, by incarnation and number; of the page with partition ``at``, if it is given."""
+    now = reader().topic(topic)
+    total, first, chosen = responses.chosen_partitions(now, only, offset, limit, _key(at))
+    words = reader().words(now, [(one.incarnation, one.partition) for one in chosen if one.gaps])
+    rows = [responses.partition_row(now, one, words.get((one.incarnation, one.partition), [])) for one in chosen]
+    return models.PartitionsAnswer(total=total, offset=first, partitions=rows)
+
+
+@router.get("/topics/{cluster}/{topic}/dates")
+def dates(topic: Seen, year: Annotated[int | None, Query(ge=1970, le=9999)] = None) -> models.DatesAnswer:
+    """The table's dates of a year, of the newest one unless it is given."""
+    now = reader().topic(topic)
+    return responses.dates_answer(now.ledger.dates, reader().quarantined(now), year)
+
+
+@router.get("/topics/{cluster}/{topic}/history")
+def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> models.HistoryAnswer:
+    """How far behind the topic was in the last hours."""
+    found = reader().samples(topic, hours, utc_now())
+    return models.HistoryAnswer(hours=hours, freshness=topic.freshness.total_seconds(), samples=found)
+
+
+@router.get("/topics/{cluster}/{topic}/lineage")
+def lineage(
+    topic: Seen, partition: Annotated[int, Query(ge=0)], start: Offset, end: Offset, incarnation: Offset = 0
+) -> models.LineageAnswer:
+    """Where offsets of a partition come from: evidence, segments, files."""
+    if start >= end:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "end: must be above start")
+    lake = reader().lake(topic.cluster, topic.topic)
+    standing = reader().standing(lake)
+    return responses.lineage_answer(start, end, derivation_of(lake, standing, (incarnation, partition), start, end))
+
+
+@router.post("/topics/{cluster}/{topic}/acknowledgements")
+def acknowledge(topic: Edited, user: GetUserDep, word: models.Word) -> models.WordAnswer:
+    """Give up offsets of an open gap for good, in the name of whoever is signed in."""
+    known = gaps_of(reader().lake(topic.cluster, topic.topic), word.partition, word.incarnation)
+    said, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
+    reader().forget(topic)
+    return models.WordAnswer(acknowledged=said, new=new)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+def openapi(request: Request) -> dict[str, Any]:
+    """This API as OpenAPI describes it."""
+    schema: dict[str, Any] = request.app.openapi()
+    return schema
+
+
+def _key(at: str) -> Key | None:
+    """``7`` or ``<incarnation>-7``."""
+    if not at:
+        return None
+    incarnation, _, partition = at.rpartition("-")
+    return int(incarnation or 0), int(partition)

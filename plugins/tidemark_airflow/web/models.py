@@ -1,0 +1,192 @@
+"""What the API answers and takes.
+
+Offsets are integers and half-open, ``[start, end)``; times are ISO 8601 in UTC; sizes are in bytes, durations in
+seconds. Attempts are strings, for the browser rounds numbers above 2^53.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from tidemark.formats.gaps import Acknowledgement
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.inspection.offset_lineage import Derived, SegmentInfo
+from tidemark.monitoring.overview import Sample, TopicState
+from tidemark_airflow.web.offset_strips import Span
+
+PartitionFilter = Literal["all", "gaps", "held", "behind"]
+PARTITION_FILTERS: Final[tuple[PartitionFilter, ...]] = get_args(PartitionFilter)
+
+
+class ClusterNow(BaseModel):
+    """When a cluster was last observed; None if never, or if nobody may look."""
+
+    cluster: str
+    observed_at: AwareDatetime | None
+
+
+class TopicRow(BaseModel):
+    """A topic in the list, as it was when its cluster was last observed."""
+
+    cluster: str
+    topic: str
+    owner: str
+    dag_id: str
+    state: TopicState
+    committed_at: AwareDatetime | None
+    behind_since: AwareDatetime | None
+    freshness: float
+    partitions: int
+    lag: int
+    rows: int
+    gaps: int
+    missing: int
+    held: int
+    final_to: str
+    incomplete: int
+
+
+class IncidentNow(BaseModel):
+    """An open incident as the watch DAG told of it: what, since when, why it may be, and what mends it."""
+
+    kind: str
+    title: str
+    text: str
+    likely: str
+    mend: str
+    since: AwareDatetime
+
+
+class TopicsAnswer(BaseModel):
+    """A part of the topics that one may see, from the worst state to the best. ``counts`` are of all that match.
+
+    ``incidents`` are those that are about no single topic.
+    """
+
+    clusters: list[ClusterNow]
+    counts: dict[str, int]
+    total: int
+    offset: int
+    topics: list[TopicRow]
+    incidents: list[IncidentNow]
+
+
+class TopicAnswer(BaseModel):
+    """A topic now. ``counts`` of partitions by filter; ``failure`` says why the watermark indexes cannot be read."""
+
+    cluster: str
+    topic: str
+    table: str
+    owner: str
+    dag_id: str
+    time_zone: str
+    freshness: float
+    state: TopicState
+    behind_since: AwareDatetime | None
+    observed_at: AwareDatetime | None
+    ledger_n: int
+    committed_at: AwareDatetime | None
+    rows: int
+    lag: int
+    missing: int
+    counts: dict[PartitionFilter, int]
+    dates: dict[str, int]
+    failure: str
+    may_acknowledge: bool
+    incidents: list[IncidentNow]
+
+
+class GapNow(BaseModel):
+    """An open gap, and the word that was said about it, if there is one: it closes it once the agent has read it."""
+
+    start: int
+    end: int
+    reason: str
+    detected_at: AwareDatetime
+    acknowledged: Acknowledgement | None = None
+
+
+class PartitionRow(BaseModel):
+    """A partition and its strip. ``state`` is the worst that can be said of it."""
+
+    incarnation: int
+    partition: int
+    state: Literal["gap", "held", "behind", "complete"]
+    landed: int | None
+    watermark: int | None
+    log_end: int | None
+    high_watermark: int | None
+    lag: int
+    broker: int | None
+    observed_at: AwareDatetime | None
+    held_by: list[OpenTransaction]
+    gaps: list[GapNow]
+    spans: list[Span]
+
+
+class PartitionsAnswer(BaseModel):
+    """A part of the partitions that the filter lets through; ``offset`` is the place of the first of them."""
+
+    total: int
+    offset: int
+    partitions: list[PartitionRow]
+
+
+class DateRow(BaseModel):
+    """A date of the table; ``quarantined`` rows lie beside it."""
+
+    dt: str
+    state: str
+    rows: int
+    late_rows: int
+    quarantined: int
+    changed_at: AwareDatetime | None
+    closed_at: AwareDatetime | None
+    unfinished: int
+    outstanding: int
+
+
+class DatesAnswer(BaseModel):
+    """The dates of a year. ``undated`` are quarantined rows whose date is not known."""
+
+    years: list[int]
+    year: int | None
+    dates: list[DateRow]
+    undated: int
+
+
+class HistoryAnswer(BaseModel):
+    """How far behind the topic was, the oldest sample first."""
+
+    hours: int
+    freshness: float
+    samples: list[Sample]
+
+
+class LineageAnswer(BaseModel):
+    """Where offsets come from; ``more`` if the limits left some out."""
+
+    start: int
+    end: int
+    rows: list[Derived]
+    segments: list[SegmentInfo]
+    more: bool
+
+
+class Word(BaseModel):
+    """A person's word that offsets of an open gap are lost for good. Who says so is the one who is signed in."""
+
+    incarnation: int = Field(default=0, ge=0)
+    partition: int = Field(ge=0)
+    start: int = Field(ge=0)
+    end: int = Field(ge=0)
+    reason: str = Field(min_length=1, max_length=1000, pattern=r"\S")
+
+
+class WordAnswer(BaseModel):
+    """The word that stands; ``new`` is false if the same was said before."""
+
+    acknowledged: Acknowledgement
+    new: bool

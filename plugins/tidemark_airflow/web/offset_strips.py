@@ -1,0 +1,59 @@
+"""A partition as a strip of offsets, from where raw begins to the end of Kafka's log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from pydantic import BaseModel
+
+from tidemark.formats.gaps import Gap, GapReason
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.watermark_index import IndexEntry
+
+SpanKind = Literal["landed", "uploaded", "held", "gap", "log"]
+"""Landed in the table or given another class; uploaded and not landed; uploaded, and held by an open transaction;
+missing; in Kafka's log alone."""
+
+
+class Span(BaseModel):
+    """The offsets ``[start, end)``; ``reason`` and ``since`` are a gap's."""
+
+    kind: SpanKind
+    start: int
+    end: int
+    reason: GapReason | None = None
+    since: str | None = None
+
+
+def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Iterable[Gap]) -> list[Span]:
+    """The strip, without holes and in order; ``gaps`` are the open ones.
+
+    A held partition waits from its first offset that is not landed on: which later ones the transaction concerns, only
+    planning tells.
+    """
+    start = state.start_offset if state else 0
+    landed = state.next_offset if state else start
+    uploaded = max(landed, entry.next_offset, entry.uploaded_end) if entry else landed
+    end = max(uploaded, entry.log_end_offset) if entry else uploaded
+    found = [Span(kind="landed", start=start, end=landed)] if landed > start else []
+    held = bool(state and state.held_by)
+    at = landed
+    for gap in sorted(gaps, key=lambda one: one.start):
+        if gap.end <= at:
+            continue
+        found += _waiting(at, max(at, gap.start), uploaded, held=held)
+        at = max(at, gap.start)
+        found.append(Span(kind="gap", start=at, end=gap.end, reason=gap.reason, since=gap.detected_at.isoformat()))
+        at = gap.end
+    found += _waiting(at, end, uploaded, held=held)
+    return found
+
+
+def _waiting(start: int, end: int, uploaded: int, *, held: bool) -> Iterator[Span]:
+    """``[start, end)``, none of which is landed or missing."""
+    border = min(max(start, uploaded), end)
+    if start < border:
+        yield Span(kind="held" if held else "uploaded", start=start, end=border)
+    if border < end:
+        yield Span(kind="log", start=border, end=end)

@@ -1,0 +1,216 @@
+"""What the API reads, kept for a few seconds: one view asks several times, and many people look at the same topic."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from functools import cache
+from threading import Lock
+from time import monotonic
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tidemark.endpoints import resolver_of
+from tidemark.formats.gaps import Acknowledgement
+from tidemark.formats.keys import DeploymentKeys
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.inspection.gap_acknowledgement import words_of
+from tidemark.monitoring import overview
+from tidemark.monitoring.health import TopicHealth, topic_health
+from tidemark.monitoring.incident_store import read_incidents
+from tidemark.monitoring.incidents import Incident
+from tidemark.monitoring.overview import Overview, Sample
+from tidemark.store import Store, open_store
+from tidemark.table.delta_table import Lake, committed_ledger, open_lake
+from tidemark.table.effective_evidence import Standing
+from tidemark.timestamps import utc_now
+from tidemark.topics import Deployment, TopicSettings
+from tidemark_airflow import settings
+from tidemark_airflow.web.evidence_cache import KeptEvidence
+from tidemark_airflow.web.index_cache import Indexes
+
+SECONDS: Final = 5.0
+"""As old may an answer be; agents write every ten seconds."""
+
+_KEPT: Final = 64
+"""Values kept of each kind, such as topics that are looked at ..."""
+
+_HOURS_KEPT: Final = 2048
+"""... and hours of a topic's samples."""
+
+_READERS: Final = 16
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Key, Value]):
+    """The last values by key, each made by one thread while others that want it wait, and made anew after ``seconds``.
+
+    A value that cannot be made is not kept: its error goes to whoever asked.
+    """
+
+    def __init__(self, make: Callable[[Key], Value], seconds: float = SECONDS, most: int = _KEPT) -> None:
+        self._make, self._seconds, self._most = make, seconds, most
+        self._values: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
+        self._making: dict[Key, Lock] = {}
+        self._lock = Lock()
+
+    def get(self, key: Key) -> Value:
+        """The value of ``key``."""
+        with self._lock:
+            making = self._making.setdefault(key, Lock())
+        with making:
+            with self._lock:
+                known = self._values.get(key)
+            if known is not None and monotonic() - known[0] < self._seconds:
+                return known[1]
+            value = self._make(key)
+            with self._lock:
+                self._values[key] = monotonic(), value
+                self._values.move_to_end(key)
+                while len(self._values) > self._most:
+                    dropped, _ = self._values.popitem(last=False)
+                    self._making.pop(dropped, None)
+            return value
+
+    def forget(self, key: Key) -> None:
+        """Make it anew when it is next asked for."""
+        with self._lock:
+            self._values.pop(key, None)
+
+
+class TopicNow(NamedTuple):
+    """A topic as ledger and watermark indexes have it ``at`` one time; ``failure`` if the indexes cannot be read."""
+
+    at: datetime
+    lake: Lake
+    ledger: Ledger
+    entries: dict[tuple[int, int], IndexEntry]
+    health: TopicHealth
+    failure: str
+
+
+class Reader:
+    """Reads for all requests of a process; threads share it."""
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self._deployments = Kept(self._load, seconds=float("inf"), most=1)
+        self._indexes = Kept(self._indexes_of, seconds=float("inf"))
+        self._looks = Kept(self._look_at, seconds=settings.scan_seconds())
+        self._overviews = Kept(self._read_overview)
+        self._incidents = Kept(self._read_incidents)
+        self._topics = Kept(self._read_topic)
+        # Of one topic, for an hour of a thousand topics is a megabyte once it is parsed.
+        self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
+        self._evidence = KeptEvidence()
+        self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
+
+    def deployment(self) -> Deployment:
+        """The topics file, read again once it has changed. Raises ConfigError."""
+        state = settings.topics_file().stat()
+        return self._deployments.get((state.st_mtime_ns, state.st_size))
+
+    def overview(self, cluster: str) -> Overview | None:
+        """How the topics of a cluster were when they were last observed."""
+        return self._overviews.get(cluster)
+
+    def incidents(self, cluster: str) -> tuple[Incident, ...]:
+        """What people must know of, in the cluster and in its topics."""
+        return self._incidents.get(cluster)
+
+    def topic(self, topic: TopicSettings) -> TopicNow:
+        """The topic now."""
+        return self._topics.get((topic.cluster, topic.topic))
+
+    def forget(self, topic: TopicSettings) -> None:
+        """Read the topic anew, for it was just changed."""
+        self._topics.forget((topic.cluster, topic.topic))
+
+    def samples(self, topic: TopicSettings, hours: int, now: datetime) -> list[Sample]:
+        """The topic's samples of the last ``hours``, the oldest first."""
+        # The first of these began before what is asked for, unless it is the full hour now.
+        keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours + 1)]
+        since = now - timedelta(hours=hours)
+        with ThreadPoolExecutor(_READERS) as readers:
+            return [one for found in readers.map(self._samples.get, keys) for one in found if one.at > since]
+
+    def words(self, now: TopicNow, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Acknowledgement]]:
+        """What people said about gaps of these partitions, by (incarnation, partition)."""
+        if not keys:
+            return {}
+        deployment, topic = now.lake.deployment, now.lake.topic
+        found = words_of(resolver_of(deployment.raw), deployment.store, topic.cluster, topic.topic, keys)
+        return dict(zip(keys, found, strict=True))
+
+    def quarantined(self, now: TopicNow) -> dict[str, int]:
+        """Quarantined rows by date, of one ledger for ever the same; empty for rows without a date."""
+        ledger = now.ledger
+        return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
+
+    def standing(self, lake: Lake) -> Standing:
+        """The evidence that holds now. Raises StoreError, FormatError."""
+        self._evidence.fetch(lake, self.topic(lake.topic).ledger.landed)
+        return Standing.of(lake, self._evidence.read)
+
+    def lake(self, cluster: str, topic: str) -> Lake:
+        """The table of a topic."""
+        deployment = self.deployment()
+        return open_lake(deployment, deployment.topic(topic, cluster))
+
+    def _load(self, _: tuple[int, int]) -> Deployment:
+        return settings.deployment()
+
+    def _indexes_of(self, place: tuple[str, str]) -> Indexes:
+        return Indexes(self.deployment(), place[0])
+
+    def _look_at(self, place: tuple[str, str]) -> Indexes:
+        indexes = self._indexes.get(place)
+        indexes.look()
+        return indexes
+
+    def _shared(self, cluster: str) -> tuple[Store, DeploymentKeys]:
+        deployment = self.deployment()
+        return open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
+
+    def _read_overview(self, cluster: str) -> Overview | None:
+        return overview.read_overview(*self._shared(cluster))
+
+    def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
+        return read_incidents(self.deployment(), cluster).incidents.incidents
+
+    def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[Sample, ...]:
+        cluster, topic, hour = key
+        found = overview.read_samples(*self._shared(cluster), hour)
+        return tuple(found.of(topic)) if found else ()
+
+    def _read_topic(self, key: tuple[str, str]) -> TopicNow:
+        lake = self.lake(*key)
+        ledger = committed_ledger(lake)
+        # By where they lie, too: the topics file may say otherwise one day.
+        place = lake.topic.cluster, lake.deployment.model_dump_json(include={"raw", "store"})
+        indexes = self._looks.get(place)
+        led = indexes.leaders_of(lake.topic.topic)
+        entries = [one.entry for one in led.values()]
+        brokers = {partition: one.broker for partition, one in led.items()}
+        at = utc_now()
+        return TopicNow(
+            at,
+            lake,
+            ledger,
+            {(one.incarnation, one.partition): one for one in entries},
+            topic_health(lake.topic, ledger, entries, at, brokers=brokers),
+            indexes.failure_of(lake.topic.topic),
+        )
+
+    def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
+        return self.standing(self.lake(key[0], key[1])).rows_by_date("quarantined")
+
+
+@cache
+def reader() -> Reader:
+    """This process's."""
+    return Reader()

@@ -1,0 +1,229 @@
+"""Who may start, repeat, end and approve a backfill: topic by topic, before Airflow acts on the request.
+
+Airflow's own rights end at the DAG, and one DAG backfills all topics. This middleware reads requests to Airflow's API
+that change something, and asks for rights to the ingest DAGs of the topics that they are about, as the page does:
+
+==================================  =================================================================================
+request                             needs, beside what Airflow asks for
+==================================  =================================================================================
+a dry run or a comparison           to see each topic of the form (GET on its ingest DAG)
+a run that rewrites                 to edit each topic of the form (PUT on its ingest DAG)
+any change of an existing run       the same, of that run's form
+the answer to an approval           the same, and to be another user than who started the run
+anything else that names the DAG    to edit every topic
+==================================  =================================================================================
+
+Forms name only the topics that a person may see. Who is not signed in is left to Airflow, which refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from airflow.api_fastapi.core_api.security import bearer_scheme, get_user
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from fastapi import HTTPException, status
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemark.backfill.request import DEFAULTS
+from tidemark.topics import Deployment, TopicSettings
+from tidemark_airflow.dag_factories.backfill import DAG_ID
+from tidemark_airflow.web.auth import may
+from tidemark_airflow.web.reader import reader
+
+_API: Final = "/api/v2/"
+_READS: Final = {"GET", "HEAD", "OPTIONS"}
+_RUN: Final = re.compile(rf"dags/{DAG_ID}/dagRuns/(?P<run>[^/]+)(?P<rest>/.*)?")
+_FORM: Final = re.compile(r"dags/(tidemark_\w+)(/details)?")
+
+
+class _Asked(NamedTuple):
+    """What a request is about: the topics by label, and what it does to them."""
+
+    topics: tuple[str, ...]
+    rewrites: bool
+    by: str = ""
+    approves: bool = False
+
+
+class _Refusal(NamedTuple):
+    why: str
+    status: int = status.HTTP_403_FORBIDDEN
+
+
+class RunRights:
+    """An ASGI middleware of Airflow's API server; see the module's table."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request pass, refuse it with 403 and the reason, or take hidden topics out of the answer."""
+        path = _path(scope)
+        if path is None:
+            await self._app(scope, receive, send)
+        elif scope["method"] in _READS:
+            hides = scope["method"] == "GET" and _FORM.fullmatch(path)
+            await self._app(scope, receive, _FormFilter(scope, receive, send) if hides else send)
+        else:
+            request = Request(scope, receive)
+            body = await request.body()
+            refusal = await _refusal(request, path, body)
+            if refusal:
+                await JSONResponse({"detail": refusal.why}, refusal.status)(scope, receive, send)
+            else:
+                await self._app(scope, _replay(body, receive), send)
+
+
+def _path(scope: Scope) -> str | None:
+    """The path below Airflow's API; None for anything else."""
+    if scope["type"] != "http":
+        return None
+    path = str(scope["path"]).removeprefix(scope.get("root_path") or "")
+    return path.removeprefix(_API) if path.startswith(_API) else None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """``body`` once more, then whatever ``receive`` has."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return again
+
+
+async def _user(request: Request) -> Any | None:
+    """Who sends ``request``; None for who is not signed in."""
+    try:
+        return await get_user(request, None, await bearer_scheme(request))
+    except HTTPException:
+        return None
+
+
+async def _refusal(request: Request, path: str, body: bytes) -> _Refusal | None:
+    """Why the request must not pass; None if it may."""
+    try:
+        said = json.loads(body or b"null")
+    except (ValueError, RecursionError):
+        said = None  # Airflow refuses it as well
+    if DAG_ID not in path and DAG_ID not in _strings(said):
+        return None
+    user = await _user(request)
+    return await run_in_threadpool(_judge, user, request.method, path, said) if user else None
+
+
+def _judge(user: Any, method: str, path: str, said: Any) -> _Refusal | None:
+    deployment = reader().deployment()
+    asked = _asked(deployment, method, path, said)
+    if not asked.topics:
+        # Airflow's own refusal would show the schema, and with it the names of all topics.
+        return _Refusal("topics: choose at least one, each as cluster/topic", status.HTTP_400_BAD_REQUEST)
+    if asked.approves and asked.by == user.get_name():
+        return _Refusal(f"{asked.by} started this backfill: somebody else has to answer")
+    known = {f"{one.cluster}/{one.topic}": one for one in deployment.topics}
+    wanted = [known[label] for label in asked.topics if label in known]
+    seen, edited = may(user, "GET", wanted), may(user, "PUT", wanted) if asked.rewrites else wanted
+    if hidden := sorted({*asked.topics} - _labels(seen)):
+        return _Refusal(f"topics: {', '.join(hidden)}: not in the topics file, or you may not see the ingest DAG")
+    if refused := sorted(_labels(seen) - _labels(edited)):
+        rule = "to rewrite a table needs the right to edit its ingest DAG; a dry run needs none"
+        return _Refusal(f"topics: {', '.join(refused)}: {rule}")
+    return None
+
+
+def _asked(deployment: Deployment, method: str, path: str, said: Any) -> _Asked:
+    if method == "POST" and path == f"dags/{DAG_ID}/dagRuns":
+        return _of_form(said.get("conf") if isinstance(said, Mapping) else None)
+    if found := _RUN.fullmatch(path):
+        with create_session() as session:
+            run = session.scalar(select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.run_id == unquote(found["run"])))
+            asked = _of_form(run.conf if run else None)
+            by = (run.triggering_user_name or "") if run else ""
+        if run is None:
+            return _all_of(deployment)
+        return asked._replace(by=by, approves=(found["rest"] or "").endswith("/hitlDetails"))
+    return _all_of(deployment)
+
+
+def _all_of(deployment: Deployment) -> _Asked:
+    return _Asked(tuple(sorted(_labels(deployment.topics))), rewrites=True)
+
+
+def _of_form(form: Any) -> _Asked:
+    """What a form asks for: no topic, if its topics are no list of texts. Its other fields the DAG checks itself."""
+    given = {**DEFAULTS, **(form if isinstance(form, Mapping) else {})}
+    topics = given.get("topics")
+    named = topics if isinstance(topics, list) and all(isinstance(one, str) for one in topics) else []
+    return _Asked(tuple(named), rewrites=given["dry_run"] is not True and given["mode"] != "compare")
+
+
+def _labels(topics: Iterable[TopicSettings]) -> set[str]:
+    return {f"{one.cluster}/{one.topic}" for one in topics}
+
+
+def _strings(said: Any) -> Iterator[str]:
+    """All names and texts of a JSON document."""
+    if isinstance(said, str):
+        yield said
+    elif isinstance(said, Mapping):
+        for name, value in said.items():
+            yield str(name)
+            yield from _strings(value)
+    elif isinstance(said, list):
+        for value in said:
+            yield from _strings(value)
+
+
+class _FormFilter:
+    """Sends a DAG's details without the topics that the person may not see."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._start: Message | None = None
+        self._body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        self._body += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        assert self._start is not None
+        headers = [(name, value) for name, value in self._start["headers"] if name.lower() != b"content-length"]
+        body = await self._filtered() if self._start["status"] == status.HTTP_200_OK else self._body
+        response = Response(body, self._start["status"])
+        response.raw_headers = [*headers, (b"content-length", str(len(body)).encode())]
+        await response(self._scope, self._receive, self._send)
+
+    async def _filtered(self) -> bytes:
+        user = await _user(Request(self._scope, self._receive))
+        details = json.loads(self._body)
+        hidden = await run_in_threadpool(_hidden, user)
+        if not hidden or not isinstance(details, dict):
+            return self._body
+        details["params"] = _without(details.get("params"), hidden)
+        return json.dumps(details).encode()
+
+
+def _hidden(user: Any) -> set[str]:
+    topics = reader().deployment().topics
+    return _labels(topics) - (_labels(may(user, "GET", topics)) if user else set())
+
+
+def _without(said: Any, hidden: set[str]) -> Any:
+    if isinstance(said, dict):
+        return {name: _without(value, hidden) for name, value in said.items()}
+    if isinstance(said, list):
+        return [_without(value, hidden) for value in said if not (isinstance(value, str) and value in hidden)]
+    return said

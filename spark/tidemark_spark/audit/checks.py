@@ -1,0 +1,212 @@
+"""The comparison of an audit: a partition's sums of raw, files and evidence, and at which offsets they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
+
+from tidemark.formats.audit_report import AuditedPartition, Kind
+from tidemark.intervals import Interval, Intervals
+from tidemark.table.delta_table import Lake
+from tidemark_spark.audit.evidence import At, Part, Said
+from tidemark_spark.audit.worker import AuditTask, Cells, RawTask, Tally
+from tidemark_spark.convert.row_checksums import HASHED, Account
+
+_FINER: Final = 1024
+_LOCATED: Final = 16
+_SHOWN: Final = 32
+
+Read = Callable[[list[Part], list[AuditTask]], Iterator[Tally]]
+"""Carries out tasks of some partitions."""
+
+
+class Find(Protocol):
+    """Takes in a finding."""
+
+    def __call__(self, kind: Kind, part: Part | None, detail: str, **more: object) -> None:
+        """See :class:`tidemark.formats.audit_report.Finding` for what ``more`` may be."""
+        ...
+
+
+class Checks:
+    """Tells ``find`` of each difference; ``read`` reads the offsets in question once more."""
+
+    def __init__(self, lake: Lake, find: Find, read: Read) -> None:
+        self._lake, self._find, self._read = lake, find, read
+        self._hashed = {f"kafka_{one}" for one in lake.topic.keep} >= set(HASHED)
+
+    def partition(self, part: Part) -> AuditedPartition | None:
+        """Compare all sums of a partition; None if nothing of it ever landed."""
+        said = Said(part)
+        unproved = part.gone | part.damaged
+        by_evidence: list[Interval] = []
+        located = 0
+        for span in part.chosen:
+            evidence = said.spans.get(span.start, {})
+            self._check_classes(part, span, said)
+            by_raw = not unproved.clip(*span)
+            if not by_raw and not said.segmentless(span):
+                by_evidence.append(span)
+            elif by_raw:
+                self._check_evidence(part, span, evidence, said)
+            by_raw = by_raw and not said.records_alone(self._lake, span)
+            keys = {*evidence, *part.file_sums.get(span.start, ())}
+            keys |= {*part.raw_sums.get(span.start, ())} if by_raw else set()
+            for key in sorted(keys):
+                if key[0] in {"filtered", "expired"} or part.unread & said.files.get((span.start, *key), set()):
+                    continue
+                located += self._check_rows(
+                    part, span, key, evidence.get(key), by_raw=by_raw, said=said, locate=located < _LOCATED
+                )
+        if not part.chosen and part.state.next_offset == 0:
+            return None
+        return self._summarised(part, by_evidence, said)
+
+    def _check_classes(self, part: Part, span: Interval, said: Said) -> None:
+        counted = said.counted.get(span.start, 0)
+        if counted != span.end - span.start:
+            detail = f"the evidence gives {counted} of {span.end - span.start} offsets a class"
+            self._find("offsets_unaccounted", part, detail, offsets=(span,))
+
+    def _check_evidence(self, part: Part, span: Interval, evidence: dict[At, tuple[int, int]], said: Said) -> None:
+        """The evidence against raw."""
+        raw_sums = part.raw_sums.get(span.start, {})
+        if said.records_alone(self._lake, span):
+            # Their dates and classes may be others by now; the records must be the same.
+            records, told = Account(), Account()
+            for one in raw_sums.values():
+                records.add(one)
+            for rows, total in evidence.values():
+                told.add(Account(rows, total))
+            if (records.rows, records.hash128) != (told.rows, told.hash128):
+                detail = f"the evidence tells of {told.rows} records, raw has {records.rows}, or others"
+                self._find("evidence_differs", part, detail, offsets=(span,))
+            evidence, raw_sums = {}, {}
+        for kind, dt in sorted({*evidence, *raw_sums}):
+            account = raw_sums.get((kind, dt), Account())
+            rows, total = evidence.get((kind, dt), (0, 0))
+            if (rows, total) != (account.rows, account.hash128):
+                what = f"{rows} rows" if rows != account.rows else "other rows"
+                detail = f"the evidence says {kind} of {what}, raw of {account.rows}"
+                files = tuple(sorted(said.files.get((span.start, kind, dt), set())))[:_SHOWN]
+                self._find("evidence_differs", part, detail, dt=dt, offsets=(span,), files=files)
+        classes = {name for at, name in (*said.passed_rows, *part.passed_rows) if at == span.start}
+        for name in sorted(classes):
+            rows = said.passed_rows.get((span.start, name), 0)
+            found = part.passed_rows.get((span.start, name), 0)
+            there = Intervals(said.passed.get((span.start, name), ()))
+            raw = Intervals(part.passed.get((span.start, name), ()))
+            exact = there.size == rows and raw.size == found
+            if rows != found or (exact and there != raw):
+                apart = ((there - raw) | (raw - there)) if exact else Intervals([span])
+                detail = f"the evidence says {name} of {rows} offsets, raw of {found}"
+                self._find("evidence_differs", part, detail, offsets=tuple(apart)[:_SHOWN])
+
+    def _check_rows(
+        self,
+        part: Part,
+        span: Interval,
+        at: At,
+        evidence: tuple[int, int] | None,
+        *,
+        by_raw: bool,
+        said: Said,
+        locate: bool,
+    ) -> bool:
+        """The files' rows of a class and date against raw, or against the evidence; whether they were sought."""
+        kind, dt = at
+        there = part.file_sums.get(span.start, {}).get(at, Account())
+        raw = part.raw_sums.get(span.start, {}).get(at, Account())
+        rows, total = evidence or (0, 0)
+        if by_raw:
+            same = (there.rows, there.kept128) == (raw.rows, raw.kept128)
+        else:
+            same = there.rows == rows and (there.hash128 == total or not self._hashed)
+        files = {*said.files.get((span.start, *at), set()), *there.files}
+        where = {"dt": dt, "files": tuple(sorted(files))[:_SHOWN]}
+        name = "the table" if kind == "landed" else "quarantine"
+        if same:
+            if by_raw:
+                self._check_columns(part, span, there, raw, where)
+            return False
+        source, count = ("raw", raw.rows) if by_raw else ("the evidence", rows)
+        detail = f"{name} has {there.rows} rows, {source} {count}" + (
+            ", and they differ" if there.rows == count else ""
+        )
+        offsets = self._located(part, span, at, files) if by_raw and locate else ()
+        self._find("rows_differ", part, detail, offsets=offsets or (span,), **where)
+        return by_raw and locate
+
+    def _check_columns(
+        self, part: Part, span: Interval, there: Account, raw: Account, where: Mapping[str, object]
+    ) -> None:
+        names = [
+            name
+            for name, found in there.columns.items()
+            if name in raw.columns and found[0] == raw.columns[name][0] and found[1] != raw.columns[name][1]
+        ]
+        if names:
+            detail = f"column {', '.join(names)} has other values than raw gives"
+            self._find("columns_differ", part, detail, offsets=(span,), **where)
+
+    def _located(self, part: Part, span: Interval, at: At, files: set[str]) -> tuple[tuple[int, int], ...]:
+        """The offsets of ``span`` whose rows differ, by reading both sides in finer and finer cells."""
+        spans = [span]
+        while any(one.end - one.start > 1 for one in spans):
+            step = max(1, -(-sum(one.end - one.start for one in spans) // _FINER))
+            cells = Cells(
+                tuple(start for one in spans for start in range(one.start, one.end, step)),
+                tuple(min(start + step, one.end) for one in spans for start in range(one.start, one.end, step)),
+            )
+            tasks: list[AuditTask] = [
+                RawTask(task.model_copy(update={"ranges": (one,)}), cells)
+                for task in part.raw.tasks
+                for one in task.ranges
+                if span.start <= one.from_offset < span.end
+            ]
+            tasks += [part.files[path]._replace(cells=cells) for path in sorted(files) if path in part.files]
+            sums: dict[bool, dict[int, Account]] = {True: {}, False: {}}
+            for tally in self._read([part], tasks):
+                for key, account in tally.accounts.items():
+                    if (key.kind, key.dt) == at:
+                        sums[tally.from_raw].setdefault(key.start, Account()).add(account)
+            raw, there = sums[True], sums[False]
+            spans = [
+                Interval(start, end)
+                for start, end in zip(*cells, strict=True)
+                if _sum(raw.get(start)) != _sum(there.get(start))
+            ][:_SHOWN]
+            if not spans or step == 1:
+                break
+        return tuple(Intervals(spans))
+
+    def _summarised(self, part: Part, by_evidence: list[Interval], said: Said) -> AuditedPartition:
+        proved = Intervals(by_evidence)
+        never = Intervals((one.row.first, one.row.next) for one in part.evidence if one.row.segment is None)
+        chosen = Intervals(part.chosen)
+        missing = Intervals([(0, part.state.next_offset)]) - Intervals(part.spans)
+        if missing and len(part.chosen) == len(part.spans):
+            detail = "no evidence and no segment tells of them"
+            self._find("offsets_unaccounted", part, detail, offsets=tuple(missing)[:_SHOWN])
+        starts = {one.start for one in part.chosen}
+        rows = sum(
+            account.rows
+            for start in starts
+            for (kind, _), account in part.file_sums.get(start, {}).items()
+            if kind == "landed"
+        )
+        return AuditedPartition(
+            incarnation=part.state.incarnation,
+            partition=part.state.partition,
+            offsets=chosen.size,
+            rows=rows,
+            by_raw=(chosen - proved - never).size,
+            by_evidence=tuple(proved),
+            without_segment=(chosen & never).size,
+            expired=sum(said.expired.get(start, 0) for start in starts),
+            other_settings=sum(one.end - one.start for one in part.chosen if said.other_settings(self._lake, one)),
+        )
+
+
+def _sum(account: Account | None) -> tuple[int, int]:
+    return (account.rows, account.kept128) if account else (0, 0)

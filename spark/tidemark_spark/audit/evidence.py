@@ -1,0 +1,179 @@
+"""The sides of an audit: what holds of the evidence, and the sums of a partition by range of offsets."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Final, NamedTuple
+
+from tidemark.formats.hashsum import combine
+from tidemark.formats.ledger import Ledger, PartitionState
+from tidemark.formats.plan import PartitionPlan, RunPlan
+from tidemark.intervals import Interval, Intervals
+from tidemark.planning.common import following
+from tidemark.planning.read import RawPart, joined
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark_spark.audit.worker import AuditTask, Cells, Examine, FileTask, Tally
+from tidemark_spark.convert.row_checksums import Account
+from tidemark_spark.model import Job
+
+GROUP_TASKS: Final = 512
+"""Tasks whose findings are taken in at a time."""
+
+
+class Held(NamedTuple):
+    """A row of evidence that holds, and the digest of the settings that it landed with."""
+
+    row: EvidenceRow
+    configuration: str
+
+
+def examined(
+    lake: Lake, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], examine: Examine
+) -> Iterator[Tally]:
+    """What ``tasks`` find, which are of the partitions of ``plans``, with the settings of now."""
+    plan = RunPlan(**following(lake, ledger, 0), kind="rebuild", partitions=tuple(plans))
+    job = Job.of(lake, plan)
+    for start in range(0, len(tasks), GROUP_TASKS):
+        yield from examine(job, tasks[start : start + GROUP_TASKS])
+
+
+def holding(standing: Standing) -> Iterator[Held]:
+    """The evidence that holds."""
+    for row in standing.evidence():
+        one = EvidenceRow(
+            incarnation=row["incarnation"],
+            partition=row["partition"],
+            first=row["first"],
+            next=row["next"],
+            offset_class=row["class"],
+            rows=row["rows"],
+            dt=row["dt"],
+            segment=row["segment"],
+            byte_start=row["byte_start"],
+            byte_end=row["byte_end"],
+            hash128=None if row["hash128"] is None else int.from_bytes(row["hash128"], "big"),
+            file=row["file"],
+        )
+        yield Held(one, row["configuration"])
+
+
+At = tuple[str, str]
+"""A class of rows, and a date or an empty text."""
+
+Sums = dict[int, dict[At, Account]]
+"""Accounts by the start of their span."""
+
+
+@dataclass
+class Part:
+    """A partition under audit. ``spans`` are disjoint; every row of evidence and range of raw lies in one of them."""
+
+    state: PartitionState
+    evidence: list[Held]
+    raw: RawPart
+    spans: list[Interval]
+    chosen: list[Interval]
+    tasks: list[AuditTask]
+    files: dict[str, FileTask]
+    raw_sums: Sums = field(default_factory=dict)
+    file_sums: Sums = field(default_factory=dict)
+    passed: dict[tuple[int, str], list[Interval]] = field(default_factory=dict)
+    passed_rows: dict[tuple[int, str], int] = field(default_factory=dict)
+    gone: Intervals = field(default_factory=Intervals)
+    damaged: Intervals = field(default_factory=Intervals)
+    unread: set[str] = field(default_factory=set)
+
+    def span_at(self, offset: int) -> Interval | None:
+        """The span that holds ``offset``."""
+        found = bisect_right(self.spans, offset, key=lambda one: one.start) - 1
+        return self.spans[found] if found >= 0 and offset < self.spans[found].end else None
+
+
+class Said:
+    """What the evidence of a partition says, by span."""
+
+    def __init__(self, part: Part) -> None:
+        self.spans: dict[int, dict[At, tuple[int, int]]] = {}
+        self.files: dict[tuple[int, str, str], set[str]] = {}
+        self.passed: dict[tuple[int, str], list[Interval]] = {}
+        self.passed_rows: dict[tuple[int, str], int] = {}
+        self.counted: dict[int, int] = {}
+        self.expired: dict[int, int] = {}
+        self._configurations: dict[int, set[str]] = {}
+        self._never: set[int] = set()
+        for row, configuration in part.evidence:
+            span = part.span_at(row.first)
+            if span is None:
+                continue
+            self.counted[span.start] = self.counted.get(span.start, 0) + row.rows
+            self._configurations.setdefault(span.start, set()).add(configuration)
+            if row.segment is None:
+                self._never.add(span.start)
+            elif row.offset_class in PARSED or row.offset_class == "expired":
+                if row.offset_class == "expired":
+                    self.expired[span.start] = self.expired.get(span.start, 0) + row.rows
+                at = row.offset_class, row.dt.isoformat() if row.dt else ""
+                sums = self.spans.setdefault(span.start, {})
+                rows, total = sums.get(at, (0, 0))
+                sums[at] = rows + row.rows, combine(total, row.hash128 or 0)
+                self.files.setdefault((span.start, *at), set()).add(row.file or "")
+            else:
+                key = span.start, row.offset_class
+                self.passed_rows[key] = self.passed_rows.get(key, 0) + row.rows
+                if row.rows == row.next - row.first:
+                    self.passed.setdefault(key, []).append(Interval(row.first, row.next))
+
+    def segmentless(self, span: Interval) -> bool:
+        """Whether no segment ever held the offsets of ``span``."""
+        return span.start in self._never
+
+    def records_alone(self, lake: Lake, span: Interval) -> bool:
+        """Whether raw can prove the records of ``span``, and not what became of them.
+
+        They landed with other settings than the topics file has now, or retention has taken some from the table.
+        """
+        return span.start in self.expired or self.other_settings(lake, span)
+
+    def other_settings(self, lake: Lake, span: Interval) -> bool:
+        """Whether rows of ``span`` landed with other settings than the topics file has now."""
+        return not self._configurations.get(span.start, set()) <= {lake.topic.digest}
+
+
+def hulls_of(evidence: Iterable[Held]) -> list[Interval]:
+    """The offsets of each range of bytes that evidence tells of."""
+    found: dict[tuple[str, int, int], Interval] = {}
+    alone: list[Interval] = []
+    for row, _ in evidence:
+        if row.segment is None:
+            alone.append(Interval(row.first, row.next))
+            continue
+        at = row.segment, row.byte_start or 0, row.byte_end or 0
+        before = found.get(at, Interval(row.first, row.next))
+        found[at] = Interval(min(before.start, row.first), max(before.end, row.next))
+    return joined([*alone, *found.values()])
+
+
+def touching(spans: Sequence[Interval], start: int, end: int) -> list[Interval]:
+    """Those of ``spans``, which are disjoint and ascend, that overlap ``[start, end)``."""
+    first = bisect_right(spans, start, key=lambda one: one.end)
+    return list(spans[first : bisect_left(spans, end, key=lambda one: one.start)])
+
+
+def cells_of(spans: Sequence[Interval], start: int, end: int) -> Cells:
+    """The spans that overlap ``[start, end)``."""
+    found = touching(spans, start, end)
+    return Cells(tuple(one.start for one in found), tuple(one.end for one in found))
+
+
+def date_of(path: str) -> str:
+    """The date in a file's path, if it has one."""
+    text = path.partition("/")[0].removeprefix("dt=")
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        return ""

@@ -1,0 +1,81 @@
+"""What an audit reads of a partition: ranges of raw, and files, each by the same spans of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemark.formats.incarnations import Incarnation
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.plan import PartitionPlan
+from tidemark.intervals import Interval, Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.planning.read import RawPart, joined, plan_reading
+from tidemark.raw.topic import RawTopic
+from tidemark.table.evidence import EvidenceRow
+from tidemark_spark.audit.evidence import Held, Part, cells_of, hulls_of, touching
+from tidemark_spark.audit.worker import FileTask, RawTask
+
+Lives = Sequence[Incarnation]
+
+
+def planned(raw: RawTopic, lives: Lives, state: PartitionState, evidence: list[Held], dates: frozenset[str]) -> Part:
+    """A partition with its tasks, given the evidence of it that holds; with ``dates``, what lies by their offsets."""
+    hulls = hulls_of(evidence)
+    if dates:
+        wanted = joined((row.first, row.next) for row, _ in evidence if row.dt and row.dt.isoformat() in dates)
+        hulls = [one for one in hulls if touching(wanted, *one)]
+    never = Intervals((one.row.first, one.row.next) for one in evidence if one.row.segment is None)
+    limits = Intervals(hulls) if dates else Intervals([(0, state.next_offset)])
+    reading = _reading(raw, lives, state, limits.clip(0, state.next_offset) - never)
+    ranges = [one for task in reading.tasks for one in task.ranges]
+    spans = joined([*hulls_of(evidence), *((one.from_offset, one.to_offset) for one in ranges)])
+    chosen = [one for one in spans if not dates or touching(hulls, *one)]
+    part = Part(state, evidence, reading, spans, chosen, [], {}, gone=reading.gone)
+    for task in reading.tasks:
+        part.tasks.append(RawTask(task, cells_of(spans, task.from_offset, task.to_offset)))
+    _plan_files(part)
+    part.tasks += part.files.values()
+    return part
+
+
+def _reading(raw: RawTopic, lives: Lives, state: PartitionState, wanted: Intervals) -> RawPart:
+    if state.incarnation < len(lives):
+        place = lives[state.incarnation].place
+        at = raw.partition(state.topic_id, place, state.incarnation, state.partition)
+        return plan_reading(raw, at, Lineage(state.lineage), wanted)
+    nothing = PartitionPlan(
+        incarnation=state.incarnation,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        start=0,
+        end=0,
+        leader_epoch=state.leader_epoch,
+        lineage=state.lineage,
+    )
+    return RawPart(nothing, [], wanted)
+
+
+def _plan_files(part: Part) -> None:
+    """A task for each file that has rows in a chosen span."""
+    chosen = set(part.chosen)
+    hulls: dict[str, Interval] = {}
+    rows: dict[str, EvidenceRow] = {}
+    wanted: set[str] = set()
+    for row, _ in part.evidence:
+        if row.offset_class not in {"landed", "quarantined"} or row.file is None:
+            continue
+        before = hulls.get(row.file, Interval(row.first, row.next))
+        hulls[row.file] = Interval(min(before.start, row.first), max(before.end, row.next))
+        rows[row.file] = row
+        if part.span_at(row.first) in chosen:
+            wanted.add(row.file)
+    for path in sorted(wanted):
+        row = rows[path]
+        part.files[path] = FileTask(
+            "landed" if row.offset_class == "landed" else "quarantined",
+            path,
+            row.dt.isoformat() if row.dt else "",
+            row.incarnation,
+            row.partition,
+            cells_of(part.spans, *hulls[path]),
+        )

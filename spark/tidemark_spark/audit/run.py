@@ -1,0 +1,160 @@
+"""An audit: raw and table are read again, and proved equal, range by range and date by date; or the differences named.
+
+Three sides are summed up by the same ranges of offsets: what raw gives when it is converted once more, what the files
+hold, and what the evidence says. Where raw is gone, the files are proved by the evidence. Sums are order-independent
+and 128 bits wide over (incarnation, partition, offset, timestamp, key, value, headers), so equal sums mean equal sets
+of offsets and equal payloads. Where sums differ, both are read again by finer and finer ranges, until the offsets are
+known. Memory is bounded by the evidence of a topic and a group of partitions, never by rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+
+from tidemark.formats.audit_report import MAX_FINDINGS, AuditedPartition, AuditReport, Finding, Kind
+from tidemark.formats.ledger import Ledger
+from tidemark.intervals import Interval, Intervals
+from tidemark.raw.topic import RawTopic
+from tidemark.store import put_once
+from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.effective_evidence import Standing
+from tidemark.timestamps import stamp, utc_now
+from tidemark_spark.audit.checks import Checks
+from tidemark_spark.audit.evidence import GROUP_TASKS, Held, Part, date_of, examined, holding
+from tidemark_spark.audit.plan import planned
+from tidemark_spark.audit.verdicts import change_verdict
+from tidemark_spark.audit.worker import AuditTask, Examine, Tally, Trouble
+from tidemark_spark.convert.row_checksums import Account
+
+
+def audit(lake: Lake, examine: Examine, dates: Collection[str] = ()) -> AuditReport:
+    """Audit the table of ``lake``, or only the offsets that the evidence names for ``dates`` (ISO), and what lies by.
+
+    Raises:
+        FormatError: an object of the store does not parse.
+        StoreError: a store did not answer.
+    """
+    started, clock = utc_now(), time.monotonic()
+    table = open_table(lake)
+    ledger = ledger_of(lake, table)
+    live = live_files(table) if table is not None else []
+    found = _Audit(lake, ledger, live, examine)
+    found.run(frozenset(dates))
+    return AuditReport(
+        cluster=ledger.cluster,
+        topic=ledger.topic,
+        table=ledger.table,
+        ledger_n=ledger.n,
+        started_at=started,
+        seconds=round(time.monotonic() - clock, 3),
+        bytes_read=found.bytes_read,
+        dates=tuple(sorted(dates)),
+        partitions=tuple(found.partitions),
+        findings=tuple(found.findings[:MAX_FINDINGS]),
+        more=max(0, len(found.findings) - MAX_FINDINGS),
+    )
+
+
+def write_report(lake: Lake, report: AuditReport) -> str:
+    """Write ``report``, put what it says into the topic's verdict, and return its key."""
+    key = f"{lake.keys.audits}{stamp(report.started_at)}-{report.ledger_n}.json"
+    put_once(lake.store, key, report.to_bytes())
+    change_verdict(lake, lambda known: known.after(report, f"{lake.deployment.lake_store}/{key}"))
+    return key
+
+
+class _Audit:
+    def __init__(self, lake: Lake, ledger: Ledger, live: list[LiveFile], examine: Examine) -> None:
+        self._lake, self._ledger, self._live, self._examine = lake, ledger, live, examine
+        self._checks = Checks(lake, self._find, self._read)
+        self.findings: list[Finding] = []
+        self.partitions: list[AuditedPartition] = []
+        self.bytes_read = 0
+
+    def run(self, dates: frozenset[str]) -> None:
+        """Audit all partitions, a group at a time."""
+        evidence: dict[tuple[int, int], list[Held]] = {}
+        named: set[str] = set()
+        for one in holding(Standing(self._lake, self._ledger, {file.path: file for file in self._live})):
+            evidence.setdefault((one.row.incarnation, one.row.partition), []).append(one)
+            if one.row.offset_class == "landed":
+                named.add(one.row.file or "")
+        self._check_log(named, dates)
+        raw = RawTopic(self._lake)
+        lives = raw.incarnations().incarnations
+        group: list[Part] = []
+        for state in self._ledger.partitions:
+            group.append(planned(raw, lives, state, evidence.pop(state.key, []), dates))
+            if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
+                self._group(group)
+                group = []
+        self._group(group)
+
+    def _find(self, kind: Kind, part: Part | None, detail: str, **more: object) -> None:
+        where = {"incarnation": part.state.incarnation, "partition": part.state.partition} if part else {}
+        self.findings.append(Finding.model_validate({"kind": kind, "detail": detail, **where, **more}))
+
+    def _check_log(self, named: set[str], dates: frozenset[str]) -> None:
+        """The Delta log against the evidence and the ledger."""
+        for file in self._live:
+            if file.path not in named and (not dates or file.dt in dates):
+                self._find("unknown_file", None, "no evidence that counts names it", dt=file.dt, files=(file.path,))
+        counted = sum(file.rows for file in self._live)
+        if counted != self._ledger.rows:
+            detail = f"the Delta log counts {counted} rows, ledger {self._ledger.n} {self._ledger.rows}"
+            self._find("count_differs", None, detail)
+
+    def _group(self, parts: list[Part]) -> None:
+        by_key = {part.state.key: part for part in parts}
+        for tally in self._read(parts, [task for part in parts for task in part.tasks]):
+            self._take(tally, by_key)
+        for part in parts:
+            compared = self._checks.partition(part)
+            if compared is not None:
+                self.partitions.append(compared)
+
+    def _read(self, parts: Iterable[Part], tasks: list[AuditTask]) -> Iterator[Tally]:
+        plans = [part.raw.plan for part in parts]
+        for tally in examined(self._lake, self._ledger, plans, tasks, self._examine):
+            self.bytes_read += tally.bytes_read
+            yield tally
+
+    def _take(self, tally: Tally, parts: dict[tuple[int, int], Part]) -> None:
+        for key, account in tally.accounts.items():
+            part = parts[key.incarnation, key.partition]
+            sums = (part.raw_sums if tally.from_raw else part.file_sums).setdefault(key.start, {})
+            sums.setdefault((key.kind, key.dt), Account()).add(account)
+        for one in tally.passed:
+            part = parts[one.incarnation, one.partition]
+            span = part.span_at(one.start)
+            at = span.start if span else -1, one.offset_class
+            part.passed_rows[at] = part.passed_rows.get(at, 0) + one.rows
+            if one.rows == one.end - one.start:
+                part.passed.setdefault(at, []).append(Interval(one.start, one.end))
+        listed = {file.path: file for file in self._live}
+        for path, rows in tally.rows.items():
+            if path in listed and listed[path].rows != rows:
+                detail = f"it has {rows} rows, the Delta log says {listed[path].rows}"
+                self._find("count_differs", None, detail, dt=listed[path].dt, files=(path,))
+        for trouble in tally.troubles:
+            self._trouble(trouble, parts)
+
+    def _trouble(self, one: Trouble, parts: dict[tuple[int, int], Part]) -> None:
+        part = parts.get((one.incarnation, one.partition))
+        span = (one.start, one.end)
+        if one.kind == "stray" or part is None:
+            where = {"incarnation": one.incarnation, "partition": one.partition, "files": (one.name,)}
+            detail = f"{one.detail} that its evidence does not tell of"
+            self._find("stray_rows", None, detail, dt=date_of(one.name), offsets=(span,), **where)
+        elif one.kind == "raw_gone":
+            part.gone |= Intervals([span])
+        elif one.kind == "raw_damaged":
+            part.damaged |= Intervals([span])
+            self._find("raw_unreadable", part, one.detail, offsets=(span,), files=(one.name,))
+        else:
+            part.unread.add(one.name)
+            hulls = [(row.first, row.next) for row, _ in part.evidence if row.file == one.name]
+            kind: Kind = "missing_file" if one.kind == "file_gone" else "unreadable_file"
+            offsets = tuple(Intervals(hulls))
+            self._find(kind, part, one.detail, dt=date_of(one.name), offsets=offsets, files=(one.name,))

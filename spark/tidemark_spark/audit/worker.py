@@ -1,0 +1,304 @@
+"""One task of an audit: what raw gives, or what a file holds, counted and hashed by range of offsets. Pure worker code.
+
+Nothing is written. Raw is decoded, parsed and dated by the code that converts it. Memory is bounded by one window of a
+segment, or by one file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.decode import SCHEMA
+from tidemark.errors import NotFound
+from tidemark.formats.plan import SegmentRange, Task
+from tidemark.intervals import Interval
+from tidemark.kafka_log import BatchHeader
+from tidemark.kafka_log.batch import read_header
+from tidemark.parsers.factory import parser_of
+from tidemark.store import open_store
+from tidemark.table.evidence import Kept
+from tidemark_spark.convert.conversion import Conversion
+from tidemark_spark.convert.date_partitioner import DateSplitter, Numbers, numbers, take
+from tidemark_spark.convert.guard import parsed
+from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
+from tidemark_spark.convert.quarantine import records_of
+from tidemark_spark.convert.row_checksums import HASHED, Account, account_of_file, account_of_records
+from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
+from tidemark_spark.model import Job
+
+_ROWS: Final = 65536
+
+
+class Cells(NamedTuple):
+    """Disjoint ranges of offsets, each from one of ``starts`` to that of ``ends``; ascending."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    def numbers(self, offsets: Numbers) -> Numbers:
+        """The number of each offset's cell; -1 outside."""
+        if not self.starts:
+            return np.full(len(offsets), -1, np.int64)
+        found = np.searchsorted(np.array(self.starts, np.int64), offsets, "right") - 1
+        found[offsets >= np.array(self.ends, np.int64)[found]] = -1
+        return found
+
+
+class FileTask(NamedTuple):
+    """A file to read: of the table (``landed``), or of quarantine; ``dt`` is empty for rows without a date."""
+
+    kind: Literal["landed", "quarantined"]
+    path: str
+    dt: str
+    incarnation: int
+    partition: int
+    cells: Cells
+
+
+class RawTask(NamedTuple):
+    """Ranges of raw to convert once more; without ``columns`` accounts have rows and their hashes alone."""
+
+    task: Task
+    cells: Cells
+    columns: bool = True
+
+
+AuditTask = FileTask | RawTask
+
+
+class Key(NamedTuple):
+    """What an account is of: rows of one class and date, of the cell that starts at ``start``."""
+
+    incarnation: int
+    partition: int
+    start: int
+    kind: Kept
+    dt: str
+
+
+class Passed(NamedTuple):
+    """``rows`` of the offsets ``[start, end)`` that are no records, and why, as raw has it."""
+
+    incarnation: int
+    partition: int
+    offset_class: str
+    start: int
+    end: int
+    rows: int
+
+
+class Trouble(NamedTuple):
+    """What could not be read: a segment that is ``gone``, or ``damaged``; a file that is gone or damaged.
+
+    ``stray`` are rows of a file outside its cells, ``count`` of them between the offsets ``start`` and ``end``.
+    """
+
+    kind: Literal["raw_gone", "raw_damaged", "file_gone", "file_damaged", "stray"]
+    incarnation: int
+    partition: int
+    start: int
+    end: int
+    name: str
+    detail: str = ""
+
+
+@dataclass
+class Tally:
+    """What a task found; ``from_raw`` tells accounts of raw from those of files."""
+
+    from_raw: bool
+    accounts: dict[Key, Account] = field(default_factory=dict)
+    passed: list[Passed] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    bytes_read: int = 0
+
+    def add(self, key: Key, account: Account) -> None:
+        """Take an account in."""
+        self.accounts.setdefault(key, Account()).add(account)
+
+
+Examine = Callable[[Job, Sequence[AuditTask]], list[Tally]]
+"""Runs all tasks of an audit, anywhere, and returns what they found in any order."""
+
+
+def examine(job: Job, task: AuditTask) -> Tally:
+    """Carry out ``task``.
+
+    Raises:
+        StoreError: a store did not answer, or refused.
+    """
+    return _raw(job, task) if isinstance(task, RawTask) else _file(job, task)
+
+
+def _raw(job: Job, task: RawTask) -> Tally:
+    tally = Tally(from_raw=True)
+    whole = task.task
+    for part in whole.ranges:
+        single = Task(incarnation=whole.incarnation, topic_id=whole.topic_id, partition=whole.partition, ranges=(part,))
+        counting = _Counting(job, single, task)
+        conversion = Conversion(job, single, counting)
+        stop = conversion.run()
+        tally.bytes_read += conversion.bytes_read
+        at = single.incarnation, single.partition
+        if stop:
+            gone = stop.kind == "moved" and _is_gone(job, part)
+            # What was read before it went counts for nothing: the range is proved as a whole, or not at all.
+            start = part.from_offset if gone else stop.offset
+            kind: Literal["raw_gone", "raw_damaged"] = "raw_gone" if gone else "raw_damaged"
+            tally.troubles.append(Trouble(kind, *at, start, part.to_offset, part.key, stop.detail))
+            if gone:
+                continue
+        for key, account in counting.accounts.items():
+            tally.add(key, account)
+        tally.passed += [Passed(*at, row.offset_class, row.first, row.next, row.rows) for row in conversion.evidence]
+    return tally
+
+
+def _is_gone(job: Job, part: SegmentRange) -> bool:
+    try:
+        open_store(part.store, job.options).head(part.key)
+    except NotFound:
+        return True
+    return False
+
+
+class _Counting:
+    """Counts the records of a conversion as ``row_sink.Sink`` would sort them into files."""
+
+    def __init__(self, job: Job, task: Task, counted: RawTask) -> None:
+        self._task, self._cells = task, counted.cells
+        self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
+        self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
+        self._names = table_schema(job.topic, self._parser).names if counted.columns else list(HASHED)
+        self.accounts: dict[Key, Account] = {}
+
+    def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
+        """Count decoded rows."""
+        found = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, found, part.uploaded_at)
+        whole = beside(rows, found.columns)
+        for dt, indices in split.landed:
+            self._add("landed", dt, take(whole, indices), self._names)
+        for own, indices in split.refused:
+            self._add("quarantined", own, take(rows, indices), SCHEMA.names)
+        for own, indices in split.filtered:
+            self._add("filtered", own, take(rows, indices), SCHEMA.names)
+
+    def batch(
+        self, _number: int, _part: SegmentRange, header: BatchHeader, _data: bytes, _rule: str, span: tuple[int, int]
+    ) -> int:
+        """Count a batch that cannot be decoded."""
+        rows = offsets_of(header, span)
+        [cell] = self._cells.numbers(np.array([span[0]], np.int64)).tolist()
+        if cell >= 0:
+            self._account("quarantined", None, cell).add(Account(rows))
+        return rows
+
+    def _add(self, kind: Kept, dt: date | None, rows: pa.RecordBatch, names: Sequence[str]) -> None:
+        for cell, part in by_cell(rows, self._cells):
+            if cell >= 0:
+                self._account(kind, dt, cell).add(account_of_records(part, names))
+
+    def _account(self, kind: Kept, dt: date | None, cell: int) -> Account:
+        key = Key(
+            self._task.incarnation,
+            self._task.partition,
+            self._cells.starts[cell],
+            kind,
+            dt.isoformat() if dt else "",
+        )
+        return self.accounts.setdefault(key, Account())
+
+
+def by_cell(rows: pa.RecordBatch, cells: Cells) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Adjacent rows of the same cell; their offsets may come in any order."""
+    found = cells.numbers(numbers(rows.column("kafka_offset")))
+    edges = (np.flatnonzero(np.diff(found)) + 1).tolist()
+    for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
+        if end > start:
+            yield int(found[start]), rows.slice(start, end - start)
+
+
+def _file(job: Job, task: FileTask) -> Tally:
+    tally = Tally(from_raw=False)
+    folder = job.keys.root if task.kind == "landed" else job.keys.quarantine
+    bounds = min(task.cells.starts, default=0), max(task.cells.ends, default=0)
+    whole = task.incarnation, task.partition, *bounds, task.path
+    try:
+        body = open_store(job.lake_store, job.options).get(f"{folder}/{task.path}").body
+        tally.bytes_read += len(body)
+        reader = landed_rows if task.kind == "landed" else refused_rows
+        for rows, counted, names in reader(body):
+            tally.rows[task.path] = tally.rows.get(task.path, 0) + counted
+            _count_file(tally, task, rows, counted, names)
+    except NotFound as error:
+        tally.troubles.append(Trouble("file_gone", *whole, str(error)))
+    except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on where it lies
+        tally.troubles.append(Trouble("file_damaged", *whole, str(error)))
+    return tally
+
+
+_Read = tuple[pa.RecordBatch, int, Sequence[str]]
+
+
+def landed_rows(body: bytes) -> Iterator[_Read]:
+    """(rows, their number, the columns of the file)."""
+    for rows in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
+        for name in rows.schema.names:
+            rows.column(name).validate(full=True)
+        yield rows, len(rows), rows.schema.names
+
+
+def refused_rows(body: bytes) -> Iterator[_Read]:
+    """As of a data file; a batch is a row without any column, for as many offsets as it accounts for."""
+    for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
+        refused = batch.cast(QUARANTINE)
+        batches = refused.column("batch")
+        record = np.array([one is None for one in batches.to_pylist()], np.bool_)
+        if record.any():
+            rows = records_of(take(refused, np.flatnonzero(record)))
+            yield rows, len(rows), SCHEMA.names
+        for index in np.flatnonzero(~record).tolist():
+            row = refused.slice(index, 1)
+            first, end = row.column("kafka_offset")[0].as_py(), row.column("next_offset")[0].as_py()
+            yield row, offsets_of(read_header(batches[index].as_py(), 0, 0), (first, end)), ()
+
+
+def _count_file(tally: Tally, task: FileTask, rows: pa.RecordBatch, counted: int, names: Sequence[str]) -> None:
+    same = (_integers(rows, "kafka_incarnation") == task.incarnation) & (
+        _integers(rows, "kafka_partition") == task.partition
+    )
+    if not same.all():
+        _stray(tally, task, take(rows, np.flatnonzero(~same)))
+        rows = take(rows, np.flatnonzero(same))
+    for cell, part in by_cell(rows, task.cells):
+        if cell < 0:
+            _stray(tally, task, part)
+            continue
+        key = Key(task.incarnation, task.partition, task.cells.starts[cell], task.kind, task.dt)
+        if names:
+            account = account_of_file(part, names)
+            account.files.add(task.path)
+        else:
+            account = Account(counted, files={task.path})
+        tally.add(key, account)
+
+
+def _stray(tally: Tally, task: FileTask, rows: pa.RecordBatch) -> None:
+    offsets = numbers(rows.column("kafka_offset"))
+    at = rows.column("kafka_incarnation")[0].as_py(), rows.column("kafka_partition")[0].as_py()
+    span = Interval(int(offsets.min()), int(offsets.max()) + 1)
+    tally.troubles.append(Trouble("stray", *at, *span, task.path, f"{len(rows)} rows"))
+
+
+def _integers(rows: pa.RecordBatch, name: str) -> Any:
+    return rows.column(name).to_numpy(zero_copy_only=False)

@@ -1,0 +1,1 @@
+"""Spark itself: sessions, classic and Connect, and what runs on their workers."""

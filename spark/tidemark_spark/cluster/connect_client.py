@@ -1,0 +1,96 @@
+"""Spark Connect: the same tasks on a server that runs already, without a driver or a JVM of one's own.
+
+Connect has neither RDDs nor broadcasts, so a run is one query with as many partitions as tasks, whose function carries
+all of them, packed. The server's workers need the same Python environment as spark-submit's, nothing is uploaded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import pickle
+import signal
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import pyarrow as pa
+
+from tidemark_spark.cluster.session import Common, Given, Made, in_worker
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
+
+_FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("made", pa.binary())]
+_OUTCOME = pa.schema(_FIELDS)
+
+
+class Connected:
+    """A session of a Spark Connect server."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._finished = 0
+        # Spark's type wants a class of its own; what it calls is any function with these names.
+        session.registerProgressHandler(cast("ProgressHandler", self._note))
+
+    @classmethod
+    @cache
+    def to(cls, remote: str, name: str) -> Connected:
+        """A session of this process, released when it ends, and then the server ends what still runs of it.
+
+        That also holds for SIGTERM. After a SIGKILL the server does so by itself, five minutes later by default.
+        """
+        from pyspark.sql.connect.session import SparkSession
+
+        session = SparkSession.builder.remote(remote).getOrCreate()
+        atexit.register(session.stop)
+        signal.signal(signal.SIGTERM, _end)
+        session.addTag(name.replace(",", " "))
+        return cls(session)
+
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        """``work`` of each task, which Spark schedules and tries again like those of an RDD."""
+        packed = _pack((pickle.dumps((work, common)), [pickle.dumps(task) for task in tasks]))
+        numbers = self._session.range(0, len(tasks), numPartitions=len(tasks))
+        made = numbers.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
+        return [_unpack(cast("bytes", one)) for one in made.column("made").to_pylist()]
+
+    def finished(self) -> int:
+        """How many tasks are done of those that are under way, as the server last said."""
+        return self._finished
+
+    def _note(self, *, stages: Iterable[StageInfo] | None, **_: object) -> None:
+        self._finished = sum(stage.num_completed_tasks for stage in stages or ())
+
+
+def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker: what became of the tasks whose numbers are asked for."""
+    (work, common), tasks = _shared(packed)
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            task = pickle.loads(tasks[cast("int", number)])  # noqa: S301 # of on_each, see _unpack
+            made = _pack(in_worker(work, common, task))
+            yield pa.RecordBatch.from_pydict({"task": [number], "made": [made]}, schema=_OUTCOME)
+
+
+@lru_cache(maxsize=1)
+def _shared(packed: bytes) -> tuple[Any, list[bytes]]:
+    """What all tasks share is unpacked once in a worker process, each task where it runs."""
+    shared, tasks = _unpack(packed)
+    return pickle.loads(shared), tasks  # noqa: S301 # likewise
+
+
+def _pack(what: object) -> bytes:
+    return zlib.compress(pickle.dumps(what), 1)
+
+
+def _unpack(packed: bytes) -> Any:
+    """Between this job and its own workers, as Spark itself does with what it sends there."""
+    return pickle.loads(zlib.decompress(packed))  # noqa: S301 # nothing from elsewhere is unpickled
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)

@@ -1,0 +1,43 @@
+"""Has the workers of a Spark Connect server load what conversions need, so that the first one does not wait for it.
+
+A new server starts its Python workers with the first query, and each of them loads its libraries and the decoder's
+kernels then. Once after the server's start, this job makes that query with nothing to convert.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tidemark.decode import kernel_cache
+from tidemark.errors import ConfigError
+from tidemark_spark.cluster.connect_client import Connected
+from tidemark_spark.cluster.target import Where, add_options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Warm the workers up; 2 if no server is named. See ``--help``."""
+    parser = argparse.ArgumentParser(prog="warm_up.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, default=2, help="the server's cores (default: %(default)s)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    try:
+        Connected.to(_server(options), "warm-up").on_each(load, None, range(max(1, options.workers)))
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def _server(options: argparse.Namespace) -> str:
+    remote = Where.of(options).remote
+    if remote is None:
+        raise ConfigError("Spark Connect", [("--remote, or SPARK_REMOTE", "must name the server to warm up")])
+    return remote
+
+
+def load(_common: None, task: int) -> int:
+    """In a worker: this module's imports have loaded the libraries; then the kernels."""
+    kernel_cache.load_all()
+    return task

@@ -1,0 +1,1 @@
+"""Merging small files of a table into larger ones; no row changes."""

@@ -1,0 +1,128 @@
+"""The rows of several data files of one date and partition, as a stream in the order of their offsets.
+
+Files that follow one another are read one after the other. Of those whose offsets lie between one another's, as a
+replay leaves them, a batch of each is held. A file is copied to disk when its turn comes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.errors import FormatError
+from tidemark.formats.plan import SegmentRange
+from tidemark.store import Store
+from tidemark_spark.convert.date_partitioner import numbers
+from tidemark_spark.convert.row_checksums import HASHED
+from tidemark_spark.convert.row_order import ascending
+
+_ROWS: Final = 8192
+_CHUNK: Final = 8 << 20
+_BUFFER: Final = 1 << 20
+
+
+class Input:
+    """A file to merge; of its rows, a batch at a time is in hand, in the columns of ``schema``.
+
+    ``hashed`` is whether what was read of it has all columns that rows are hashed by.
+    """
+
+    def __init__(self, store: Store, part: SegmentRange, schema: pa.Schema) -> None:
+        self.first, self.name = part.from_offset, part.key
+        self.hashed = True
+        self._schema = schema
+        self._batches = rows_of(store, part.key, part.end)
+        self._rows: pa.RecordBatch | None = None
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The rows in hand; the next ones where there are none. They are empty at the file's end.
+
+        Raises:
+            FormatError: the file cannot be read, or has a column that the table has not.
+        """
+        if self._rows is None:
+            rows = next(self._batches, None)
+            if rows is None:
+                return pa.RecordBatch.from_pylist([], schema=self._schema)
+            self.hashed = self.hashed and set(HASHED) <= set(rows.schema.names)
+            self._rows = _in_columns(rows, self._schema, self.name)
+        return self._rows
+
+    @property
+    def last(self) -> int:
+        """The last offset in hand."""
+        return int(numbers(self.rows.column("kafka_offset"))[-1])
+
+    def until(self, offset: int) -> pa.RecordBatch:
+        """Hand out those in hand up to ``offset``."""
+        rows = self.rows
+        count = int(np.searchsorted(numbers(rows.column("kafka_offset")), offset, "right"))
+        self._rows = rows.slice(count) if count < len(rows) else None  # an empty slice would keep the memory
+        return rows.slice(0, count)
+
+
+def merged(inputs: Sequence[Input]) -> Iterator[pa.RecordBatch]:
+    """The rows of all ``inputs``, by offset.
+
+    Raises:
+        ContinuityError: two rows have the same offset, or those of a file do not ascend.
+        FormatError: a file cannot be read, or has a column that the table has not.
+    """
+    waiting = deque(sorted(inputs, key=lambda one: one.first))
+    reading: list[Input] = []
+    last = -1
+    while waiting or reading:
+        if not reading or (waiting and waiting[0].first <= min(one.last for one in reading)):
+            reading.append(waiting.popleft())
+        else:
+            limit = min(one.last for one in reading)
+            rows = _in_order([one.until(limit) for one in reading])
+            last = ascending(rows, last, ", ".join(one.name for one in reading))
+            yield rows
+        reading = [one for one in reading if len(one.rows)]
+
+
+def rows_of(store: Store, key: str, size: int) -> Iterator[pa.RecordBatch]:
+    """The rows of the data file ``key`` of ``size`` bytes, never more at once than one of its row groups.
+
+    Raises:
+        FormatError: it is damaged.
+        StoreError: the store did not answer, or the file is gone.
+    """
+    with tempfile.TemporaryFile(prefix="tidemark-") as file:
+        for start in range(0, size, _CHUNK):
+            file.write(store.get_range(key, start, min(start + _CHUNK, size)))
+        try:
+            parquet = pq.ParquetFile(file, buffer_size=_BUFFER)
+            for group in range(parquet.num_row_groups):
+                yield from parquet.iter_batches(_ROWS, row_groups=[group])
+        except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on its place
+            reason = " ".join(str(error).split())
+            raise FormatError(key, f"cannot be read: {reason}; audit its date, and rebuild it") from error
+
+
+def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    found = [one for one in parts if len(one)]
+    if len(found) == 1:
+        return found[0]
+    [rows] = pa.Table.from_batches(found).sort_by("kafka_offset").combine_chunks().to_batches()
+    return rows
+
+
+def _in_columns(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    """``rows`` with the columns of ``schema``, null in those that they lack."""
+    unknown = sorted(set(rows.schema.names) - set(schema.names))
+    if unknown:
+        raise FormatError(name, f"has columns that the table has not: {', '.join(unknown)}; audit its date")
+    columns: list[pa.Array[Any]] = [
+        rows.column(one.name).cast(one.type) if one.name in rows.schema.names else pa.nulls(len(rows), one.type)
+        for one in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

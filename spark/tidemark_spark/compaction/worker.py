@@ -1,0 +1,179 @@
+"""A compaction at work: files of one date and partition become one, sorted by offset, and no row changes.
+
+What a task wrote is read back from the store and must equal, in each column, what was merged; the driver then holds it
+against the evidence of the files that were merged. A task is a function of its plan and of those files. Its memory is
+bounded by a batch of each file that has rows around the same offset, and by the row group under way: files lie on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+
+import pyarrow as pa
+
+from tidemark.decode import SCHEMA
+from tidemark.errors import ContinuityError, FormatError
+from tidemark.formats.hashsum import combine
+from tidemark.formats.plan import RunPlan, Task
+from tidemark.parsers.factory import parser_of
+from tidemark.planning.vacuum import digest_in, digest_of
+from tidemark.store import Store, open_store
+from tidemark.table.delta_table import Lake, committed_ledger
+from tidemark.table.evidence import EvidenceRow, renamed, to_bytes
+from tidemark_spark.compaction.merge import Input, merged, rows_of
+from tidemark_spark.convert.date_partitioner import numbers
+from tidemark_spark.convert.parquet_writer import DateFiles
+from tidemark_spark.convert.row_checksums import IDENTITY, Account, account_of_file
+from tidemark_spark.convert.row_order import ascending
+from tidemark_spark.convert.row_sink import namer
+from tidemark_spark.model import DataFile, Job, Outcome, Stop
+
+
+def compacted(job: Job, task: Task) -> Outcome:
+    """Merge the files of ``task``; the outcome's only row of evidence tells what was read back.
+
+    Its hash is None where a file lacks a column that is hashed. What cannot be merged is told by the outcome's
+    ``stop``: an exception would let Spark try it again.
+
+    Raises:
+        StoreError: the store did not answer, or a file is gone.
+    """
+    store = open_store(job.lake_store, job.options)
+    schema = merged_schema(job)
+    inputs = [Input(store, part, schema) for part in task.ranges]
+    output = _Output(job, task, store, schema)
+    stop = None
+    try:
+        output.write(merged(inputs))
+        output.check()
+    except (ContinuityError, FormatError) as error:
+        stop = Stop(task.from_offset, task.to_offset, "corrupt", str(error))
+    hashed = all(one.hashed for one in inputs)
+    return Outcome(
+        incarnation=task.incarnation,
+        partition=task.partition,
+        from_offset=task.from_offset,
+        next_offset=max(one.to_offset for one in task.ranges),
+        files=() if stop else (output.file(),),
+        evidence=() if stop else (output.evidence(hashed=hashed),),
+        stop=stop,
+        bytes_read=task.size + output.size,
+    )
+
+
+def merged_schema(job: Job) -> pa.Schema:
+    """The table's columns in the order in which files have them; all but those that say which row it is may be null."""
+    parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
+    known = [*SCHEMA, *parser.columns]
+    return pa.schema([one.with_nullable(one.name not in IDENTITY) for one in known if one.name in job.columns])
+
+
+class _Output:
+    """The file that the others become, and the account of its rows."""
+
+    def __init__(self, job: Job, task: Task, store: Store, schema: pa.Schema) -> None:
+        self._task, self._store, self._schema = task, store, schema
+        self._root, self._name = job.keys.root, namer(job, task)
+        self._dt = date.fromisoformat(task.ranges[0].key.rpartition("/dt=")[2].partition("/")[0])
+        self._account = Account()
+        self._first = self._last = -1
+        self._times: list[int] = []
+        self._key = ""
+        self.size = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write all of ``batches``, by the writer that convert has."""
+        with DateFiles(self._store, self._schema, self._key_of, self._done) as files:
+            for rows in batches:
+                offsets = numbers(rows.column("kafka_offset"))
+                first, self._last = int(offsets[0]), int(offsets[-1])
+                self._first = first if self._first < 0 else self._first
+                files.add(self._dt, rows, first, self._last)
+                self._account.add(account_of_file(rows, self._schema.names))
+                self._times += _limits(rows)
+            files.close()
+
+    def check(self) -> None:
+        """Raise ContinuityError unless the stored file has the rows that were written, in order and in each column."""
+        there, last = Account(), -1
+        for rows in rows_of(self._store, self._key, self.size):
+            last = ascending(rows, last, self._key)
+            there.add(account_of_file(rows, rows.schema.names))
+        if there != self._account:
+            raise ContinuityError(
+                f"{self._key}: {there.rows} rows are read back of {self._account.rows} that were written, or others; "
+                "the table was not changed: report it"
+            )
+
+    def file(self) -> DataFile:
+        """The file as the Delta log has it."""
+        return DataFile(
+            path=self._path,
+            size=self.size,
+            rows=self._account.rows,
+            dt=self._dt,
+            partition=self._task.partition,
+            first_offset=self._first,
+            last_offset=self._last,
+            min_timestamp=min(self._times, default=0),
+            max_timestamp=max(self._times, default=0),
+        )
+
+    def evidence(self, *, hashed: bool) -> EvidenceRow:
+        """What the file holds, without where it is from."""
+        return EvidenceRow(
+            incarnation=self._task.incarnation,
+            partition=self._task.partition,
+            first=self._first,
+            next=self._last + 1,
+            offset_class="landed",
+            rows=self._account.rows,
+            dt=self._dt,
+            hash128=self._account.hash128 if hashed else None,
+            file=self._path,
+        )
+
+    @property
+    def _path(self) -> str:
+        return self._key.removeprefix(f"{self._root}/")
+
+    def _key_of(self, dt: date | None, first: int, last: int) -> str:
+        return f"{self._root}/dt={dt}/{self._name(first, last)}"
+
+    def _done(self, _dt: date | None, key: str, size: int) -> None:
+        self._key, self.size = key, size
+
+
+def _limits(rows: pa.RecordBatch) -> list[int]:
+    """The lowest and the highest timestamp in microseconds; none if there is none."""
+    if "kafka_timestamp" not in rows.schema.names:
+        return []
+    times = numbers(rows.column("kafka_timestamp").drop_null())
+    return [int(times.min()), int(times.max())] if len(times) else []
+
+
+def evidence_of_merged(lake: Lake, plan: RunPlan, merged_into: Iterable[EvidenceRow]) -> bytes:
+    """The evidence object of a compaction: the rows of the files that go, under the names of those they became.
+
+    Raises:
+        ContinuityError: a file has other rows than the evidence gives to those that it is made of.
+    """
+    made = {digest_in(row.file or ""): row for row in merged_into}
+    names: dict[str, str] = {}
+    for task in plan.tasks:
+        file = made[digest_of(plan, task)].file or ""
+        names |= {one.key.removeprefix(f"{lake.keys.root}/"): file for one in task.ranges}
+    table = renamed(lake, committed_ledger(lake).landed, names, plan.attempt)
+    sums: dict[str, tuple[int, int]] = {}
+    for told in table.select(["file", "rows", "hash128"]).to_pylist():
+        rows, total = sums.get(told["file"], (0, 0))
+        sums[told["file"]] = rows + told["rows"], combine(total, int.from_bytes(told["hash128"], "big"))
+    for one in made.values():
+        rows, total = sums.get(one.file or "", (0, 0))
+        if one.rows != rows or one.hash128 not in {None, total}:
+            raise ContinuityError(
+                f"{lake.url}/{one.file}: holds {one.rows} rows, and evidence tells of {rows} in the files that it was "
+                f"merged of, or of others; the table was not changed: audit {one.dt}, and rebuild it"
+            )
+    return to_bytes(table)

@@ -1,0 +1,1 @@
+"""From raw segments to rows of Parquet files and evidence, in a worker."""

@@ -1,0 +1,129 @@
+"""Every offset of a range gets a class, batch by batch, or the task stops there.
+
+A batch accounts for its base offset up to base + last offset delta, which compaction keeps. So offsets between two
+batches are missing: compacted away in a compacted segment, LOST in any other. Offsets within a batch for which it has
+no record were compacted away too: neither producers nor brokers leave holes in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.decode import Headers, aborted_mask
+from tidemark.formats.plan import PartitionPlan, SegmentRange
+from tidemark.kafka_log import AbortedTransaction
+from tidemark.kafka_log.batch import CONTROL
+from tidemark.table.evidence import OffsetClass
+from tidemark_spark.model import Stop
+
+
+class Run(NamedTuple):
+    """A class that ``rows`` of the offsets ``[start, end)`` have; all of them, unless other classes lie between."""
+
+    offset_class: OffsetClass
+    start: int
+    end: int
+    rows: int
+
+    @classmethod
+    def whole(cls, offset_class: OffsetClass, start: int, end: int) -> Run:
+        """All offsets ``[start, end)``."""
+        return cls(offset_class, start, end, end - start)
+
+
+class Verdict(NamedTuple):
+    """What became of the batches of a window.
+
+    ``data`` are the batches to decode, which account for ``span`` offsets and hold ``records`` records (None if only
+    decoding tells: in v0 and v1, or where a batch lies across an end of the range). All offsets below ``next_offset``
+    are in ``runs`` or in ``span``.
+    """
+
+    data: Headers
+    span: int
+    records: int | None
+    runs: list[Run]
+    next_offset: int
+    stop: Stop | None
+
+
+class Rules(NamedTuple):
+    """What a partition's plan says of its batches: the lineage, and the transactions that were aborted."""
+
+    epochs: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    aborted: tuple[AbortedTransaction, ...]
+
+    @classmethod
+    def of(cls, plan: PartitionPlan) -> Rules:
+        """The rules of ``plan``."""
+        lineage = np.array(plan.lineage, np.int64).reshape(-1, 2)
+        aborted = tuple(
+            AbortedTransaction(one.producer_id, one.first_offset, one.last_offset, 0) for one in plan.aborted
+        )
+        return cls(lineage[:, 0], lineage[:, 1], aborted)
+
+    def live(self, headers: Headers) -> NDArray[np.bool_]:
+        """Which batches lie on the lineage; below its first start nothing is known to contradict them."""
+        index = np.searchsorted(self.starts, headers["base_offset"], "right") - 1
+        known = index >= 0
+        if not known.any():
+            return np.ones(len(headers), np.bool_)
+        live: NDArray[np.bool_] = ~known | (self.epochs[index] == headers["leader_epoch"])
+        return live
+
+
+def judge(headers: Headers, expected: int, part: SegmentRange, rules: Rules) -> Verdict:
+    """Class the batches of ``headers``, of which ``expected`` is the next offset that is wanted."""
+    headers = headers[rules.live(headers)]
+    starts, ends = _spans(headers, expected, part)
+    wanted = ends > starts
+    headers, starts, ends = headers[wanted], starts[wanted], ends[wanted]
+    before = np.concatenate([[expected], ends])[:-1]
+    runs: list[Run] = []
+    stop = None
+    holes = np.flatnonzero(starts > before)
+    if part.compacted:
+        runs += [Run.whole("compacted", int(before[index]), int(starts[index])) for index in holes]
+    elif len(holes):
+        cut = int(holes[0])
+        stop = missing(part, int(before[cut]), int(starts[cut]))
+        headers, starts, ends = headers[:cut], starts[:cut], ends[:cut]
+    next_offset = int(ends[-1]) if len(ends) else expected
+    control = headers["attributes"] & CONTROL != 0
+    aborted = aborted_mask(headers, rules.aborted)
+    emptied = ~control & ~aborted & (headers["record_count"] == 0)
+    classes: Sequence[tuple[OffsetClass, NDArray[np.bool_]]] = (
+        ("transaction_marker", control),
+        ("aborted", aborted),
+        ("compacted", emptied),
+    )
+    for name, mask in classes:
+        runs += [Run.whole(name, int(start), int(end)) for start, end in zip(starts[mask], ends[mask], strict=True)]
+    kept = ~(control | aborted | emptied)
+    data, spans = headers[kept], (ends - starts)[kept]
+    whole = (data["record_count"] >= 0) & (spans == data["last_offset_delta"] + 1)
+    records = int(data["record_count"].sum()) if whole.all() else None
+    return Verdict(data, int(spans.sum()), records, runs, next_offset, stop)
+
+
+def missing(part: SegmentRange, start: int, end: int) -> Stop:
+    """The stop at a hole."""
+    return Stop(start, end, "lost", f"{part.key}: no batch holds offsets {start} to {end - 1}")
+
+
+def _spans(headers: Headers, expected: int, part: SegmentRange) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The offsets ``[start, end)`` that each batch accounts for, within the range.
+
+    The header of a compressed v0 or v1 message tells its last offset only; it starts where the one before it ends.
+    """
+    starts = headers["base_offset"].copy()
+    ends = starts + headers["last_offset_delta"] + 1
+    wrapped = headers["record_count"] < 0
+    starts[wrapped] = np.concatenate([[expected], ends])[:-1][wrapped]
+    low, high = max(part.from_offset, expected), part.to_offset
+    return np.clip(starts, low, high), np.clip(ends, low, high)

@@ -1,0 +1,166 @@
+"""One task: consecutive byte ranges of a partition become Parquet files by date, and evidence. Pure worker code.
+
+Nothing here knows Spark. A task is a function of its plan and of the raw bytes, and may run any number of times,
+also at once: it writes the same objects. Memory is bounded by one window of a segment and the row groups under way.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError
+from tidemark.formats.plan import SegmentRange, Task
+from tidemark.kafka_log import BatchHeader
+from tidemark.store import open_store
+from tidemark.table.evidence import MAX_RUNS, EvidenceRow
+from tidemark_spark.convert.classify import Rules, Run, Verdict, judge, missing
+from tidemark_spark.convert.guard import decoded, pass_on
+from tidemark_spark.convert.row_order import ascending
+from tidemark_spark.convert.row_sink import Sink
+from tidemark_spark.convert.segment_reader import Window, windows
+from tidemark_spark.model import Job, Outcome, Stop
+
+
+def converted(job: Job, task: Task) -> Outcome:
+    """Convert ``task``; raises as :func:`tidemark_spark.worker.convert` does."""
+    with Sink(job, task) as sink:
+        conversion = Conversion(job, task, sink)
+        stop = conversion.run()
+        files, evidence = sink.close()
+        return Outcome(
+            incarnation=task.incarnation,
+            partition=task.partition,
+            from_offset=task.from_offset,
+            next_offset=conversion.next_offset,
+            files=tuple(files),
+            evidence=(*evidence, *conversion.evidence),
+            stop=stop,
+            bytes_read=conversion.bytes_read,
+            other_rows=sink.other_rows,
+        )
+
+
+class Records(Protocol):
+    """Where the records of a conversion go."""
+
+    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
+        """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
+        ...
+
+    def batch(
+        self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
+    ) -> int:
+        """Take a batch that cannot be decoded, for ``rule``; returns how many offsets it accounts for."""
+        ...
+
+
+class Conversion:
+    """A task under way: ``next_offset`` is the first that has no class yet."""
+
+    def __init__(self, job: Job, task: Task, sink: Records) -> None:
+        self._job, self._task, self._sink = job, task, sink
+        self._rules = Rules.of(job.partitions[task.incarnation, task.partition])
+        self.next_offset = task.from_offset
+        self.evidence: list[EvidenceRow] = []
+        self.bytes_read = 0
+
+    def run(self) -> Stop | None:
+        """All ranges in order; returns why it ended early, if it did."""
+        for number, part in enumerate(self._task.ranges):
+            runs: list[Run] = []
+            stop = self._range(number, part, runs)
+            self.evidence += [_evidence(self._task, part, run) for run in _folded(runs)]
+            if stop:
+                return stop
+        return None
+
+    def _range(self, number: int, part: SegmentRange, runs: list[Run]) -> Stop | None:
+        store = open_store(part.store, self._job.options)
+        try:
+            for window in windows(store, part):
+                self.bytes_read += len(window.data)
+                stop = self._window(number, part, window, runs)
+                if stop:
+                    return stop
+        except (PreconditionFailed, NotFound) as error:
+            return Stop(self.next_offset, part.to_offset, "moved", str(error))
+        if self.next_offset == part.to_offset:
+            return None
+        if not part.compacted:
+            return missing(part, self.next_offset, part.to_offset)
+        runs.append(Run.whole("compacted", self.next_offset, part.to_offset))
+        self.next_offset = part.to_offset
+        return None
+
+    def _window(self, number: int, part: SegmentRange, window: Window, runs: list[Run]) -> Stop | None:
+        verdict = judge(window.headers, self.next_offset, part, self._rules)
+        without_record = self._decode(number, part, window, verdict)
+        runs += verdict.runs
+        if without_record:
+            runs.append(Run("compacted", self.next_offset, verdict.next_offset, without_record))
+        self.next_offset = verdict.next_offset
+        if verdict.stop is None and window.damage:
+            return Stop(self.next_offset, window.damage.end, "corrupt", str(window.damage.error))
+        return verdict.stop
+
+    def _decode(self, number: int, part: SegmentRange, window: Window, verdict: Verdict) -> int:
+        """Send the records of the data batches to the sink; returns how many of their offsets have no record."""
+        refused: list[tuple[BatchHeader, SegmentError]] = []
+        last, count = self.next_offset - 1, 0
+        for rows in decoded(
+            self._job,
+            window.data,
+            verdict.data,
+            name=part.key,
+            partition=self._task.partition,
+            incarnation=self._task.incarnation,
+            from_offset=max(part.from_offset, self.next_offset),
+            to_offset=part.to_offset,
+            position=window.position,
+            on_refused=lambda header, error: refused.append((header, error)),
+        ):
+            last = ascending(rows, last, part.key)
+            count += len(rows)
+            pass_on(self._sink.rows, self._job, number, part, rows)
+        for header, error in sorted(refused, key=lambda one: one[0].base_offset):
+            start = header.position - window.position
+            data = window.data[start : start + header.size]
+            span = max(header.base_offset, part.from_offset), min(header.next_offset, part.to_offset)
+            count += self._sink.batch(number, part, header, data, error.detail, span)
+        if verdict.records is not None and count != verdict.records:
+            raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {count} were found")
+        return verdict.span - count
+
+
+def _folded(runs: list[Run]) -> list[Run]:
+    """Runs of a class joined where they touch, and into one where there are more than MAX_RUNS of them."""
+    folded: list[Run] = []
+    for name, group in groupby(sorted(runs), key=lambda run: run.offset_class):
+        joined: list[Run] = []
+        for run in group:
+            if joined and joined[-1].end == run.start:
+                joined[-1] = Run(name, joined[-1].start, run.end, joined[-1].rows + run.rows)
+            else:
+                joined.append(run)
+        if len(joined) > MAX_RUNS:
+            end = max(run.end for run in joined)
+            joined = [Run(name, joined[0].start, end, sum(run.rows for run in joined))]
+        folded += joined
+    return folded
+
+
+def _evidence(task: Task, part: SegmentRange, run: Run) -> EvidenceRow:
+    return EvidenceRow(
+        incarnation=task.incarnation,
+        partition=task.partition,
+        first=run.start,
+        next=run.end,
+        offset_class=run.offset_class,
+        rows=run.rows,
+        segment=part.key,
+        byte_start=part.start,
+        byte_end=part.end,
+    )

@@ -1,0 +1,187 @@
+"""From a record's time to its ``dt``: the date in the topic's time zone, or a reason why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.decode import unrepresentable_timestamps
+from tidemark.decode.schema import array
+from tidemark.parsers.base import Parsed
+from tidemark.topics import SaneTimestamps
+
+_DAY: Final = 86_400_000
+_EPOCH: Final = date(1970, 1, 1)
+_NO_TIME: Final = "the record has no timestamp"
+_YEAR_1: Final = -62_135_596_800_000
+_YEAR_10000: Final = 253_402_300_800_000
+
+Numbers = NDArray[np.int64]
+
+
+class LocalDates:
+    """Days since 1970 of instants, in a time zone. Right at every change of its offset from UTC."""
+
+    def __init__(self, zone: ZoneInfo) -> None:
+        self._zone = zone
+        self._changes: dict[int, tuple[int, int, int]] = {}
+
+    def days(self, milliseconds: Numbers) -> Numbers:
+        """The local day of each instant, in milliseconds since 1970 UTC, between the years 1 and 9999."""
+        utc_days, where = np.unique(milliseconds // _DAY, return_inverse=True)
+        changes = np.array([self._change(day) for day in utc_days.tolist()], np.int64).reshape(-1, 3)[where]
+        offset = np.where(milliseconds < changes[:, 1], changes[:, 0], changes[:, 2])
+        days: Numbers = (milliseconds + offset) // _DAY
+        return days
+
+    def _change(self, utc_day: int) -> tuple[int, int, int]:
+        """(offset at the start of a UTC day, the instant from which it is another, that one), in milliseconds."""
+        if utc_day not in self._changes:
+            low, high = utc_day * _DAY, (utc_day + 1) * _DAY
+            before, after = self._offset(low), self._offset(high)
+            while before != after and high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._offset(middle) == before else (low, middle)
+            self._changes[utc_day] = before, high, after
+        return self._changes[utc_day]
+
+    def _offset(self, milliseconds: int) -> int:
+        instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        offset = instant.astimezone(self._zone).utcoffset()
+        return round((offset or timedelta()) / timedelta(milliseconds=1))
+
+
+class Split(NamedTuple):
+    """Indices of rows by what becomes of them and by date: of landed rows ``dt``, of the others their own.
+
+    A row's own date is that of its timestamp, and None if that is not sane: it does not depend on the parser.
+    ``reasons`` are those of the refused rows, by index.
+    """
+
+    landed: list[tuple[date, Numbers]]
+    refused: list[tuple[date | None, Numbers]]
+    filtered: list[tuple[date | None, Numbers]]
+    reasons: Mapping[int, str]
+
+
+class DateSplitter:
+    """Sorts rows by ``dt``; ``sane`` bounds the times, its upper bound counts from the segment's upload."""
+
+    def __init__(self, zone: ZoneInfo, sane: SaneTimestamps) -> None:
+        self._dates = LocalDates(zone)
+        self._ahead = sane.ahead
+        midnight = datetime(sane.earliest.year, sane.earliest.month, sane.earliest.day, tzinfo=zone)
+        self._earliest = round(midnight.timestamp() * 1000)
+
+    def split(self, rows: pa.RecordBatch, parsed: Parsed, uploaded_at: datetime) -> Split:
+        """Split ``rows``, which have a column ``kafka_timestamp``, and of which ``parsed`` was made."""
+        own = _Times(*timestamps(rows), *self._bounds(uploaded_at))
+        times = own if parsed.event_time is None else _with_events(own, parsed.event_time)
+        refused = np.zeros(len(rows), np.bool_)
+        refused[list(parsed.refused)] = True
+        filtered = np.zeros(len(rows), np.bool_) if parsed.filtered is None else parsed.filtered & ~refused
+        insane = ~times.sane & ~refused & ~filtered
+        landed = ~(refused | filtered | insane)
+        reasons = dict(parsed.refused)
+        if insane.any():
+            exact = _exact(rows, own)
+            for row in np.flatnonzero(insane).tolist():
+                reasons[row] = _reason(row, exact, times)
+        return Split(
+            list(self._by_date(times.milliseconds, np.flatnonzero(landed))),
+            self._by_own_date(own, refused | insane),
+            self._by_own_date(own, filtered),
+            reasons,
+        )
+
+    def _bounds(self, uploaded_at: datetime) -> tuple[int, int]:
+        """The first sane millisecond, and the first that is sane no more."""
+        return self._earliest, round((uploaded_at + self._ahead).timestamp() * 1000) + 1
+
+    def _by_own_date(self, own: _Times, chosen: NDArray[np.bool_]) -> list[tuple[date | None, Numbers]]:
+        if not chosen.any():
+            return []
+        found: list[tuple[date | None, Numbers]] = [*self._by_date(own.milliseconds, np.flatnonzero(chosen & own.sane))]
+        undated = np.flatnonzero(chosen & ~own.sane)
+        return [*found, (None, undated)] if len(undated) else found
+
+    def _by_date(self, milliseconds: Numbers, indices: Numbers) -> Iterator[tuple[date, Numbers]]:
+        days = self._dates.days(milliseconds[indices])
+        for day in np.unique(days).tolist():
+            yield _EPOCH + timedelta(days=day), indices[days == day]
+
+
+class _Times:
+    """Milliseconds since 1970 by row; which of them are given, which are event times, and which are sane."""
+
+    def __init__(self, milliseconds: Numbers, given: NDArray[np.bool_], first: int, end: int) -> None:
+        self.milliseconds, self.given, self.first, self.end = milliseconds, given, first, end
+        self.event = np.zeros(len(given), np.bool_)
+        self.sane: NDArray[np.bool_] = given & (milliseconds >= first) & (milliseconds < end)
+
+
+def _with_events(own: _Times, event_time: pa.Array[Any]) -> _Times:
+    """The event times where there are any, else the records' own.
+
+    A record's own time must then only be one that readers of the table can show.
+    """
+    has: NDArray[np.bool_] = event_time.is_valid().to_numpy(zero_copy_only=False)
+    milliseconds = np.where(has, numbers(event_time) // 1000, own.milliseconds)
+    times = _Times(milliseconds, has | own.given, own.first, own.end)
+    times.event = has
+    shown = own.given & (own.milliseconds >= _YEAR_1) & (own.milliseconds < _YEAR_10000)
+    times.sane &= np.where(has, shown, own.sane)
+    return times
+
+
+def _exact(rows: pa.RecordBatch, own: _Times) -> Numbers:
+    """The records' times, also where the column cannot hold them."""
+    exact = own.milliseconds.copy()
+    for row, value in unrepresentable_timestamps(rows):
+        exact[row] = value
+    return exact
+
+
+def _reason(row: int, exact: Numbers, times: _Times) -> str:
+    """Why the row's time is not sane; ``exact`` are the records' own."""
+    name, value = ("event time", times.milliseconds[row]) if times.event[row] else ("timestamp", exact[row])
+    if value < times.first:
+        return f"its {name} lies before the earliest" if name != "timestamp" or value != -1 else _NO_TIME
+    if value >= times.end:
+        return f"its {name} lies too far after the upload of its segment"
+    return "its timestamp lies beyond the years 1 to 9999, which its event time does not mend"
+
+
+def timestamps(rows: pa.RecordBatch) -> tuple[Numbers, NDArray[np.bool_]]:
+    """``kafka_timestamp`` in milliseconds since 1970, and which of them are given.
+
+    The column has them in microseconds, and is null where those do not fit.
+    """
+    column = rows.column("kafka_timestamp")
+    valid = np.ones(len(rows), np.bool_)
+    if column.null_count:
+        valid[:] = column.is_valid().to_pylist()
+    return numbers(column) // 1000, valid
+
+
+def numbers(column: pa.Array[Any]) -> Numbers:
+    """The 64-bit numbers of a column, without a copy."""
+    data = column.buffers()[1]
+    if data is None or not len(column):
+        return np.empty(0, np.int64)
+    return np.frombuffer(memoryview(data), np.int64, len(column), column.offset * 8)
+
+
+def take(rows: pa.RecordBatch, indices: Numbers) -> pa.RecordBatch:
+    """The rows at ascending ``indices``, without a copy where they are adjacent."""
+    if len(indices) == 0:
+        return rows.slice(0, 0)
+    if indices[-1] - indices[0] + 1 == len(indices):
+        return rows.slice(int(indices[0]), len(indices))
+    return rows.take(array(pa.int64(), indices))

@@ -1,0 +1,137 @@
+"""Decoding and converting in a worker, so that a record that ends or holds up the process costs its own place alone.
+
+The first attempt of a task sets limits (``process_limits``) and pays nothing else: what breaks them ends the
+worker, or the attempt. A later attempt has each step proved before it does it (``prover_client``). Outside
+of :func:`guarded` there are no limits: in the driver, in tests, and in the children that prove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode import DEFAULT_LIMITS, Headers, decode_batches, kernel_cache
+from tidemark.decode.decoder import OnRefused
+from tidemark.errors import SegmentError
+from tidemark.formats.plan import SegmentRange
+from tidemark.kafka_log import BatchHeader
+from tidemark.parsers.base import Parsed, Parser, no_rows
+from tidemark.topics import WorkLimits
+from tidemark_spark.convert.process_limits import at_most, bounded_memory, goes_first, seconds_for
+from tidemark_spark.convert.prover_client import Batches, Piece, Prover, Rows
+from tidemark_spark.model import Job
+
+_WORKER_SCORE: Final = 500
+"""Where memory runs out the kernel is to end the worker and not the JVM, which many tasks share."""
+
+_LEAST_MEMORY: Final = 512 << 20
+"""Under which ordinary records would not be converted."""
+
+_DECODING_RATE: Final = 64
+"""How many times faster than parsing it must be to decompress and to decode."""
+
+Take = Callable[[int, SegmentRange, pa.RecordBatch, str | None], None]
+"""Takes rows of a numbered range; all are refused if there is a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """The limits of the task under way, and who proves for it, if anybody must."""
+
+    limits: WorkLimits
+    memory: int
+    prover: Prover | None
+
+
+_now: _Guard | None = None
+"""The guard of the task that this process carries out; Spark gives a worker process one task at a time."""
+
+
+@contextmanager
+def guarded(job: Job, attempt: int) -> Iterator[None]:
+    """Carry out a task of ``job`` within its limits; ``attempt`` is how often it has ended without a result before."""
+    global _now  # noqa: PLW0603 - what is true of the process
+    goes_first(_WORKER_SCORE)
+    kernel_cache.load_all()
+    limits = job.topic.limits
+    memory = max(_LEAST_MEMORY, limits.memory >> max(0, attempt - 1))
+    with Prover(job, memory) if attempt else nullcontext() as prover:
+        _now = _Guard(limits, memory, prover)
+        try:
+            yield
+        finally:
+            _now = None
+
+
+def decoded(
+    job: Job, data: bytes, headers: Headers, *, name: str, position: int, on_refused: OnRefused, **more: Any
+) -> Iterator[pa.RecordBatch]:
+    """As :func:`tidemark.decode.decode_batches`, within the job's limits; batches that end the process are refused."""
+    guard = _now
+    if guard and guard.prover:
+        pieces = guard.prover.ask(Batches(data, headers, name, position))
+        deadly = {one.start: one.reason for one in pieces if one.reason}
+        for index, reason in deadly.items():
+            header = BatchHeader(*headers[index].item())
+            on_refused(header, SegmentError(name, header.position, header.base_offset, reason))
+        headers = np.delete(headers, list(deadly))
+    yield from steps(job, data, headers, _step, name=name, position=position, on_refused=on_refused, **more)
+
+
+def steps(
+    job: Job,
+    data: bytes,
+    headers: Headers,
+    step: Callable[[float], AbstractContextManager[None]],
+    *,
+    incarnation: int = 0,
+    partition: int = 0,
+    on_refused: OnRefused = lambda *_: None,
+    **more: Any,
+) -> Iterator[pa.RecordBatch]:
+    """Decode, and do so within ``step``, which gets the seconds that a chunk of rows may take."""
+    limits = DEFAULT_LIMITS._replace(records_bytes=job.topic.limits.batch)
+    seconds = seconds_for(job.topic.limits, (limits.arena_bytes + limits.records_bytes) // _DECODING_RATE)
+    rows = decode_batches(
+        data, headers, incarnation=incarnation, partition=partition, on_refused=on_refused, limits=limits, **more
+    )
+    while True:
+        with step(seconds):
+            one = next(rows, None)
+        if one is None:
+            return
+        yield one
+
+
+@contextmanager
+def _step(seconds: float) -> Iterator[None]:
+    """Within the limits of the task under way, if there are any."""
+    with bounded_memory(_now.memory) if _now else nullcontext(), at_most(seconds) if _now else nullcontext():
+        yield
+
+
+def pass_on(take: Take, job: Job, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
+    """Give decoded rows to ``take``, in pieces and with reasons as is proved, or as they are."""
+    guard = _now
+    if guard is None or not len(rows):
+        take(number, part, rows, None)
+        return
+    whole = [Piece(0, len(rows))]
+    pieces = guard.prover.ask(Rows.of(rows, part)) if guard.prover else whole
+    for piece in pieces:
+        chosen = rows if pieces == whole else rows.slice(piece.start, piece.end - piece.start)
+        with bounded_memory(guard.memory):
+            take(number, part, chosen, piece.reason)
+
+
+def parsed(parser: Parser, rows: pa.RecordBatch, refusal: str | None) -> Parsed:
+    """What ``parser`` makes of ``rows``, in the time that they may take; all are refused if there is a ``refusal``."""
+    if refusal is not None:
+        return Parsed(no_rows(parser.columns, len(rows)), dict.fromkeys(range(len(rows)), refusal))
+    with at_most(seconds_for(_now.limits, rows.nbytes)) if _now else nullcontext():
+        return parser.parse(rows)

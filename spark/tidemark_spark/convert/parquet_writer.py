@@ -1,0 +1,151 @@
+"""Parquet files, one per date, written row group by row group to a temporary file and uploaded when complete.
+
+The bytes are a function of the rows and of pyarrow's version. A file's name tells its offsets and what it was made
+from, so a task that runs twice writes the same objects. Memory is bounded: by :data:`BUFFER_BYTES` of rows that wait
+for a row group, and by :data:`MAX_OPEN` files; when one more date comes, the largest file is completed, and its date
+begins another if it comes again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, BinaryIO, Final, Self, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.decode import SCHEMA as KAFKA
+from tidemark.decode.schema import array
+from tidemark.store import Store
+from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
+from tidemark_spark.convert.upload import upload_once
+
+ROW_GROUP_BYTES: Final = 32 << 20
+BUFFER_BYTES: Final = 64 << 20
+MAX_OPEN: Final = 8
+
+_DICTIONARY: Final = {
+    "kafka_incarnation": "kafka_incarnation",
+    "kafka_partition": "kafka_partition",
+    "kafka_timestamp_type": "kafka_timestamp_type",
+    "kafka_headers": "kafka_headers.list.element.key",
+    "kafka_leader_epoch": "kafka_leader_epoch",
+    "reason": "reason",
+}
+_OURS: Final = {*KAFKA.names, *QUARANTINE.names}
+_STATISTICS: Final = {"kafka_partition", "kafka_offset", "kafka_timestamp"}
+_DELTA_ENCODED: Final = {"kafka_offset", "kafka_timestamp"}
+
+
+@dataclass
+class _OpenFile:
+    """A file under way: the rows that wait for a row group, and the offsets it holds."""
+
+    file: BinaryIO
+    parquet: pq.ParquetWriter
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_bytes: int = 0
+    taken_bytes: int = 0
+    first: int = -1
+    last: int = -1
+
+    def flush(self) -> None:
+        """Write what waits as one row group."""
+        if self.waiting:
+            table = pa.Table.from_batches(self.waiting)
+            self.parquet.write_table(table, row_group_size=table.num_rows)
+        self.waiting, self.waiting_bytes = [], 0
+
+
+def leaves(path: str, kind: pa.DataType) -> list[str]:
+    """The columns of Parquet that a column of ``kind`` becomes."""
+    if isinstance(kind, pa.StructType):
+        return [leaf for one in kind for leaf in leaves(f"{path}.{one.name}", one.type)]
+    if isinstance(kind, pa.ListType):
+        return leaves(f"{path}.list.element", kind.value_type)
+    return [path]
+
+
+class DateFiles:
+    """The open files of one task.
+
+    ``key_of(dt, first, last)`` names a file by its offsets; ``done(dt, key, size)`` is called for each that is
+    complete in the store. Used with ``with``, which removes what is unfinished.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        schema: pa.Schema,
+        key_of: Callable[[date | None, int, int], str],
+        done: Callable[[date | None, str, int], None],
+    ) -> None:
+        self._store = store
+        self._schema = schema
+        self._key_of = key_of
+        self._done = done
+        self._open: dict[date | None, _OpenFile] = {}
+        parsed = [one for one in schema if one.name not in _OURS]
+        inner = [path for one in parsed for path in leaves(one.name, one.type)]
+        self._dictionary: Any = [_DICTIONARY[name] for name in schema.names if name in _DICTIONARY] + inner
+        self._statistics: Any = [name for name in schema.names if name in _STATISTICS or name in inner]
+
+    def add(self, dt: date | None, rows: pa.RecordBatch, first: int, last: int) -> None:
+        """Append ``rows``, which account for offsets from ``first`` to ``last``."""
+        target = self._open.get(dt) or self._start(dt)
+        target.waiting.append(_of_its_own(rows))
+        target.waiting_bytes += rows.nbytes
+        target.taken_bytes += rows.nbytes
+        target.first = first if target.first < 0 else min(target.first, first)
+        target.last = max(target.last, last)
+        if target.waiting_bytes >= ROW_GROUP_BYTES:
+            target.flush()
+        elif sum(one.waiting_bytes for one in self._open.values()) >= BUFFER_BYTES:
+            max(self._open.values(), key=lambda one: one.waiting_bytes).flush()
+
+    def close(self) -> None:
+        """Complete all files, by date."""
+        for dt in sorted(self._open, key=lambda dt: (dt is None, dt or date.min)):
+            self._complete(dt)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._open.values():
+            one.file.close()
+
+    def _start(self, dt: date | None) -> _OpenFile:
+        if len(self._open) == MAX_OPEN:
+            self._complete(max(self._open, key=lambda one: self._open[one].taken_bytes))
+        file = cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))  # noqa: SIM115 - closed when complete
+        parquet = pq.ParquetWriter(
+            file,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=self._dictionary,
+            write_statistics=self._statistics,
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in self._schema.names if name in _DELTA_ENCODED},
+        )
+        self._open[dt] = _OpenFile(file, parquet)
+        return self._open[dt]
+
+    def _complete(self, dt: date | None) -> None:
+        one = self._open.pop(dt)
+        with one.file:
+            one.flush()
+            one.parquet.close()
+            key = self._key_of(dt, one.first, one.last)
+            self._done(dt, key, upload_once(self._store, key, one.file))
+
+
+def _of_its_own(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """``rows``, copied if they are the lesser part of a larger batch, whose memory would wait with them."""
+    if rows.get_total_buffer_size() <= 2 * rows.nbytes:
+        return rows
+    return rows.take(array(pa.int64(), np.arange(len(rows))))

@@ -1,0 +1,231 @@
+"""The process that proves for a worker: ``python -m tidemark_spark.convert.prover FD``, a socket to the worker.
+
+It loads what a worker loads, and never decodes or parses what it is asked about: for that it forks children, whose
+memory and time are limited, and which may die. A child does one piece after the other and says so; what it dies of, the
+next one does in parts. So it costs one child for each death, and few rounds to come down to a single item.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Final, NamedTuple, NoReturn, cast
+
+import pyarrow as pa
+
+from tidemark.decode import kernel_cache
+from tidemark.errors import TidemarkError
+from tidemark.formats.plan import Task
+from tidemark.parsers.base import shortened
+from tidemark.parsers.factory import parser_of
+from tidemark.store import Store
+from tidemark.topics import WorkLimits
+from tidemark_spark.convert.guard import steps
+from tidemark_spark.convert.process_limits import TIMERS, at_most, bounded_memory, goes_first, resident, seconds_for
+from tidemark_spark.convert.prover_client import Batches, Piece, Rows
+from tidemark_spark.convert.row_sink import Sink
+from tidemark_spark.model import Job
+
+PARTS: Final = 64
+"""Into how many parts a piece is cut of which a child has died."""
+
+_NOT_OF_DATA: Final = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+"""Signals that people and schedulers send."""
+
+_GREW: Final = 8
+"""A child that SIGKILL ended has itself to blame only if it took more than this part of its memory."""
+
+_CHILD_SCORE: Final = 1000
+"""Where memory runs out, the kernel is to end this child before anything else."""
+
+_DONE: Final = b"."
+_LOOK: Final = 1.0
+"""Seconds between looks at whether a child lives, where what it has started keeps its pipe open."""
+
+Attempt = Callable[[int, int], None]
+"""Does the items ``[start, end)``, within their time."""
+
+
+class _Lived(NamedTuple):
+    """How many pieces a child has done, and the reason why it did no more; None if it did all."""
+
+    pieces: int
+    death: str | None
+
+
+class _Interrupted(Exception):
+    """A child was ended by somebody else; nothing is proved."""
+
+
+def main(descriptor: int) -> int:
+    """Answer questions until the worker closes the socket."""
+    connection = Connection(descriptor)
+    job, memory = connection.recv()
+    kernel_cache.load_all()
+    parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")  # for its libraries
+    while True:
+        try:
+            question = connection.recv()
+        except EOFError:
+            return 0
+        attempt, count = _attempt(job, question)
+        children = _Children(connection, attempt, job.topic.limits, memory)
+        try:
+            connection.send(proved(count, children.run))
+        except _Interrupted as error:
+            connection.send(str(error))
+
+
+def proved(count: int, run: Callable[[list[Piece]], _Lived]) -> list[Piece]:
+    """Cut ``count`` items into pieces that can be done and single items that cannot, by what ``run`` survives."""
+    found: list[Piece] = []
+    waiting = [Piece(0, count)] if count else []
+    while waiting:
+        lived = run(waiting)
+        found += waiting[: lived.pieces]
+        waiting = waiting[lived.pieces :]
+        if waiting:
+            deadly = waiting.pop(0)
+            if deadly.end - deadly.start > 1:
+                waiting = [*_parts(deadly), *waiting]
+            elif lived.pieces:
+                waiting = [deadly, *waiting]  # by what came before it, perhaps: judged alone, in a child of its own
+            else:
+                found.append(deadly._replace(reason=lived.death))
+    return found
+
+
+def _parts(piece: Piece) -> Iterator[Piece]:
+    size = -(-(piece.end - piece.start) // PARTS)
+    for start in range(piece.start, piece.end, size):
+        yield Piece(start, min(start + size, piece.end))
+
+
+def _attempt(job: Job, question: Batches | Rows) -> tuple[Attempt, int]:
+    """What a child is to do, and of how many items."""
+    if isinstance(question, Batches):
+        return lambda start, end: _decode(job, question, start, end), len(question.headers)
+    return lambda start, end: _convert(job, question, start, end), question.count
+
+
+def _decode(job: Job, batches: Batches, start: int, end: int) -> None:
+    headers = batches.headers[start:end]
+    for _ in steps(job, batches.data, headers, at_most, name=batches.name, position=batches.position):
+        pass
+
+
+def _convert(job: Job, question: Rows, start: int, end: int) -> None:
+    """Parse, date and write the rows as a worker does, but into nothing."""
+    rows = pa.ipc.open_stream(question.data).read_next_batch().slice(start, end - start)
+    task = Task(incarnation=0, topic_id=None, partition=0, ranges=(question.part,))
+    all_dates = replace(job, dates=frozenset(), leaves=frozenset())
+    with at_most(seconds_for(job.topic.limits, rows.nbytes)), Sink(all_dates, task, cast("Store", _Nowhere())) as sink:
+        sink.rows(0, question.part, rows)
+        sink.close()
+
+
+class _Nowhere:
+    """All of a store that a sink needs."""
+
+    def put(self, *_: object, **__: object) -> str:
+        """Keep nothing."""
+        return ""
+
+
+class _Children:
+    """Runs pieces in children, one child at a time."""
+
+    def __init__(self, worker: Connection, attempt: Attempt, limits: WorkLimits, memory: int) -> None:
+        self._worker, self._attempt, self._limits, self._memory = worker, attempt, limits, memory
+
+    def run(self, pieces: list[Piece]) -> _Lived:
+        """One child, until it has done all or dies."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            self._child(pieces, writing)
+        os.close(writing)
+        said = self._said(child, reading)
+        os.close(reading)
+        _, status, usage = os.wait4(child, 0)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what it may have started
+        done = len(said) - len(said.lstrip(_DONE))
+        reason = said[done:].decode(errors="replace")
+        if os.WIFSIGNALED(status):
+            reason = self._killed(signal.Signals(os.WTERMSIG(status)), usage.ru_maxrss << 10)
+        elif not reason and done < len(pieces):
+            reason = f"converting it ends the process with code {os.waitstatus_to_exitcode(status)}"
+        return _Lived(done, reason or None)
+
+    def _said(self, child: int, reading: int) -> bytes:
+        """What the child wrote until it ended; does not return if the worker has gone."""
+        said = b""
+        while True:
+            ready = wait([reading, self._worker], _LOOK)
+            if self._worker in ready:
+                os.kill(child, signal.SIGKILL)
+                sys.exit(1)
+            if ready:
+                more = os.read(reading, 1 << 16)
+                said += more
+                if not more:
+                    return said
+            elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return said
+
+    def _child(self, pieces: list[Piece], writing: int) -> NoReturn:
+        """In the child: do the pieces, and tell of each."""
+        try:
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+            goes_first(_CHILD_SCORE)
+            with bounded_memory(self._memory):
+                for piece in pieces:
+                    self._do(piece)
+                    os.write(writing, _DONE)
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not go on as its parent would
+            os.write(writing, self._raised(error).encode())
+            os._exit(1)
+
+    def _do(self, piece: Piece) -> None:
+        try:
+            self._attempt(piece.start, piece.end)
+        except MemoryError:
+            raise
+        except (TidemarkError, OSError, ImportError):
+            pass  # no record's fault: the worker meets it as well, and its attempt fails
+
+    def _raised(self, error: BaseException) -> str:
+        if isinstance(error, MemoryError):
+            return f"converting it takes more than {self._memory} bytes of memory (limits.memory)"
+        if isinstance(error, SystemExit):
+            return f"converting it ends the process with code {error.code}"
+        return f"converting it raises {shortened(f'{type(error).__name__}: {error}')}"
+
+    def _killed(self, by: signal.Signals, most: int) -> str:
+        """The reason that a signal is.
+
+        Raises:
+            _Interrupted: it says nothing of what the child did.
+        """
+        if by in TIMERS.values():
+            time, rate = self._limits.time.total_seconds(), self._limits.rate
+            return f"converting it takes longer than {time:g} s and its bytes at {rate} a second (limits.time, .rate)"
+        if by == signal.SIGKILL and most - resident() > self._memory // _GREW:
+            return "converting it takes more memory than there is"
+        if by == signal.SIGKILL or by in _NOT_OF_DATA:
+            raise _Interrupted(f"a child that proves was ended by {by.name} from elsewhere; the task is tried again")
+        return f"converting it ends the process by {by.name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

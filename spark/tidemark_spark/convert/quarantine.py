@@ -1,0 +1,117 @@
+"""Rows and batches that are refused: kept whole, with the reason, beside the table.
+
+They lie under ``<table>__quarantine/dt=<date of the record's timestamp>/``, in files named as the table's; rows whose
+timestamp is not sane, and batches, under :data:`UNDATED`. A file counts if the evidence of a landed attempt names it,
+and that of no later one supersedes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode import SCHEMA as KAFKA
+from tidemark.decode import unrepresentable_timestamps
+from tidemark.decode.schema import HEADERS_TYPE, TIMESTAMP_TYPE, array, representable
+from tidemark.kafka_log import BatchHeader
+from tidemark_spark.convert.date_partitioner import Numbers, numbers, take, timestamps
+
+UNDATED: Final = "dt=__HIVE_DEFAULT_PARTITION__"
+"""The folder of rows without a date, by Hive's name for null."""
+
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("kafka_incarnation", pa.int32(), nullable=False),
+    pa.field("kafka_partition", pa.int32(), nullable=False),
+    pa.field("kafka_offset", pa.int64(), nullable=False),
+    pa.field("next_offset", pa.int64(), nullable=False),
+    pa.field("timestamp_ms", pa.int64()),
+    pa.field("kafka_timestamp_type", pa.string()),
+    pa.field("kafka_key", pa.binary()),
+    pa.field("kafka_value", pa.binary()),
+    pa.field("kafka_headers", HEADERS_TYPE),
+    pa.field("kafka_leader_epoch", pa.int32()),
+    pa.field("batch", pa.binary()),
+    pa.field("reason", pa.string(), nullable=False),
+    pa.field("segment", pa.string(), nullable=False),
+    pa.field("uploaded_at", TIMESTAMP_TYPE, nullable=False),
+    pa.field("parser", pa.string(), nullable=False),
+    pa.field("attempt", pa.int64(), nullable=False),
+]
+SCHEMA: Final = pa.schema(_FIELDS)
+"""A row is a record, or a batch that cannot be decoded: then ``batch`` has its bytes, and what records have is null.
+
+It accounts for the offsets ``[kafka_offset, next_offset)``.
+"""
+
+_KEPT: Final = ("kafka_timestamp_type", "kafka_key", "kafka_value", "kafka_headers", "kafka_leader_epoch")
+
+
+class Origin(NamedTuple):
+    """Where refused rows come from: the segment and its upload, the parser's version, and the attempt."""
+
+    segment: str
+    uploaded_at: datetime
+    parser: str
+    attempt: int
+
+
+def refused_rows(rows: pa.RecordBatch, indices: Numbers, reasons: Mapping[int, str], origin: Origin) -> pa.RecordBatch:
+    """The rows at ``indices``, which are among those that ``reasons`` are given for."""
+    milliseconds, _ = timestamps(rows)
+    milliseconds = milliseconds.copy()
+    for row, value in unrepresentable_timestamps(rows):
+        milliseconds[row] = value
+    chosen = take(rows, indices)
+    after = numbers(chosen.column("kafka_offset")) + 1
+    columns = {name: chosen.column(name) for name in ("kafka_incarnation", "kafka_partition", "kafka_offset", *_KEPT)}
+    columns |= {"next_offset": array(pa.int64(), after), "timestamp_ms": array(pa.int64(), milliseconds[indices])}
+    columns |= {"reason": pa.array([reasons[row] for row in indices.tolist()], pa.string())}
+    return _complete(columns, len(chosen), origin)
+
+
+def refused_batch(
+    header: BatchHeader,
+    data: bytes,
+    rule: str,
+    partition: tuple[int, int],
+    span: tuple[int, int],
+    origin: Origin,
+) -> pa.RecordBatch:
+    """A whole batch that breaks ``rule``; it accounts for the offsets ``span``."""
+    columns: dict[str, pa.Array[Any]] = {
+        "kafka_incarnation": pa.array([partition[0]], pa.int32()),
+        "kafka_partition": pa.array([partition[1]], pa.int32()),
+        "kafka_offset": pa.array([span[0]], pa.int64()),
+        "next_offset": pa.array([span[1]], pa.int64()),
+        "timestamp_ms": pa.array([header.max_timestamp], pa.int64()),
+        "kafka_leader_epoch": pa.array([header.leader_epoch], pa.int32()),
+        "batch": pa.array([data], pa.binary()),
+        "reason": pa.array([rule], pa.string()),
+    }
+    return _complete(columns, 1, origin)
+
+
+def _complete(columns: dict[str, pa.Array[Any]], rows: int, origin: Origin) -> pa.RecordBatch:
+    columns |= {
+        "segment": pa.array([origin.segment] * rows, pa.string()),
+        "uploaded_at": pa.array([origin.uploaded_at] * rows, TIMESTAMP_TYPE),
+        "parser": pa.array([origin.parser] * rows, pa.string()),
+        "attempt": pa.array([origin.attempt] * rows, pa.int64()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns[one.name] if one.name in columns else pa.nulls(rows, one.type) for one in SCHEMA], schema=SCHEMA
+    )
+
+
+def records_of(refused: pa.RecordBatch) -> pa.RecordBatch:
+    """Refused rows that are no batches, as the decoder yielded them."""
+    milliseconds = numbers(refused.column("timestamp_ms"))
+    fits = representable(milliseconds)
+    micros = np.where(fits, milliseconds * 1000, milliseconds)
+    stamps = array(TIMESTAMP_TYPE, micros, None if fits.all() else np.packbits(fits, bitorder="little"))
+    columns = [stamps if one.name == "kafka_timestamp" else refused.column(one.name).cast(one.type) for one in KAFKA]
+    return pa.RecordBatch.from_arrays(columns, schema=KAFKA)

@@ -1,0 +1,101 @@
+"""Rows, counted and hashed: two sets of rows whose accounts are equal are the same, whatever their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.decode import SCHEMA, row_hash_sum
+from tidemark.decode.schema import HEADERS_TYPE
+from tidemark.formats.hashsum import combine
+
+HASHED: Final = ("kafka_timestamp", "kafka_key", "kafka_value", "kafka_headers")
+"""The columns in a row's hash that a topic may leave out."""
+
+IDENTITY: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
+"""The columns that say which row it is, and always stay."""
+
+
+@dataclass(slots=True)
+class Account:
+    """Rows, the sum of their hashes as in evidence, and the same of what the table keeps of them.
+
+    ``columns`` has, of each column that the hash leaves out, the rows that have it and the sum of their hashes.
+    """
+
+    rows: int = 0
+    hash128: int = 0
+    kept128: int = 0
+    columns: dict[str, tuple[int, int]] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)
+
+    def add(self, other: Account) -> None:
+        """Take ``other`` in."""
+        self.rows += other.rows
+        self.hash128 = combine(self.hash128, other.hash128)
+        self.kept128 = combine(self.kept128, other.kept128)
+        for name, (rows, total) in other.columns.items():
+            before = self.columns.get(name, (0, 0))
+            self.columns[name] = before[0] + rows, combine(before[1], total)
+        self.files |= other.files
+
+
+def account_of_records(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
+    """The account of decoded ``rows``, of which the table keeps ``names``."""
+    total = row_hash_sum(rows)
+    kept = total if set(HASHED) <= set(names) else row_hash_sum(_hashable(rows, names))
+    return Account(len(rows), total, kept, _column_sums(rows, names))
+
+
+def account_of_file(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
+    """The account of ``rows`` as a file with the columns ``names`` holds them; what it lacks counts as null."""
+    total = row_hash_sum(_hashable(rows, names))
+    return Account(len(rows), total, total, _column_sums(rows, names))
+
+
+def _column_sums(rows: pa.RecordBatch, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    others = [name for name in names if name not in HASHED and name not in IDENTITY]
+    return {name: (len(rows), _column_sum(rows, name)) for name in others}
+
+
+def _hashable(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """``rows`` with Kafka's columns; those that are not in ``names`` are null."""
+    present = set(rows.schema.names) & set(names) | set(IDENTITY)
+    return _shaped(rows, {name: rows.column(name) for name in present if name in SCHEMA.names})
+
+
+def _column_sum(rows: pa.RecordBatch, name: str) -> int:
+    """The sum of the hashes of a column's values, each with its row's offset."""
+    identity = {one: rows.column(one) for one in IDENTITY}
+    return row_hash_sum(_shaped(rows, {**identity, "kafka_value": as_bytes(rows.column(name))}))
+
+
+def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
+    """The values of a column as bytes: equal ones for equal values of a type."""
+    if isinstance(column.type, pa.StructType | pa.ListType):
+        values = [None if one is None else repr(one).encode() for one in column.to_pylist()]
+        return pa.array(values, pa.binary())
+    if pa.types.is_binary(column.type):
+        return column
+    return column.cast(pa.string()).cast(pa.binary())
+
+
+def _shaped(rows: pa.RecordBatch, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
+    missing = {
+        one.name: pa.array([[]] * len(rows), HEADERS_TYPE) if one.name == "kafka_headers" else _nothing(one, len(rows))
+        for one in SCHEMA
+        if one.name not in columns
+    }
+    columns = {**missing, **columns}
+    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=_NULLABLE)
+
+
+_NULLABLE: Final = pa.schema([one.with_nullable(True) for one in SCHEMA])
+
+
+def _nothing(one: pa.Field[Any], rows: int) -> pa.Array[Any]:
+    nulls: pa.Array[Any] = pa.nulls(rows, one.type)
+    return nulls

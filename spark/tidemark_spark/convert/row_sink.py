@@ -1,0 +1,252 @@
+"""Where a task's rows go: the table's files by date, or quarantine; and the evidence of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Final, Literal, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode import SCHEMA
+from tidemark.decode.rowhash import row_hash_sum
+from tidemark.formats.hashsum import combine
+from tidemark.formats.ledger import file_digest
+from tidemark.formats.plan import SegmentRange, Task
+from tidemark.kafka_log import BatchHeader
+from tidemark.parsers.base import Parser
+from tidemark.parsers.factory import parser_of
+from tidemark.store import Store, open_store
+from tidemark.table.evidence import EvidenceRow
+from tidemark.topics import TopicSettings
+from tidemark_spark.convert.date_partitioner import DateSplitter, take, timestamps
+from tidemark_spark.convert.guard import parsed
+from tidemark_spark.convert.parquet_writer import DateFiles
+from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from tidemark_spark.convert.quarantine import UNDATED, Origin, refused_batch, refused_rows
+from tidemark_spark.model import DataFile, Job
+
+_ALWAYS: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
+
+
+def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schema:
+    """The schema of a data file: Kafka's columns that the topic keeps, then the parser's; ``dt`` is in the path alone.
+
+    Raises:
+        ConfigError: the topic's parser cannot be made.
+    """
+    names = {*_ALWAYS, *(f"kafka_{one}" for one in topic.keep)}
+    parser = parser or parser_of(topic.parser, f"{topic.cluster}/{topic.topic}")
+    return pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
+
+
+def namer(job: Job, task: Task) -> Callable[[int, int], str]:
+    """What names the files of ``task`` by their first and last offset."""
+    labels = [one.label for one in task.ranges]
+    digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)
+    return lambda first, last: f"{job.generation}_{task.partition}_{first}_{last}_{digest}.parquet"
+
+
+class Added(NamedTuple):
+    """What one call adds to a file: ``rows`` offsets from ``first`` to ``last``, and their times in microseconds."""
+
+    rows: int
+    first: int
+    last: int
+    hash128: int
+    min_timestamp: int = 0
+    max_timestamp: int = 0
+
+    def then(self, later: Added) -> Added:
+        """Both."""
+        return Added(
+            self.rows + later.rows,
+            min(self.first, later.first),  # batches that are refused come after the rows of their window
+            max(self.last, later.last),
+            combine(self.hash128, later.hash128),
+            min(self.min_timestamp, later.min_timestamp),
+            max(self.max_timestamp, later.max_timestamp),
+        )
+
+
+@dataclass
+class _Output:
+    """The files of one kind, their contents by date and number of the range, and what is complete."""
+
+    task: Task
+    folder: str
+    name_of: Callable[[int, int], str]
+    offset_class: Literal["landed", "quarantined", "filtered"]
+    contents: dict[date | None, dict[int, Added]] = field(default_factory=dict)
+    files: list[DataFile] = field(default_factory=list)
+    evidence: list[EvidenceRow] = field(default_factory=list)
+
+    def opened(self, store: Store, schema: pa.Schema) -> DateFiles:
+        """The writer whose files are named and recorded here."""
+        return DateFiles(
+            store, schema, lambda dt, first, last: f"{self.folder}/{self._path(dt, first, last)}", self._done
+        )
+
+    def record(self, dt: date | None, number: int, added: Added) -> None:
+        """Take account of rows of range ``number`` that were written to the file of ``dt``."""
+        parts = self.contents.setdefault(dt, {})
+        parts[number] = parts[number].then(added) if number in parts else added
+
+    def close(self) -> None:
+        """Record what no writer completes, because it is written nowhere."""
+        for dt, parts in sorted(self.contents.items(), key=lambda one: (one[0] is None, one[0] or date.min)):
+            first, last = parts[min(parts)].first, parts[max(parts)].last
+            self._done(dt, f"{self.folder}/{self._path(dt, first, last)}", 0)
+
+    def _path(self, dt: date | None, first: int, last: int) -> str:
+        return f"{f'dt={dt.isoformat()}' if dt else UNDATED}/{self.name_of(first, last)}"
+
+    def _done(self, dt: date | None, key: str, size: int) -> None:
+        parts = self.contents.pop(dt)
+        path = key.removeprefix(f"{self.folder}/")
+        rows = [added for _, added in sorted(parts.items())]
+        if dt is not None and self.offset_class == "landed":
+            self.files.append(
+                DataFile(
+                    path=path,
+                    size=size,
+                    rows=sum(one.rows for one in rows),
+                    dt=dt,
+                    partition=self.task.partition,
+                    first_offset=rows[0].first,
+                    last_offset=rows[-1].last,
+                    min_timestamp=min(one.min_timestamp for one in rows),
+                    max_timestamp=max(one.max_timestamp for one in rows),
+                )
+            )
+        for number, added in sorted(parts.items()):
+            source = self.task.ranges[number]
+            self.evidence.append(
+                EvidenceRow(
+                    incarnation=self.task.incarnation,
+                    partition=self.task.partition,
+                    first=added.first,
+                    next=added.last + 1,
+                    offset_class=self.offset_class,
+                    rows=added.rows,
+                    dt=dt,
+                    segment=source.key,
+                    byte_start=source.start,
+                    byte_end=source.end,
+                    hash128=added.hash128,
+                    file=path,
+                )
+            )
+
+
+class Sink:
+    """Parses the rows of a task and sorts them into files. A rebuild keeps rows of its dates alone.
+
+    A row belongs to a date as ``date_partitioner.Split`` says; batches that cannot be decoded to none.
+    """
+
+    def __init__(self, job: Job, task: Task, store: Store | None = None) -> None:
+        """Files go to the lake's store, or to ``store``."""
+        self._job, self._task = job, task
+        self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
+        self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
+        name_of = namer(job, task)
+        store = store or open_store(job.lake_store, job.options)
+        self._schema = table_schema(job.topic, self._parser)
+        self._landed = _Output(task, job.keys.root, name_of, "landed")
+        self._refused = _Output(task, job.keys.quarantine, name_of, "quarantined")
+        self._filtered = _Output(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
+        self._landed_files = self._landed.opened(store, self._schema)
+        self._refused_files = self._refused.opened(store, QUARANTINE_SCHEMA)
+        self.other_rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._landed_files.__exit__(*error)
+        self._refused_files.__exit__(*error)
+
+    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None = None) -> None:
+        """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
+        found = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, found, part.uploaded_at)
+        whole = beside(rows, found.columns)
+        for dt, indices in split.landed:
+            if self._wanted(dt, len(indices)):
+                chosen = take(whole, indices)
+                added = _added(chosen)
+                # Written first: to open a file may complete another, of which the record is complete by then.
+                self._landed_files.add(dt, chosen.select(self._schema.names), added.first, added.last)
+                self._landed.record(dt, number, added)
+        for own, indices in split.refused:
+            if self._wanted(own, len(indices)):
+                refused = refused_rows(rows, indices, split.reasons, self._origin(part))
+                self.quarantine(own, number, refused, _added(take(rows, indices)))
+        for own, indices in split.filtered:
+            if self._wanted(own, len(indices)):
+                self._filtered.record(own, number, _added(take(rows, indices)))
+
+    def batch(
+        self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
+    ) -> int:
+        """Take a batch that cannot be decoded, for ``rule``; returns how many offsets it accounts for.
+
+        Those are its records, or all of ``span`` where its header does not tell their number.
+        """
+        rows = offsets_of(header, span)
+        if self._wanted(None, rows):
+            partition = self._task.incarnation, self._task.partition
+            refused = refused_batch(header, data, rule, partition, span, self._origin(part))
+            self.quarantine(None, number, refused, Added(rows, span[0], span[1] - 1, 0))
+        return rows
+
+    def quarantine(self, own: date | None, number: int, refused: pa.RecordBatch, added: Added) -> None:
+        """Take refused rows of range ``number``, or a batch, as they lie in quarantine."""
+        self._refused_files.add(own, refused, added.first, added.last)
+        self._refused.record(own, number, added)
+
+    def close(self) -> tuple[list[DataFile], list[EvidenceRow]]:
+        """Complete all files: (data files, evidence of landed, quarantined and filtered rows)."""
+        self._landed_files.close()
+        self._refused_files.close()
+        self._filtered.close()
+        return self._landed.files, self._landed.evidence + self._refused.evidence + self._filtered.evidence
+
+    def _wanted(self, dt: date | None, rows: int) -> bool:
+        """Whether rows of ``dt`` are this run's; if not they are counted."""
+        if self._job.wants(dt):
+            return True
+        self.other_rows += rows
+        return False
+
+    def _origin(self, part: SegmentRange) -> Origin:
+        return Origin(part.key, part.uploaded_at, self._parser.version, self._job.attempt)
+
+
+def offsets_of(header: BatchHeader, span: tuple[int, int]) -> int:
+    """How many offsets a batch that cannot be decoded accounts for."""
+    return header.record_count if header.record_count >= 0 else span[1] - span[0]
+
+
+def beside(rows: pa.RecordBatch, columns: pa.RecordBatch) -> pa.RecordBatch:
+    """``rows`` with a parser's columns after Kafka's."""
+    if not columns.num_columns:
+        return rows
+    schema = pa.schema([*rows.schema, *columns.schema])
+    return pa.RecordBatch.from_arrays([*rows.columns, *columns.columns], schema=schema)
+
+
+def _added(rows: pa.RecordBatch) -> Added:
+    offsets = rows.column("kafka_offset")
+    milliseconds, _ = timestamps(rows)
+    return Added(
+        rows=len(rows),
+        first=offsets[0].as_py(),
+        last=offsets[-1].as_py(),
+        hash128=row_hash_sum(rows),
+        min_timestamp=int(np.min(milliseconds)) * 1000,
+        max_timestamp=int(np.max(milliseconds)) * 1000,
+    )

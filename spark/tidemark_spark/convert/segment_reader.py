@@ -1,0 +1,115 @@
+"""A range of a segment, read in windows of whole batches whose checksums hold.
+
+The bytes are those that were planned: of the version that was planned, or of a longer one that begins with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tidemark.decode import HEADER_DTYPE, Headers, scan_headers
+from tidemark.errors import PreconditionFailed, SegmentError
+from tidemark.formats.plan import SegmentRange
+from tidemark.kafka_log import BatchHeader
+from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check_prefix, read_header
+from tidemark.raw.prefix_proof import grown
+from tidemark.store import Store
+
+WINDOW_BYTES: Final = 16 << 20
+"""What is read at a time; more only where a single batch is larger."""
+
+PROOFS: Final = 8
+"""How often a segment may be replaced while one window is read; to prove it anew takes a read of what was planned."""
+
+
+class Damage(NamedTuple):
+    """The first bad batch of a window; its offsets lie below ``end`` as far as its header can be believed."""
+
+    error: SegmentError
+    end: int
+
+
+class Window(NamedTuple):
+    """Bytes of a segment from byte ``position`` on, and the headers of the sound batches that they start with."""
+
+    data: bytes
+    position: int
+    headers: Headers
+    damage: Damage | None = None
+
+
+def windows(store: Store, part: SegmentRange) -> Iterator[Window]:
+    """The batches of ``part``, up to its last wanted offset or the first damage among wanted ones.
+
+    Raises:
+        PreconditionFailed: the segment was replaced since the plan, and not by a longer one that begins with it.
+        NotFound: it was removed.
+    """
+    at, size, expected, etag = part.start, WINDOW_BYTES, part.base_offset, part.etag
+    while at < part.end and expected < part.to_offset:
+        end = min(at + size, part.end)
+        data, etag = _read(store, part, at, end, etag)
+        headers, error = _scan(data, part, at, expected, final=end == part.end)
+        position = at
+        if len(headers):
+            last = BatchHeader(*headers[-1].item())
+            at, expected = last.end, last.next_offset
+        elif error is None:
+            size *= 2  # a single batch is larger than the window
+        if error is None or expected >= part.to_offset:
+            yield Window(data, position, headers)
+            continue
+        bad = _bad_batch(data, position, error, part.base_offset)
+        if bad is None or bad.next_offset > part.from_offset:
+            end_offset = min(bad.next_offset, part.to_offset) if bad else part.to_offset
+            yield Window(data, position, headers, Damage(error, end_offset))
+            return
+        yield Window(data, position, headers)
+        at, expected = bad.end, bad.next_offset  # damaged, but below what is wanted
+
+
+def _read(store: Store, part: SegmentRange, start: int, end: int, etag: str) -> tuple[bytes, str]:
+    """Bytes ``[start, end)`` of the version ``etag``, or of one that has grown from it, and that one's ETag."""
+    try:
+        return store.get_range(part.key, start, end, if_match=etag), etag
+    except PreconditionFailed as error:
+        refused = error
+    for _ in range(PROOFS):
+        try:
+            newest = grown(store, part.key, part.log_size, part.log_crc32c)
+            if newest is None:
+                break
+            return store.get_range(part.key, start, end, if_match=newest), newest
+        except PreconditionFailed as error:
+            refused = error  # it was replaced once more
+    raise refused
+
+
+def _scan(
+    data: bytes, part: SegmentRange, position: int, expected: int, *, final: bool
+) -> tuple[Headers, SegmentError | None]:
+    """The headers up to the first broken rule, and that."""
+    base = part.base_offset
+    try:
+        return scan_headers(
+            data, part.key, base, position=position, expected=expected, allow_partial_tail=not final
+        ), None
+    except SegmentError as error:
+        sound = memoryview(data)[: error.position - position]
+        if not sound:
+            return np.empty(0, HEADER_DTYPE), error
+        return scan_headers(sound, part.key, base, position=position, expected=expected), error
+
+
+def _bad_batch(data: bytes, position: int, error: SegmentError, base_offset: int) -> BatchHeader | None:
+    """The header of the bad batch, if it is only its checksum that is wrong."""
+    at = error.position - position
+    if len(data) - at < PREFIX_SIZE or check_prefix(data, at) is not None:
+        return None
+    if len(data) - at < HEADER_SIZE[data[at + PREFIX_SIZE - 1]]:
+        return None
+    header = read_header(data, at, error.position)
+    return header if check_header(header, base_offset, error.offset) is None else None

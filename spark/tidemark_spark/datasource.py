@@ -1,0 +1,356 @@
+"""Raw segments as a source of Spark's: rows straight from what the agents uploaded, with no table between.
+
+    spark.dataSource.register(TidemarkSource)
+    rows = spark.read.format("tidemark").options(topics="topics.yaml", topic="orders", fromOffset=1000).load()
+
+The segments are planned and decoded by the code of ingestion: lineage, incarnations and transactions are resolved, and
+each offset comes once. The columns are Kafka's, as :data:`tidemark.decode.SCHEMA` has them; a schema given with
+``.schema()`` chooses some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
+from tidemark.errors import ConfigError, ContinuityError, FormatError
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.plan import PartitionPlan, SegmentRange, Task
+from tidemark.inspection.agent_sightings import check_seen
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.planning.read import plan_reading
+from tidemark.raw.segments import Segment
+from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.store import StoreOptions, open_store
+from tidemark.table.delta_table import Lake, open_lake
+from tidemark.topics import load_topics
+from tidemark_spark.convert.classify import Rules, judge
+from tidemark_spark.convert.date_partitioner import numbers, take
+from tidemark_spark.convert.segment_reader import windows
+
+OPTIONS: Final = {
+    "topics": "the topics file, which the driver reads",
+    "topic": "the topic",
+    "cluster": "needed where two clusters have the topic's name",
+    "isolation": "read_committed (the default) or read_uncommitted",
+    "incarnation": "one life of a re-created topic (the default: all)",
+    "partitions": "their numbers, separated by commas (the default: all)",
+    "fromOffset": "the first offset of each partition",
+    "toOffset": "the offset before which to end",
+    "fromTime": "the first record time, such as 2026-11-20T00:00:00+00:00",
+    "toTime": "the record time before which to end",
+    "failOnDataLoss": "true (the default): fail where raw has a hole between what it holds",
+    "pushdown": "true: take filters from Spark too; needs spark.sql.python.filterPushdown.enabled",
+}
+"""The options, all but the first two optional. Spark folds their case."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_FOREVER: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which rows are wanted; ranges are half-open, times microseconds since 1970."""
+
+    incarnations: frozenset[int] | None = None
+    partitions: frozenset[int] | None = None
+    from_offset: int = 0
+    to_offset: int = MAX_OFFSET
+    from_time: int = -_FOREVER
+    to_time: int = _FOREVER
+
+    @property
+    def any_time(self) -> bool:
+        """Whether all times are wanted."""
+        return (self.from_time, self.to_time) == (-_FOREVER, _FOREVER)
+
+    def wants(self, part: RawPartition) -> bool:
+        """Whether rows of the partition may be wanted."""
+        return (self.incarnations is None or part.incarnation in self.incarnations) and (
+            self.partitions is None or part.keys.partition in self.partitions
+        )
+
+    def wants_segment(self, segment: Segment) -> bool:
+        """Whether the segment may hold a wanted time; a segment says how late it ends, not how early it starts."""
+        return segment.max_timestamp is None or segment.max_timestamp * 1000 >= self.from_time or self.any_time
+
+    def narrowed(self, one: Filter) -> Bounds:
+        """These bounds and what ``one`` says, as far as they can hold it."""
+        [name, *nested] = getattr(one, "attribute", ("",))
+        if nested or not isinstance(one, EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+            return self
+        values = one.value if isinstance(one, In) else (one.value,)
+        if name == "kafka_timestamp":
+            values = tuple(_microseconds(value) for value in values if isinstance(value, datetime) and value.tzinfo)
+        if not values or not all(isinstance(value, int) for value in values):
+            return self
+        low, high = -_FOREVER, _FOREVER
+        if isinstance(one, EqualTo | In):
+            low, high = min(values), max(values) + 1
+        elif isinstance(one, GreaterThan | GreaterThanOrEqual):
+            low = values[0] + isinstance(one, GreaterThan)
+        else:
+            high = values[0] + isinstance(one, LessThanOrEqual)
+        if name == "kafka_offset":
+            return replace(self, from_offset=max(self.from_offset, low), to_offset=min(self.to_offset, high))
+        if name == "kafka_timestamp":
+            return replace(self, from_time=max(self.from_time, low), to_time=min(self.to_time, high))
+        if name in _NUMBERED and isinstance(one, EqualTo | In):
+            before = getattr(self, _NUMBERED[name])
+            found = frozenset(values) if before is None else before & frozenset(values)
+            changed: Mapping[str, Any] = {_NUMBERED[name]: found}
+            return replace(self, **changed)
+        return self
+
+
+_NUMBERED: Final = {"kafka_partition": "partitions", "kafka_incarnation": "incarnations"}
+
+
+class SegmentPartition(InputPartition):
+    """What one Spark task reads."""
+
+    def __init__(self, task: Task, plan: PartitionPlan, options: StoreOptions) -> None:
+        super().__init__(None)
+        self.task, self.plan, self.options = task, plan, options
+
+
+class TidemarkSource(DataSource):
+    """The format ``tidemark``; see :data:`OPTIONS`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "tidemark"
+
+    def schema(self) -> StructType:
+        """Kafka's columns; to Spark all may be null."""
+        return from_arrow_schema(pa.schema([one.with_nullable(True) for one in SCHEMA]))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of the columns in ``schema``.
+
+        Raises:
+            ConfigError: an option is missing, unknown or wrong, or there is no such column.
+        """
+        problems = [("schema", f"there is no column {one}") for one in schema.names if one not in SCHEMA.names]
+        known = {name.lower() for name in OPTIONS}
+        problems += [(name, "is no option of this format") for name in self.options if name.lower() not in known]
+        problems += [(name, f"is needed: {OPTIONS[name]}") for name in ("topics", "topic") if not self._option(name)]
+        if problems:
+            raise ConfigError("format tidemark", problems)
+        kind = PushingReader if self._true("pushdown", "false") else SegmentReader
+        return kind(
+            _lake(self._option("topics"), self._option("topic"), self._option("cluster") or None),
+            to_arrow_schema(schema, timezone="UTC"),
+            self._bounds(),
+            committed=self._checked("isolation", _isolation, "read_committed"),
+            fail_on_loss=self._true("failOnDataLoss", "true"),
+        )
+
+    def _bounds(self) -> Bounds:
+        whole = Bounds()
+        return Bounds(
+            incarnations=self._checked("incarnation", _numbers, ""),
+            partitions=self._checked("partitions", _numbers, ""),
+            from_offset=self._checked("fromOffset", int, str(whole.from_offset)),
+            to_offset=self._checked("toOffset", int, str(whole.to_offset)),
+            from_time=self._checked("fromTime", _instant, "") or whole.from_time,
+            to_time=self._checked("toTime", _instant, "") or whole.to_time,
+        )
+
+    def _option(self, name: str, default: str = "") -> str:
+        return next((str(value) for key, value in self.options.items() if key.lower() == name.lower()), default)
+
+    def _true(self, name: str, default: str) -> bool:
+        found: bool = self._checked(name, {"true": True, "false": False}.__getitem__, default)
+        return found
+
+    def _checked(self, name: str, parse: Callable[[str], Any], default: str) -> Any:
+        text = self._option(name, default)
+        try:
+            return parse(text)
+        except (ValueError, KeyError) as error:
+            raise ConfigError("format tidemark", [(name, f"{text!r} is wrong: {OPTIONS[name]}")]) from error
+
+
+class SegmentReader(DataSourceReader):
+    """Plans in the driver, reads in the workers."""
+
+    def __init__(self, lake: Lake, schema: pa.Schema, bounds: Bounds, *, committed: bool, fail_on_loss: bool) -> None:
+        self._deployment, self._topic = lake.deployment, lake.topic
+        self._schema, self.bounds = schema, bounds
+        self._committed, self._fail_on_loss = committed, fail_on_loss
+
+    def partitions(self) -> Sequence[SegmentPartition]:
+        """A Spark task for each 64 MiB of segments that may hold wanted rows.
+
+        Raises:
+            ContinuityError: raw has a hole between what it holds.
+            NeverSeen: nothing is there, and no agent was ever seen that could upload anything.
+        """
+        lake = open_lake(self._deployment, self._topic)
+        raw = RawTopic(lake)
+        empty = Ledger.genesis(self._topic.cluster, self._topic.topic, self._topic.table)
+        parts = [part for part in raw.partitions(empty) if self.bounds.wants(part)]
+        if not parts:
+            check_seen(self._deployment, self._topic)
+        return [one for part in parts for one in self._planned(raw, part)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, by offset.
+
+        Raises:
+            SegmentError: a batch is damaged, or cannot be decoded.
+            ContinuityError: an offset is missing, or a segment was replaced since the plan; read again.
+        """
+        if not isinstance(partition, SegmentPartition):
+            raise TypeError(f"{partition!r} was not planned by this reader")
+        rules = Rules.of(partition.plan)
+        for part in partition.task.ranges:
+            for rows in segment_rows(
+                partition.task,
+                part,
+                rules,
+                partition.options,
+                from_time=self.bounds.from_time,
+                batch_bytes=self._topic.limits.batch,
+            ):
+                chosen = self._in_time(rows)
+                columns = [chosen.column(one.name).cast(one.type) for one in self._schema]
+                if len(chosen):
+                    yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _planned(self, raw: RawTopic, part: RawPartition) -> list[SegmentPartition]:
+        watermark = raw.watermark(part)
+        if watermark is None:
+            return []
+        given_up = Intervals((gap.start, gap.end) for gap in watermark.acknowledged_gaps) | raw.acknowledged(part)
+        start, end = max(0, self.bounds.from_offset), min(watermark.next_offset, self.bounds.to_offset)
+        wanted = Intervals([(start, max(start, end))]) - given_up
+        reading = plan_reading(raw, part, Lineage(), wanted, committed=self._committed, keep=self.bounds.wants_segment)
+        there = (wanted - reading.gone).parts
+        lost = reading.gone.clip(there[0].start, there[-1].end) if there else Intervals()
+        if lost and self._fail_on_loss:
+            spans = ", ".join(f"{first} to {after - 1}" for first, after in lost)
+            raise ContinuityError(f"{part.keys.folder}: raw has no offsets {spans}; say failOnDataLoss=false to go on")
+        return [SegmentPartition(task, reading.plan, self._deployment.store) for task in reading.tasks]
+
+    def _in_time(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self.bounds.any_time:
+            return rows
+        column = rows.column("kafka_timestamp")
+        times = numbers(column)
+        wanted: NDArray[np.bool_] = (times >= self.bounds.from_time) & (times < self.bounds.to_time)
+        if column.null_count:
+            wanted &= column.is_valid().to_numpy(zero_copy_only=False)
+        return rows if wanted.all() else take(rows, np.flatnonzero(wanted))
+
+
+class PushingReader(SegmentReader):
+    """Takes Spark's filters as well. Spark evaluates them all again: they only spare reading."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+        """Narrow the bounds by ``filters``; returns all of them."""
+        for one in filters:
+            self.bounds = self.bounds.narrowed(one)
+        yield from filters
+
+
+def segment_rows(
+    task: Task,
+    part: SegmentRange,
+    rules: Rules,
+    options: StoreOptions,
+    *,
+    batch_bytes: int,
+    from_time: int = -_FOREVER,
+) -> Iterator[pa.RecordBatch]:
+    """The decoded records of a range; batches that end before ``from_time`` (microseconds) are not decoded.
+
+    ``batch_bytes`` bounds a batch when decompressed.
+
+    Raises:
+        SegmentError: a batch is damaged, or cannot be decoded.
+        ContinuityError: an offset is missing.
+        PreconditionFailed: the segment was replaced since the plan.
+    """
+    expected = part.from_offset
+    for window in windows(open_store(part.store, options), part):
+        verdict = judge(window.headers, expected, part, rules)
+        yield from decode_batches(
+            window.data,
+            verdict.data[_late_enough(verdict.data["max_timestamp"], from_time)],
+            name=part.key,
+            partition=task.partition,
+            incarnation=task.incarnation,
+            from_offset=max(part.from_offset, expected),
+            to_offset=part.to_offset,
+            position=window.position,
+            limits=DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
+        )
+        expected = verdict.next_offset
+        if verdict.stop:
+            raise ContinuityError(verdict.stop.detail)
+        if window.damage:
+            raise window.damage.error
+    if expected < part.to_offset and not part.compacted:
+        raise ContinuityError(f"{part.key}: no batch holds offsets {expected} to {part.to_offset - 1}")
+
+
+def _late_enough(milliseconds: NDArray[np.int64], from_time: int) -> NDArray[np.bool_]:
+    late: NDArray[np.bool_] = milliseconds >= from_time // 1000
+    return late
+
+
+def _lake(topics: str, topic: str, cluster: str | None) -> Lake:
+    deployment = load_topics(Path(topics))
+    try:
+        return open_lake(deployment, deployment.topic(topic, cluster))
+    except FormatError as error:
+        raise ConfigError(topics, [("topics", str(error))]) from error
+
+
+def _isolation(text: str) -> bool:
+    return {"read_committed": True, "read_uncommitted": False}[text]
+
+
+def _numbers(text: str) -> frozenset[int] | None:
+    return frozenset(int(one) for one in text.split(",")) if text else None
+
+
+def _instant(text: str) -> int | None:
+    if not text:
+        return None
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        raise ValueError("has no time zone")
+    return _microseconds(instant)
+
+
+def _microseconds(instant: datetime) -> int:
+    return (instant - _EPOCH) // _MICROSECOND

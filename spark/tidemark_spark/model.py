@@ -1,0 +1,119 @@
+"""What goes to the workers, and what comes back: summaries only, never rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Literal
+
+from tidemark.formats.keys import TableKeys
+from tidemark.formats.plan import PartitionPlan, RunKind, RunPlan, Task
+from tidemark.store import StoreOptions
+from tidemark.table.delta_table import Lake, LiveFile
+from tidemark.table.evidence import EvidenceRow
+from tidemark.topics import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of a run share.
+
+    A rebuild wants rows of its ``dates`` alone, if any are named, and none of those that it ``leaves``.
+    None among them stands for refused and filtered rows without a date.
+    """
+
+    topic: TopicSettings
+    lake_store: str
+    options: StoreOptions
+    keys: TableKeys
+    attempt: int
+    generation: int
+    configuration: str
+    code: str
+    created_at: datetime
+    kind: RunKind
+    dates: frozenset[date | None]
+    leaves: frozenset[date | None]
+    columns: tuple[str, ...]
+    partitions: dict[tuple[int, int], PartitionPlan]
+
+    @classmethod
+    def of(cls, lake: Lake, plan: RunPlan) -> Job:
+        """The job of ``plan``."""
+        return cls(
+            topic=lake.topic,
+            lake_store=lake.deployment.lake_store,
+            options=lake.deployment.store,
+            keys=lake.keys,
+            attempt=plan.attempt,
+            generation=plan.generation,
+            configuration=plan.configuration,
+            code=plan.code,
+            created_at=plan.created_at,
+            kind=plan.kind,
+            dates=frozenset(() if plan.whole else (date.fromisoformat(one) if one else None for one in plan.dates)),
+            leaves=frozenset(map(date.fromisoformat, plan.leaves)),
+            columns=plan.columns,
+            partitions={part.key: part for part in plan.partitions},
+        )
+
+    def wants(self, dt: date | None) -> bool:
+        """Whether rows of ``dt`` are the run's."""
+        return (not self.dates or dt in self.dates) and dt not in self.leaves
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that a task wrote; ``path`` is relative to the table, timestamps are microseconds since 1970."""
+
+    path: str
+    size: int
+    rows: int
+    dt: date
+    partition: int
+    first_offset: int
+    last_offset: int
+    min_timestamp: int
+    max_timestamp: int
+
+    @property
+    def live(self) -> LiveFile:
+        """The file as the table's log will tell of it."""
+        return LiveFile(self.path, self.size, self.rows, self.dt.isoformat())
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a task ended before its last offset: at ``offset``, and nothing is known of what lies below ``end``.
+
+    ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was removed
+    since the plan, or replaced by one with other bytes, so that only a new plan can say.
+    """
+
+    offset: int
+    end: int
+    kind: Literal["lost", "corrupt", "moved"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task did: all offsets of ``[from_offset, next_offset)`` of the partition stand in ``evidence`` once.
+
+    ``other_rows`` are rows of dates that a rebuild leaves alone.
+    """
+
+    incarnation: int
+    partition: int
+    from_offset: int
+    next_offset: int
+    files: tuple[DataFile, ...]
+    evidence: tuple[EvidenceRow, ...]
+    stop: Stop | None
+    bytes_read: int
+    other_rows: int = 0
+
+
+Execute = Callable[[Job, Sequence[Task]], list[Outcome]]
+"""Runs all tasks of a job, anywhere, and returns their outcomes in any order."""

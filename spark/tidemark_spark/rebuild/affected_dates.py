@@ -1,0 +1,167 @@
+"""Which dates exchange rows when they are made again with other settings: another parser, event time or time zone.
+
+Of each range of bytes, evidence tells how many records of each date it gave, and the sum of their hashes. Raw is
+converted once more, and nothing written; it tells the same by the settings of now. Dates whose sums differ in a range
+lose rows there or get some, so they are made again together or not at all. Memory is bounded by the evidence of a
+topic, never by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidemark.errors import ContinuityError
+from tidemark.formats.hashsum import combine
+from tidemark.formats.plan import PartitionPlan
+from tidemark.intervals import Interval, Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.planning.read import plan_reading
+from tidemark.raw.topic import RawTopic
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.evidence import PARSED
+from tidemark_spark.audit.evidence import Held, cells_of, examined, holding, hulls_of, touching
+from tidemark_spark.audit.worker import AuditTask, Examine, RawTask
+
+Sums = dict[str, tuple[int, int]]
+"""By date (ISO, empty for none): records, and the sum of their hashes."""
+
+
+class Moves(NamedTuple):
+    """``dates`` are those ``asked`` for and those that exchange rows with them.
+
+    ``now`` and ``then`` are records by date, of the ranges of bytes that were read: as they are, and by the settings.
+    """
+
+    asked: tuple[str, ...]
+    dates: tuple[str, ...]
+    now: dict[str, int]
+    then: dict[str, int]
+    bytes_read: int
+
+
+def settings_differ(lake: Lake, dates: Collection[str]) -> bool:
+    """Whether records of ``dates`` landed with other settings than the topics file has now."""
+    held = holding(Standing.of(lake))
+    return any(one.configuration != lake.topic.digest and _date(one) in dates for one in held if _is_record(one))
+
+
+def moves(lake: Lake, dates: Collection[str], examine: Examine, *, extend: bool) -> Moves:
+    """Which dates exchange rows with ``dates``; with ``extend`` also which ones those do, until there are no more.
+
+    Raises:
+        ContinuityError: raw does not hold all offsets any more, or is damaged.
+    """
+    found = _Search(lake, examine, dates)
+    while found.step() and extend:
+        pass
+    return Moves(tuple(dates), tuple(sorted(found.dates)), found.now, found.then, found.bytes_read)
+
+
+@dataclass
+class _Part:
+    """A partition: its disjoint spans of offsets, and their sums by the start of the span."""
+
+    spans: list[Interval]
+    now: dict[int, Sums] = field(default_factory=dict)
+    then: dict[int, Sums] = field(default_factory=dict)
+    read: set[int] = field(default_factory=set)
+
+
+class _Search:
+    def __init__(self, lake: Lake, examine: Examine, dates: Collection[str]) -> None:
+        standing = Standing.of(lake)
+        self._lake, self._ledger, self._examine = lake, standing.ledger, examine
+        self._raw = RawTopic(lake)
+        self._lives = self._raw.incarnations().incarnations
+        self._parts = _parts(standing)
+        self._exchanges: list[set[str]] = []
+        self.dates = set(dates)
+        self.now: dict[str, int] = {}
+        self.then: dict[str, int] = {}
+        self.bytes_read = 0
+
+    def step(self) -> bool:
+        """Read what tells of :attr:`dates`, and add those that exchange rows with them; whether there were any."""
+        fresh = {key: self._unread(part) for key, part in self._parts.items()}
+        self._read({key: spans for key, spans in fresh.items() if spans})
+        for key, spans in fresh.items():
+            for span in spans:
+                self._settle(self._parts[key], span)
+        before = len(self.dates)
+        size = -1
+        while size < len(self.dates):
+            size = len(self.dates)
+            self.dates.update(dt for one in self._exchanges if one & self.dates for dt in one)
+        return len(self.dates) > before
+
+    def _unread(self, part: _Part) -> list[Interval]:
+        return [
+            span
+            for span in part.spans
+            if span.start not in part.read and not self.dates.isdisjoint(part.now.get(span.start, ()))
+        ]
+
+    def _read(self, spans: dict[tuple[int, int], list[Interval]]) -> None:
+        plans: list[PartitionPlan] = []
+        tasks: list[AuditTask] = []
+        for key, wanted in spans.items():
+            life = self._lives[key[0]]
+            at = self._raw.partition(life.topic_id, life.place, *key)
+            known = Lineage(self._ledger.by_partition[key].lineage)
+            reading = plan_reading(self._raw, at, known, Intervals(wanted))
+            if reading.gone:
+                start, end = next(iter(reading.gone))
+                raise ContinuityError(f"{at.keys.folder}: raw holds no offsets {start} to {end} any more")
+            plans.append(reading.plan)
+            cells = (cells_of(wanted, one.from_offset, one.to_offset) for one in reading.tasks)
+            tasks += [RawTask(one, there, columns=False) for one, there in zip(reading.tasks, cells, strict=True)]
+        for tally in examined(self._lake, self._ledger, plans, tasks, self._examine):
+            self.bytes_read += tally.bytes_read
+            for trouble in tally.troubles:
+                raise ContinuityError(f"{trouble.name}: cannot be converted again: {trouble.detail}")
+            for found, account in tally.accounts.items():
+                sums = self._parts[found.incarnation, found.partition].then.setdefault(found.start, {})
+                _add(sums, found.dt, account.rows, account.hash128)
+
+    def _settle(self, part: _Part, span: Interval) -> None:
+        """Note which dates exchange rows in ``span``."""
+        now, then = part.now.get(span.start, {}), part.then.get(span.start, {})
+        for total, sums in ((self.now, now), (self.then, then)):
+            for dt, (rows, _) in sums.items():
+                total[dt] = total.get(dt, 0) + rows
+        differing = {dt for dt in {*now, *then} if now.get(dt) != then.get(dt)}
+        if differing:
+            self._exchanges.append(differing)
+        part.read.add(span.start)
+
+
+def _parts(standing: Standing) -> dict[tuple[int, int], _Part]:
+    """All partitions, with what evidence tells of their records."""
+    held: dict[tuple[int, int], list[Held]] = {}
+    for one in holding(standing):
+        if _is_record(one):
+            held.setdefault((one.row.incarnation, one.row.partition), []).append(one)
+    parts: dict[tuple[int, int], _Part] = {}
+    for key, rows in held.items():
+        part = parts[key] = _Part(hulls_of(rows))
+        for one in rows:
+            [span] = touching(part.spans, one.row.first, one.row.first + 1)
+            _add(part.now.setdefault(span.start, {}), _date(one), one.row.rows, one.row.hash128 or 0)
+    return parts
+
+
+def _add(sums: Sums, dt: str, rows: int, total: int) -> None:
+    before = sums.get(dt, (0, 0))
+    sums[dt] = before[0] + rows, combine(before[1], total)
+
+
+def _is_record(one: Held) -> bool:
+    """Raw gives what retention took from the table as well."""
+    return one.row.offset_class in PARSED or one.row.offset_class == "expired"
+
+
+def _date(one: Held) -> str:
+    return one.row.dt.isoformat() if one.row.dt else ""

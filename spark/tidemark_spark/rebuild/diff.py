@@ -1,0 +1,126 @@
+"""A comparison: what a rebuild would change, row by row, without writing anything.
+
+The rows of dates as they are, whatever settings and code they landed by, are held against those that raw gives by the
+settings and code of now: only the former, only the latter, or other values in a column. Rows of other dates that would
+come to these are told if they lie among the same offsets; to be sure of all, compare all dates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from tidemark.backfill.comparison import Comparison, Differing
+from tidemark.formats.hashsum import combine
+from tidemark.formats.plan import RunPlan
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+from tidemark_spark.audit.evidence import GROUP_TASKS
+from tidemark_spark.audit.worker import Cells, FileTask
+from tidemark_spark.model import Job
+from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, Difference, Place
+
+Compare = Callable[[Job, Sequence[CompareTask]], list[Compared]]
+"""Runs all tasks of a comparison, anywhere, and returns what they found in any order."""
+
+_NOWHERE: Final = Cells((), ())
+
+
+def comparison(lake: Lake, plan: RunPlan, compare: Compare) -> Comparison:
+    """What the rebuild ``plan`` would change.
+
+    Raises:
+        ContinuityError: raw does not hold the ranges any more.
+        StoreError: a store did not answer, or a file is gone.
+    """
+    job = Job.of(lake, plan)
+    found: dict[Place, Difference] = {}
+    size = 0
+    files, filtered = _files(lake, plan)
+    tasks = list(_tasks(plan, files))
+    for start in range(0, len(tasks), GROUP_TASKS):
+        for one in compare(job, tasks[start : start + GROUP_TASKS]):
+            size += one.bytes_read
+            for place, difference in one.found.items():
+                found.setdefault(place, Difference()).add(difference)
+    for place in {*filtered, *(one for one in found if one.kind == "filtered")}:
+        _settle_filtered(found.setdefault(place, Difference()), *filtered.get(place, (0, 0)))
+    return Comparison(
+        cluster=plan.cluster,
+        topic=plan.topic,
+        table=plan.table,
+        ledger_n=plan.ledger_n,
+        configuration=plan.configuration,
+        code=plan.code,
+        dates=plan.dates,
+        rows=sum(one.now for place, one in found.items() if place.kind == "landed"),
+        bytes_read=size,
+        differences=tuple(_shown(place, found[place]) for place in sorted(found, key=_order) if _differs(found[place])),
+    )
+
+
+Hulls = dict[tuple[int, int], list[tuple[int, int, FileTask]]]
+
+
+def _files(lake: Lake, plan: RunPlan) -> tuple[Hulls, dict[Place, tuple[int, int]]]:
+    """(the files to read by partition, with the offsets of their records; number and hash of the filtered records)."""
+    replaced = frozenset(plan.replaced)
+    hulls: dict[str, tuple[int, int]] = {}
+    tasks: dict[str, FileTask] = {}
+    filtered: dict[Place, tuple[int, int]] = {}
+    for row in Standing.of(lake).evidence():
+        if row["file"] not in replaced:
+            continue
+        dt = row["dt"].isoformat() if row["dt"] else ""
+        place = Place(row["incarnation"], row["partition"], row["class"], dt)
+        if place.kind == "filtered":
+            rows, total = filtered.get(place, (0, 0))
+            filtered[place] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
+            continue
+        first, after = hulls.get(row["file"], (row["first"], row["next"]))
+        hulls[row["file"]] = min(first, row["first"]), max(after, row["next"])
+        tasks[row["file"]] = FileTask(place.kind, row["file"], dt, place.incarnation, place.partition, _NOWHERE)
+    found: Hulls = {}
+    for path, one in sorted(tasks.items()):
+        found.setdefault((one.incarnation, one.partition), []).append((*hulls[path], one))
+    return found, filtered
+
+
+def _tasks(plan: RunPlan, files: Hulls) -> Iterator[CompareTask]:
+    """Each task with the files that have records of its ranges."""
+    for task in plan.tasks:
+        there = files.get((task.incarnation, task.partition), [])
+        chosen = [one for first, after, one in there if first < task.to_offset and after > task.from_offset]
+        yield CompareTask(task, tuple(chosen))
+
+
+def _settle_filtered(found: Difference, rows: int, total: int) -> None:
+    """Set the filtered records of now beside those that were found."""
+    found.now = rows
+    if (rows, total) != (found.then, found.hash128):
+        found.only_now, found.only_then = max(0, rows - found.then), max(0, found.then - rows)
+        found.others = rows == found.then
+
+
+def _order(place: Place) -> tuple[int, int, str, str]:
+    return place.incarnation, place.partition, place.dt, place.kind
+
+
+def _differs(one: Difference) -> bool:
+    return bool(one.only_now or one.only_then or one.changed or one.others)
+
+
+def _shown(place: Place, one: Difference) -> Differing:
+    return Differing(
+        incarnation=place.incarnation,
+        partition=place.partition,
+        dt=place.dt,
+        kind=place.kind,
+        now=one.now,
+        then=one.then,
+        only_now=one.only_now,
+        only_then=one.only_then,
+        changed=one.changed,
+        others=one.others,
+        offsets={name: tuple(offsets) for name, offsets in sorted(one.offsets.items())},
+    )

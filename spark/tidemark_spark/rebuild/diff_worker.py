@@ -1,0 +1,258 @@
+"""One task of a comparison: rows as they are beside those that raw gives now, offset by offset. Pure worker code.
+
+Nothing is written. Raw is decoded, parsed and dated by the code that converts it, and the rows of a file go along with
+it in the order of their offsets, so memory is bounded by one window of a segment and by the files of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.decode import row_hash_sum
+from tidemark.errors import ContinuityError
+from tidemark.formats.hashsum import combine
+from tidemark.formats.plan import SegmentRange, Task
+from tidemark.kafka_log import BatchHeader
+from tidemark.parsers.factory import parser_of
+from tidemark.store import open_store
+from tidemark.table.evidence import Kept
+from tidemark_spark.audit.worker import Cells, FileTask, landed_rows, refused_rows
+from tidemark_spark.convert.conversion import Conversion
+from tidemark_spark.convert.date_partitioner import DateSplitter, Numbers, numbers, take
+from tidemark_spark.convert.guard import parsed
+from tidemark_spark.convert.row_checksums import IDENTITY, as_bytes
+from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
+from tidemark_spark.model import Job
+
+SHOWN: Final = 5
+"""Offsets of each difference that are told, the lowest ones."""
+
+_END: Final = 1 << 62
+
+
+class CompareTask(NamedTuple):
+    """Ranges of raw, and the files that now hold records of them."""
+
+    task: Task
+    files: tuple[FileTask, ...]
+
+
+class Place(NamedTuple):
+    """A class of records of a partition and date (ISO, empty for none)."""
+
+    incarnation: int
+    partition: int
+    kind: Kept
+    dt: str
+
+
+@dataclass(slots=True)
+class Difference:
+    """Records of a place as they are and as they would be: how many only here or there, or with other values.
+
+    ``changed`` counts by column, ``offsets`` has the lowest of each kind. Of filtered ones a task knows ``then`` and
+    ``hash128`` alone; ``others`` tells of those that they are as many and not the same.
+    """
+
+    now: int = 0
+    then: int = 0
+    hash128: int = 0
+    only_now: int = 0
+    only_then: int = 0
+    others: bool = False
+    changed: dict[str, int] = field(default_factory=dict)
+    offsets: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, other: Difference) -> None:
+        """Take ``other`` in."""
+        self.now += other.now
+        self.then += other.then
+        self.hash128 = combine(self.hash128, other.hash128)
+        self.only_now += other.only_now
+        self.only_then += other.only_then
+        for name, rows in other.changed.items():
+            self.changed[name] = self.changed.get(name, 0) + rows
+        for name, offsets in other.offsets.items():
+            self.show(name, offsets)
+
+    def show(self, name: str, offsets: Sequence[int]) -> None:
+        """Remember the lowest of ``offsets``, which ascend."""
+        if offsets:
+            self.offsets[name] = sorted({*self.offsets.get(name, ()), *offsets[:SHOWN]})[:SHOWN]
+
+
+class Compared(NamedTuple):
+    """What a task found."""
+
+    found: dict[Place, Difference]
+    bytes_read: int
+
+
+def compare(job: Job, task: CompareTask) -> Compared:
+    """Carry out ``task``.
+
+    Raises:
+        ContinuityError: raw does not hold the ranges any more.
+        StoreError: a store did not answer, or a file is gone.
+    """
+    comparing = _Comparing(job, task)
+    conversion = Conversion(job, task.task, comparing)
+    stop = conversion.run()
+    if stop:
+        raise ContinuityError(f"partition {task.task.partition}: cannot be converted again: {stop.detail}")
+    comparing.close()
+    return Compared(comparing.found, conversion.bytes_read + comparing.bytes_read)
+
+
+class _Comparing:
+    """Takes the records of a conversion, and beside them the rows of the files."""
+
+    def __init__(self, job: Job, task: CompareTask) -> None:
+        self._job, self._at = job, (task.task.incarnation, task.task.partition)
+        self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
+        self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
+        self._names = table_schema(job.topic, self._parser).names
+        self._rows: dict[Place, list[_Rows]] = {}
+        self._batches: dict[bool, dict[int, int]] = {True: {}, False: {}}
+        self.found: dict[Place, Difference] = {}
+        self.bytes_read = 0
+        ranges = task.task.ranges
+        cells = Cells(tuple(one.from_offset for one in ranges), tuple(one.to_offset for one in ranges))
+        for one in task.files:
+            self._rows.setdefault(Place(*self._at, one.kind, one.dt), []).append(_Rows(self._read(one, cells)))
+
+    def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
+        """Compare decoded rows with those of the files."""
+        found = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, found, part.uploaded_at)
+        whole = beside(rows, found.columns)
+        then: dict[Place, pa.RecordBatch] = {}
+        for dt, indices in split.landed:
+            then[self._place("landed", dt)] = take(whole, indices).select(self._names)
+        for own, indices in split.refused:
+            then[self._place("quarantined", own)] = take(rows, indices)
+        for own, indices in split.filtered:
+            if self._job.wants(own):
+                filtered = Difference(then=len(indices), hash128=row_hash_sum(take(rows, indices)))
+                self._found(self._place("filtered", own)).add(filtered)
+        after = int(numbers(rows.column("kafka_offset"))[-1]) + 1
+        empty = rows.slice(0, 0)
+        for place in {*then, *self._rows}:
+            if self._job.wants(date.fromisoformat(place.dt) if place.dt else None):
+                self._match(place, then.get(place, empty), after)
+
+    def batch(
+        self, _number: int, _part: SegmentRange, header: BatchHeader, _data: bytes, _rule: str, span: tuple[int, int]
+    ) -> int:
+        """Take a batch that cannot be decoded."""
+        rows = offsets_of(header, span)
+        if self._job.wants(None):
+            self._batches[True][span[0]] = rows
+        return rows
+
+    def close(self) -> None:
+        """Compare what is left."""
+        nothing = pa.RecordBatch.from_arrays([pa.array([], pa.int64())], names=["kafka_offset"])
+        for place in self._rows:
+            self._match(place, nothing, _END)
+        then, now = self._batches[True], self._batches[False]
+        if then or now:
+            found = self._found(self._place("quarantined", None))
+            found.add(Difference(now=sum(now.values()), then=sum(then.values())))
+            self._only(found, "only_now", sorted(set(now) - set(then)), sum(now[one] for one in set(now) - set(then)))
+            self._only(found, "only_then", sorted(set(then) - set(now)), sum(then[one] for one in set(then) - set(now)))
+
+    def _read(self, file: FileTask, cells: Cells) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that lie in ``cells``; batches that could not be decoded are set aside."""
+        folder = self._job.keys.root if file.kind == "landed" else self._job.keys.quarantine
+        body = open_store(self._job.lake_store, self._job.options).get(f"{folder}/{file.path}").body
+        self.bytes_read += len(body)
+        for rows, counted, names in landed_rows(body) if file.kind == "landed" else refused_rows(body):
+            offsets = numbers(rows.column("kafka_offset"))
+            inside = np.flatnonzero(cells.numbers(offsets) >= 0)
+            if names and len(inside):
+                yield take(rows.select(list(names)), inside)
+            elif len(inside):
+                self._batches[False][int(offsets[0])] = counted
+
+    def _match(self, place: Place, then: pa.RecordBatch, after: int) -> None:
+        """Compare ``then`` with the rows of the files of ``place`` below the offset ``after``."""
+        found = self._found(place)
+        wanted = numbers(then.column("kafka_offset"))
+        matched = np.zeros(len(wanted), np.bool_)
+        for rows in self._rows.get(place, ()):
+            for now in rows.below(after):
+                there = numbers(now.column("kafka_offset"))
+                _, left, right = np.intersect1d(wanted, there, return_indices=True)
+                alone = np.ones(len(there), np.bool_)
+                matched[left], alone[right] = True, False
+                found.now += len(there)
+                self._only(found, "only_now", there[alone].tolist(), int(alone.sum()))
+                if place.kind == "landed" and len(left):
+                    _columns(found, take(then, left), now.take(right))
+        found.then += len(wanted)
+        self._only(found, "only_then", wanted[~matched].tolist(), int((~matched).sum()))
+
+    def _only(self, found: Difference, name: str, offsets: list[int], rows: int) -> None:
+        setattr(found, name, getattr(found, name) + rows)
+        found.show(name, offsets)
+
+    def _found(self, place: Place) -> Difference:
+        return self.found.setdefault(place, Difference())
+
+    def _place(self, kind: Kept, dt: date | None) -> Place:
+        return Place(*self._at, kind, dt.isoformat() if dt else "")
+
+
+class _Rows:
+    """The rows of a file, by ascending offset."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.RecordBatch | None = None
+
+    def below(self, offset: int) -> Iterator[pa.RecordBatch]:
+        """Those below ``offset`` that were not taken yet."""
+        while (rows := self._left or next(self._batches, None)) is not None:
+            count = int(np.searchsorted(numbers(rows.column("kafka_offset")), offset))
+            self._left = rows.slice(count) if count < len(rows) else None
+            if count:
+                yield rows.slice(0, count)
+            if self._left is not None:
+                return
+
+
+def _columns(found: Difference, then: pa.RecordBatch, now: pa.RecordBatch) -> None:
+    """Count the rows that have other values now, by column; a column that one side lacks is null there."""
+    offsets: Numbers = numbers(then.column("kafka_offset"))
+    differing = np.zeros(len(offsets), np.bool_)
+    for name in [one for one in dict.fromkeys([*then.schema.names, *now.schema.names]) if one not in IDENTITY]:
+        one = then.column(name) if name in then.schema.names else pa.nulls(len(then), now.schema.field(name).type)
+        other = now.column(name) if name in now.schema.names else pa.nulls(len(now), one.type)
+        differ = _differ(one, other)
+        if differ.any():
+            found.changed[name] = found.changed.get(name, 0) + int(differ.sum())
+            differing |= differ
+    found.show("changed", offsets[differing].tolist())
+
+
+def _differ(one: pa.Array[Any], other: pa.Array[Any]) -> Any:
+    """Which values are not the same; where types differ, the second's are compared as the first's."""
+    if one.type != other.type:
+        with suppress(pa.ArrowException):  # then they are compared as text
+            other = other.cast(one.type)
+    if one.equals(other):
+        return np.zeros(len(one), np.bool_)
+    left, right = as_bytes(one), as_bytes(other)
+    comparison: Any = pc.not_equal(left, right)
+    unequal = pc.fill_null(comparison, False).to_numpy(zero_copy_only=False)
+    valid = left.is_valid().to_numpy(zero_copy_only=False) != right.is_valid().to_numpy(zero_copy_only=False)
+    return valid | unequal

@@ -1,0 +1,276 @@
+"""Retention of raw: what :mod:`tidemark.planning.retention` lets go is removed, from each partition's old end on.
+
+A partition's listing is read as it comes, with one manifest at a time, up to the first segment that stays: memory grows
+with the segments of one tombstone and with three numbers a row of evidence. ``offset.wm`` is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.formats.incarnations import Incarnation
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.ledger import PartitionState
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.plan import RUN_LIMIT
+from tidemark.formats.tombstones import RemovedSegment, Tombstone
+from tidemark.planning import read_plan
+from tidemark.planning.retention import Classed, Keeping
+from tidemark.planning.retention_report import PartitionGoes, RetentionReport, reviewed
+from tidemark.planning.vacuum import MARGIN
+from tidemark.raw.objects import in_parallel
+from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.store import Store, open_store
+from tidemark.store.base import ObjectInfo
+from tidemark.store.identity import identity
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.tampering import check_untampered
+from tidemark.timestamps import utc_now
+from tidemark_spark.retention.tombstones import MANIFEST, Tombstones, bury, delete_version
+
+CHUNK: Final = 256
+"""Segments of one tombstone; more only where they overlap."""
+
+
+def retain_raw(lake: Lake, now: datetime, by: str, *, dry_run: bool) -> RetentionReport:
+    """Remove the segments that may go at ``now`` and that a report named a day ago; tells of all that may go.
+
+    Raises:
+        ConfigError: the topic's segments have no manifests (writer 'pinterest').
+        FormatError: the ledger or an object of the whole topic does not parse; one of a partition keeps that as it is.
+        StoreError: a store did not answer; what is left is the next run's.
+    """
+    standing = Standing.of(lake)
+    check_untampered(lake, standing.ledger, standing.live.values())
+    before = None if dry_run else reviewed(lake, "raw", now)
+    raw = RawTopic(lake)
+    lives = raw.incarnations().incarnations
+    review, written_as = before[0] if before else "", identity(lake.deployment.store, lake.deployment.raw.url)
+    run = _Run(lake, standing, raw, lives, _classed(standing), _busy(lake, standing), now, by, written_as, review)
+    limits = {(one.incarnation, one.partition): one.end for one in before[1].partitions} if before else {}
+    done = in_parallel(lambda one: run.partition(one, limits.get(one.key)), standing.ledger.partitions)
+    return RetentionReport(
+        cluster=lake.topic.cluster,
+        topic=lake.topic.topic,
+        table=lake.topic.table,
+        subject="raw",
+        at=now,
+        by=by,
+        window=lake.topic.retention.raw,
+        dry_run=dry_run,
+        ledger_n=standing.ledger.n,
+        reviewed=run.review,
+        partitions=tuple(done),
+    )
+
+
+def _classed(standing: Standing) -> dict[tuple[int, int], Classed]:
+    found: dict[tuple[int, int], Classed] = {}
+    for row in (row for rows in standing.by_attempt() for row in rows):
+        found.setdefault((row.incarnation, row.partition), Classed()).add(row.first, row.next, row.rows)
+    return found
+
+
+def _busy(lake: Lake, standing: Standing) -> frozenset[str]:
+    """The logs that runs read which have not landed, and may yet."""
+    since = lake.store.now() - RUN_LIMIT - MARGIN
+    found: set[str] = set()
+    done = {lake.keys.attempt(one) for one in standing.ledger.landed}
+    for key in [one.key for one in lake.store.list(lake.keys.attempts) if one.modified >= since]:
+        if key not in done and (plan := read_plan(lake, key)).created_at >= since:
+            found.update(one.key for task in plan.tasks for one in task.ranges if not one.quarantined)
+    return frozenset(found)
+
+
+class _Group(NamedTuple):
+    """The objects of a partition whose names start with one offset, by the rest of the name."""
+
+    base: int
+    objects: dict[str, ObjectInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run over a topic's raw segments."""
+
+    lake: Lake
+    standing: Standing
+    raw: RawTopic
+    lives: tuple[Incarnation, ...]
+    classed: Mapping[tuple[int, int], Classed]
+    busy: frozenset[str]
+    now: datetime
+    by: str
+    written_as: str
+    review: str
+
+    def partition(self, state: PartitionState, limit: int | None) -> PartitionGoes:
+        """Remove what may go of a partition below offset ``limit``; nothing if there is none."""
+        place = self.lives[state.incarnation].place
+        part = self.raw.partition(state.topic_id, place, state.incarnation, state.partition)
+        keeping = self._keeping(part, state)
+        if isinstance(keeping, str):
+            return PartitionGoes(incarnation=state.incarnation, partition=state.partition, stays=keeping)
+        partition = _Partition(self, part, keeping, limit)
+        try:
+            return partition.told(partition.go())
+        except FormatError as error:  # of one of its own objects: the others go on
+            return partition.told(str(error))
+
+    def _keeping(self, part: RawPartition, state: PartitionState) -> Keeping | str:
+        """What decides over the partition's segments, or why all of them stay."""
+        window, marks = self.lake.topic.retention.raw, self.raw.marks(part)
+        if window is None:
+            return "it is kept for ever"
+        if marks is None:
+            return "it has no offset.wm"
+        line_1, watermark = marks
+        classed = self.classed[part.key].offsets() if part.key in self.classed else Classed().offsets()
+        ahead = self.lake.topic.sane_timestamps.ahead
+        keeping = Keeping(state, watermark, line_1, classed, self.busy, self.now - window, ahead)
+        return keeping.partition_stays() or keeping
+
+
+@dataclass
+class _Partition:
+    """One partition, from its old end to the first segment that stays. ``chunk`` is what the next tombstone names."""
+
+    run: _Run
+    part: RawPartition
+    keeping: Keeping
+    limit: int | None
+    chunk: list[RemovedSegment] = field(default_factory=list)
+    found: dict[str, int] = field(default_factory=dict)
+
+    def told(self, stays: str) -> PartitionGoes:
+        """What was found and removed, and why the rest stays."""
+        where = {"incarnation": self.part.incarnation, "partition": self.part.keys.partition}
+        return PartitionGoes.model_validate({**where, "stays": stays, **self.found})
+
+    def go(self) -> str:
+        """Remove what may go; why the rest stays."""
+        keys = self.part.keys
+        store = open_store(keys.endpoint.store, self.run.lake.deployment.store)
+        buried = Tombstones(store, keys)
+        stays = "offset.wm names a segment that is not there"
+        for group in _grouped(store, keys):
+            manifest = _manifest_of(store, keys, group)
+            self._leftovers(store, group, manifest, buried)
+            if manifest is None and MANIFEST not in group.objects:
+                continue
+            if _reach(self.chunk) <= group.base and (len(self.chunk) >= CHUNK or group.base >= (self.limit or 0)):
+                self._close(store)
+            why = self._why(group, manifest)
+            if manifest is None or why:
+                stays = f"segment {group.base} stays: {why}"
+                self.chunk = _apart(self.chunk, group.base)
+                self._close(store)
+                break
+            self.chunk.append(_removed_segment(manifest, group))
+        return stays
+
+    def _why(self, group: _Group, manifest: SegmentManifest | None) -> str | None:
+        if manifest is None:
+            return "its manifest is being replaced"
+        return self.keeping.segment_stays(
+            manifest,
+            {f"{group.base:020d}.{name}": one.etag for name, one in group.objects.items() if name != MANIFEST},
+            self.part.keys.segment(group.base, "log"),
+        )
+
+    def _leftovers(self, store: Store, group: _Group, manifest: SegmentManifest | None, buried: Tombstones) -> None:
+        """Remove what a tombstone names and no manifest does: an earlier run died before it could."""
+        for name, info in group.objects.items():
+            named = manifest is not None and f"{group.base:020d}.{name}" in manifest.objects
+            if name != MANIFEST and not named and buried.name(group.base, info):
+                self._count("leftover", 1)
+                if self.limit is not None:
+                    delete_version(store, info.key, info.etag)
+
+    def _close(self, store: Store) -> None:
+        """Count the chunk, and remove it if it was reviewed."""
+        chunk, self.chunk = self.chunk, []
+        if not chunk:
+            return
+        start, end = chunk[0].base_offset, _reach(chunk)
+        self.found.setdefault("start", start)
+        self.found["end"] = end
+        self._count("segments", len(chunk))
+        self._count("bytes", sum(one.size for one in chunk))
+        if self.limit is None or end > self.limit:
+            return
+        if bury(store, self.part.keys, self._tombstone(chunk, start, end)):
+            self.found["removed_to"] = end
+        else:
+            self.limit = 0  # a segment was replaced since it was judged: nothing above it goes
+
+    def _count(self, name: str, more: int) -> None:
+        self.found[name] = self.found.get(name, 0) + more
+
+    def _tombstone(self, chunk: list[RemovedSegment], start: int, end: int) -> Tombstone:
+        topic, ledger = self.run.lake.topic, self.run.standing.ledger
+        fields = {
+            "cluster": topic.cluster,
+            "topic": topic.topic,
+            "topic_id": self.part.topic_id,
+            "incarnation": self.part.incarnation,
+            "partition": self.part.keys.partition,
+            "from": start,
+            "to": end,
+            "by": self.run.by,
+            "written_as": self.run.written_as,
+            "at": utc_now(),
+            "window": topic.retention.raw,
+            "report": self.run.review,
+            "ledger_n": ledger.n,
+            "ledger_attempt": ledger.attempt,
+            # In this order what is left has no hole at any time, also where segments overlap.
+            "segments": tuple(sorted(chunk, key=lambda one: (one.next_offset, one.base_offset))),
+        }
+        return Tombstone.model_validate(fields)
+
+
+def _reach(chunk: list[RemovedSegment]) -> int:
+    """The end of the chunk's segments."""
+    return max((one.next_offset for one in chunk), default=0)
+
+
+def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
+    """The chunk without segments that lie across the first offset, ``kept``, of one that stays."""
+    left = list(chunk)
+    while _reach(left) > kept:
+        kept = left.pop().base_offset
+    return left
+
+
+def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_Group]:
+    named = ((parsed, one) for one in store.list(keys.folder) if (parsed := keys.base_offset(one.key)) is not None)
+    for base, members in groupby(named, key=lambda one: one[0][0]):
+        yield _Group(base, {extension: info for (_, extension), info in members})
+
+
+def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentManifest | None:
+    """The very manifest that was listed; None if there is none, or another one by now."""
+    if MANIFEST not in group.objects:
+        return None
+    key = keys.segment(group.base, MANIFEST)
+    try:
+        return SegmentManifest.load(store, key, if_match=group.objects[MANIFEST].etag)
+    except (NotFound, PreconditionFailed):
+        return None
+
+
+def _removed_segment(manifest: SegmentManifest, group: _Group) -> RemovedSegment:
+    return RemovedSegment(
+        base_offset=manifest.base_offset,
+        next_offset=manifest.next_offset,
+        uploaded_at=manifest.uploaded_at,
+        manifest_etag=group.objects[MANIFEST].etag,
+        objects=manifest.objects,
+    )

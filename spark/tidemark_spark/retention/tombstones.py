@@ -1,0 +1,68 @@
+"""How retention removes segments: first the tombstone, then each segment, by where it ends, its manifest first.
+
+Without its manifest a segment is none any more, for any reader. Each object is deleted only as the very version that
+was judged. Whoever dies in between leaves a tombstone and objects without a manifest; the next run knows them by it.
+In a bucket that keeps versions the bytes are only hidden, and its lifecycle frees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemark.errors import NotFound, PreconditionFailed
+from tidemark.formats import tombstones
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.tombstones import RemovedSegment, Tombstone
+from tidemark.store import Store, put_once
+from tidemark.store.base import ObjectInfo
+from tidemark.timestamps import stamp
+
+MANIFEST = "manifest.json"
+
+
+def bury(store: Store, keys: PartitionKeys, tombstone: Tombstone) -> bool:
+    """Write ``tombstone`` and delete its segments; false if it stopped at one whose manifest is another by now."""
+    control, at = tombstones.control_of(keys), stamp(tombstone.at)
+    key = control.tombstone(keys.place, keys.partition, tombstone.start, tombstone.end, at)
+    put_once(store, key, tombstone.to_bytes())
+    return all(_removed(store, keys, one) for one in tombstone.segments)
+
+
+def delete_version(store: Store, key: str, etag: str) -> None:
+    """Delete the object if it is this very version; one that is gone, or was replaced, is none of ours."""
+    try:
+        store.delete(key, if_match=etag)
+    except (NotFound, PreconditionFailed):
+        return
+
+
+def _removed(store: Store, keys: PartitionKeys, segment: RemovedSegment) -> bool:
+    try:
+        store.delete(keys.segment(segment.base_offset, MANIFEST), if_match=segment.manifest_etag)
+    except NotFound:
+        pass  # another run beside this one was faster
+    except PreconditionFailed:
+        return False
+    for name, one in segment.objects.items():
+        delete_version(store, keys.file(name), one.etag)
+    return True
+
+
+class Tombstones:
+    """The tombstones of a partition, listed once, and read where their names lead; the last that was read is kept."""
+
+    def __init__(self, store: Store, keys: PartitionKeys) -> None:
+        self._store, self._keys = store, keys
+        self._named: Sequence[tombstones.Removed] = list(tombstones.named(store, keys))
+        self._read: tuple[str, Tombstone] | None = None
+
+    def name(self, offset: int, info: ObjectInfo) -> bool:
+        """Whether one that is younger than the object ``info``, named by ``offset``, removes this very version."""
+        file = info.key.removeprefix(self._keys.folder)
+        near = (self._tombstone(one.key) for one in self._named if one.start <= offset <= one.end)
+        return any(info.modified < one.at and one.names(file, info.etag) for one in near)
+
+    def _tombstone(self, key: str) -> Tombstone:
+        if self._read is None or self._read[0] != key:
+            self._read = key, tombstones.read(self._store, self._keys, key)
+        return self._read[1]

@@ -1,0 +1,254 @@
+"""The one way in which a table changes: exactly once, whoever else writes, whatever is killed or answers wrongly.
+
+The table's own library does not promise that much. So each commit names its ledger and its attempt in the table's
+transactions, on which all commits conflict; after any error the table is read again, and what it says counts.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
+from tidemark.formats.ledger import DateState, Ledger, PartitionState
+from tidemark.formats.plan import RUN_LIMIT, RunPlan
+from tidemark.raw.objects import in_parallel
+from tidemark.store import put_once
+from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files
+from tidemark.table.tampering import check_untampered, files_digest
+from tidemark.timestamps import utc_now
+from tidemark_spark.model import DataFile
+from tidemark_spark.run.accounting import Change
+from tidemark_spark.run.delta_log import add_columns, commit, open_or_create, widened
+from tidemark_spark.run.success_markers import take_away
+
+TRIES: Final = 12
+"""Failures in a row, with the table not moving on, after which a run gives up; it may be run again as it is."""
+
+_LONGEST_PAUSE_SECONDS: Final = 2.0
+
+
+def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
+    """Commit ``change``; returns the committed ledger that lists the attempt as landed.
+
+    Safe to call again, from any process, with the same arguments.
+
+    Raises:
+        StaleRun: the table has moved on since the plan; nothing was committed.
+        TableTampered: somebody changed the table behind Tidemark's back; nothing was committed.
+        PublishError: a file is missing, or the commit failed again and again for no reason of the table's.
+    """
+    seen, failures = -1, 0
+    while True:
+        try:
+            table = open_or_create(lake, whole=plan.whole)
+            current = ledger_of(lake, table)
+            if plan.attempt in current.landed:
+                return current
+            seen, failures = current.n, failures if current.n == seen else 0
+            live = live_files(table)
+            check_hands(lake, plan, current, live)
+            check_fresh(plan, current, live, lake.store.now())
+            _check_files(lake, change.files)
+            if add_columns(lake, table, whole=plan.whole):
+                continue  # that was a commit of its own: nothing that was read before it counts
+            removes = set(change.removes)
+            removed = [one for one in live if one.path in removes]
+            check_removable(lake, table, removed)
+            schema = widened(lake, table)
+            if schema is not None and len(removed) < len(live):
+                raise StaleRun("rows of the narrower type have landed since the plan")
+            ledger = rebased(current, plan, change, live)
+            closed = {dt for dt in closed_by(current, plan) if ledger.dates[dt] == plan.closes[dt].after}
+            touched = set(ledger.dates_changed) - closed
+            take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
+            ledger = _written(lake, ledger)
+            commit(table, ledger, change.files, removed, schema)
+        except (DeltaError, OSError, StoreError, FormatError) as error:
+            failures += 1
+            if failures >= TRIES:
+                raise PublishError(f"{lake.url}: not committed in {TRIES} tries; run it again: {error}") from error
+            pause = min(_LONGEST_PAUSE_SECONDS, 0.05 * 2**failures)
+            time.sleep(random.uniform(0, pause))  # noqa: S311 - only spreads writers in time
+
+
+def check_hands(lake: Lake, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:
+    """Raise :class:`TableTampered` unless the table is as ``ledger`` left it; of a repair, as the plan found it."""
+    if plan.kind != "repair":
+        check_untampered(lake, ledger, live)
+    elif (ledger.n, files_digest(live)) != (plan.ledger_n, plan.found):
+        raise StaleRun("the table was changed since the repair was planned")
+
+
+def check_removable(lake: Lake, table: DeltaTable, removed: Collection[LiveFile]) -> None:
+    """Raise :class:`PublishError` if files are to go of a table that somebody made append-only."""
+    append_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
+    if removed and append_only:
+        raise PublishError(
+            f"{lake.url}: has the property delta.appendOnly = true, and {len(removed)} files must be replaced; unset "
+            "it (ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')) and run it again"
+        )
+
+
+def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: datetime) -> None:
+    """Raise :class:`StaleRun` unless the table still is as ``plan`` found it, as far as the plan goes."""
+    if now - plan.created_at > RUN_LIMIT:
+        raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
+    if plan.kind == "ingest":
+        _check_partitions(plan, ledger)
+    for dt in plan.supersedes:
+        if ledger.superseded.get(dt, 0) > plan.ledger_n:
+            raise StaleRun(f"refused rows of {dt or 'no date'} were rebuilt or replayed since the plan")
+    if plan.closes and not (plan.partitions or plan.replaced or closed_by(ledger, plan)):
+        raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
+    if not set(plan.folds) <= set(ledger.landed):
+        raise StaleRun("another sweep folded the same attempts since the plan")
+    gone = sorted(set(plan.removes) - {one.path for one in live})
+    if gone:
+        raise StaleRun(f"{gone[0]} was replaced since the plan")
+
+
+def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
+    for part in plan.partitions:
+        state = ledger.by_partition.get(part.key)
+        if state is None:
+            continue
+        if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
+            found = f"at {state.next_offset} by now, not at {part.landed_next}"
+            raise StaleRun(f"partition {part.partition} goes on {found}")
+        later = state.leader_epoch > part.leader_epoch and state.leader_epoch not in part.foreign_epochs
+        if state.branch != part.branch or later:
+            raise StaleRun(f"partition {part.partition} follows leader epoch {state.leader_epoch} by now")
+
+
+def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveFile]) -> Ledger:
+    """The ledger after ``current``, if this change is what comes next. Only its time differs from call to call.
+
+    ``live`` are the table's files before the change.
+    """
+    removes = set(change.removes)
+    there = [one.live for one in change.files]
+    taken = Counter[str]()
+    rows = Counter[str]()
+    added = Counter({one.dt: 0 for one in there})
+    for one in there:
+        added[one.dt] += one.rows
+    for one in live:
+        if one.path in removes:
+            taken[one.dt] += one.rows
+        else:
+            there.append(one)
+    for one in there:
+        rows[one.dt] += one.rows
+    touched = _touched(plan, [*added, *taken])
+    if plan.kind == "repair":  # whose ledger says again what is there
+        touched |= {dt for dt, state in current.dates.items() if state.rows != rows[dt]}
+    closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
+    dates = {dt: _date(current.dates.get(dt), rows[dt], added[dt], taken[dt], plan) for dt in touched}
+    return Ledger(
+        n=current.n + 1,
+        attempt=plan.attempt,
+        parent=current.as_parent(),
+        cluster=plan.cluster,
+        topic=plan.topic,
+        table=plan.table,
+        kind=plan.kind,
+        generation=max(current.generation, plan.generation),
+        partitions=_partitions(current, change.partitions),
+        dates={**current.dates, **{dt: one for dt, one in dates.items() if one is not None}, **closed},
+        dates_changed=tuple(sorted({*touched, *closed})),
+        rows=sum(rows.values()),
+        files=files_digest(there),
+        landed=tuple(_landed(current, plan)),
+        superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
+        configuration=plan.configuration,
+        code=plan.code,
+        committed_at=utc_now(),
+    )
+
+
+def _touched(plan: RunPlan, dates: Iterable[str]) -> set[str]:
+    """The dates whose rows change, given those that get or lose files."""
+    return {*dates, *(plan.dates if plan.kind == "retain" else ())} if plan.moves_rows else set()
+
+
+def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
+    """The attempts whose evidence counts, in the order in which they landed; a fold stands where its first one was."""
+    if not plan.folds:
+        yield from current.landed
+        yield plan.attempt
+        return
+    for one in current.landed:
+        if one == plan.folds[0]:
+            yield plan.attempt
+        if one not in plan.folds:
+            yield one
+
+
+def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[PartitionState, ...]:
+    states = current.by_partition
+    for state in fresh:
+        known = states.get(state.key)
+        states[state.key] = state.model_copy(update={"start_offset": known.start_offset}) if known else state
+    return tuple(states[key] for key in sorted(states))
+
+
+def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:
+    """The dates that ``plan`` closes and that still are as it found them, as they are thereafter."""
+    return {dt: one.after for dt, one in plan.closes.items() if current.dates.get(dt) == one.before}
+
+
+def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPlan) -> DateState | None:
+    """A date's state with its new ``rows``; rows that come or are cut off after it was closed reopen it.
+
+    Late rows are those by which it grows. None if it was only somebody else's.
+    """
+    if known is None and plan.kind == "repair" and not rows:
+        return None
+    known = known or DateState(rows=0)
+    update: dict[str, object] = {"rows": rows}
+    if plan.kind == "retain":
+        if not rows:  # what has landed since the plan is the next run's
+            update |= {"state": "expired", "closed_at": plan.created_at}
+        return known.model_copy(update=update)
+    again = plan.kind in {"rebuild", "repair"} and known.state != "expired"
+    if not again and (fresh or (cut and plan.kind != "repair")):
+        update |= {"changed_at": plan.created_at}
+        if known.state != "open":
+            late = known.late_rows + max(0, fresh - cut)
+            update |= {"state": "reopened", "late_rows": late, "unfinished": 0, "outstanding": 0}
+    return known.model_copy(update=update)
+
+
+def _check_files(lake: Lake, files: Iterable[DataFile]) -> None:
+    in_parallel(lambda file: _check_file(lake, file), list(files))
+
+
+def _check_file(lake: Lake, file: DataFile) -> None:
+    key = f"{lake.keys.root}/{file.path}"
+    try:
+        size = lake.store.head(key).size
+    except NotFound as error:
+        raise PublishError(f"{key}: was written by this run and is gone") from error
+    if size != file.size:
+        raise PublishError(f"{key}: has {size} bytes, and {file.size} were written")
+
+
+def _written(lake: Lake, ledger: Ledger) -> Ledger:
+    """``ledger`` as it lies in the store: an earlier try of this attempt may have written it, at another time."""
+    key = lake.keys.ledger(ledger.n, ledger.attempt)
+    try:
+        put_once(lake.store, key, ledger.to_bytes())
+    except PreconditionFailed:
+        there = Ledger.load(lake.store, key)
+        if there.model_copy(update={"committed_at": ledger.committed_at}) != ledger:
+            raise
+        return there
+    return ledger

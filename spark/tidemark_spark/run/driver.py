@@ -1,0 +1,304 @@
+"""A run from its plan to its result: convert, account, write evidence, publish.
+
+Any process may run an attempt again after any failure: what it wrote is found in place, and what it committed counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+
+from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
+from tidemark.formats.hashsum import combine
+from tidemark.formats.ledger import Ledger
+from tidemark.formats.plan import RunPlan, RunResult
+from tidemark.store import put_once, put_over
+from tidemark.table.delta_table import Lake, committed_ledger, ledger_of, live_files, open_table
+from tidemark.table.effective_evidence import SetAside, Standing, Told
+from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
+from tidemark_spark.compaction.worker import evidence_of_merged
+from tidemark_spark.model import Execute, Job, Outcome
+from tidemark_spark.run.accounting import Change, settle
+from tidemark_spark.run.commit import check_fresh, check_hands, publish
+from tidemark_spark.run.delta_log import check_columns
+from tidemark_spark.run.expired_evidence import expired
+from tidemark_spark.run.success_markers import mend
+
+
+def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
+    """Carry out ``plan``, whose object is written already unless it is empty, and write ``results/<attempt>.json``.
+
+    ``execute`` is called only if there is something to convert.
+
+    Raises:
+        ContinuityError: the offsets do not add up; nothing was committed.
+        PublishError: nothing was committed, and why; :class:`StaleRun` is a result instead.
+    """
+    try:
+        result = _empty(plan) if plan.empty else _earlier(lake, plan) or _run(lake, plan, execute)
+    except StaleRun:
+        # Unless another process carried out the same attempt meanwhile.
+        result = _landed_before(lake, plan, committed_ledger(lake)) or _result(plan, "stale", plan.ledger_n)
+    if result.status != "empty":
+        ledger = committed_ledger(lake)
+        mend(lake, ledger, {*result.dates, *plan.dates} - {""})
+        # For those who watch many tables: a hint where there is news, which a later run puts right if this one dies.
+        put_over(lake.store, lake.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
+    _report(lake, result)
+    return result
+
+
+def _report(lake: Lake, result: RunResult) -> None:
+    """Write the result, which replaces an earlier one of the attempt."""
+    put_over(lake.store, lake.keys.result(result.attempt), result.to_bytes())
+
+
+def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "convert"):
+        outcomes = execute(Job.of(lake, plan), plan.tasks) if plan.tasks else []
+    with _timed(seconds, "publish"):
+        change = settle(plan, outcomes)
+        if plan.kind == "retain":
+            change = change._replace(evidence=tuple(expired(lake, plan)))
+        elif plan.kind == "repair":
+            change = change._replace(evidence=(*change.evidence, *_no_more(_checked(lake, plan, change.evidence))))
+        elif plan.kind in {"rebuild", "replay"}:
+            change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
+        elif plan.partitions and not _moves(plan, change):
+            raise StaleRun(_why(outcomes))
+        elif change.supersedes:
+            before = _told(lake, plan, (file for files in change.supersedes.values() for file in files))
+            change = change._replace(evidence=(*change.evidence, *_no_more(before.aside)))
+        if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
+            return _empty(plan)  # nothing passes: it stays where it is
+        _write_evidence(lake, plan, change)
+        ledger = publish(lake, plan, change)
+    read = sum(one.bytes_read for one in outcomes)
+    return _summed(plan, _landed_as(lake, ledger, plan.attempt), change.evidence, read, seconds)
+
+
+def _empty(plan: RunPlan) -> RunResult:
+    return _result(plan, "empty", plan.ledger_n)
+
+
+def _earlier(lake: Lake, plan: RunPlan) -> RunResult | None:
+    """The result of this attempt if it has landed before; raises StaleRun if it cannot land any more."""
+    table = open_table(lake)
+    ledger = ledger_of(lake, table)
+    if found := _landed_before(lake, plan, ledger):
+        return found
+    live = live_files(table) if table is not None else []
+    check_hands(lake, plan, ledger, live)
+    check_fresh(plan, ledger, live, lake.store.now())
+    if table is not None:
+        check_columns(lake, table, whole=plan.whole)
+    return None
+
+
+def _landed_before(lake: Lake, plan: RunPlan, ledger: Ledger) -> RunResult | None:
+    """The result of this attempt if ``ledger`` lists it as landed."""
+    if plan.attempt not in ledger.landed:
+        return None
+    key = lake.keys.result(plan.attempt)
+    try:
+        found = RunResult.load(lake.store, key)
+        if found.status == "landed":
+            return found
+    except NotFound:
+        pass  # it was killed between commit and result, which its evidence tells as well
+    rows = [
+        EvidenceRow(
+            row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
+        )
+        for row in read_evidence(lake, plan.attempt).to_pylist()
+        if row["attempt"] == plan.attempt
+    ]
+    return _summed(plan, _landed_as(lake, ledger, plan.attempt), rows, 0, {})
+
+
+def _moves(plan: RunPlan, change: Change) -> bool:
+    """Whether there is anything to commit: not if all partitions stopped at once at segments that were replaced."""
+    starts = {part.key: part for part in plan.partitions}
+    return any(
+        state.next_offset > starts[state.key].start
+        or state.gaps
+        or state.branch > starts[state.key].branch
+        or starts[state.key].start == starts[state.key].end
+        for state in change.partitions
+    )
+
+
+def _why(outcomes: Iterable[Outcome]) -> str:
+    return "; ".join(one.stop.detail for one in outcomes if one.stop)
+
+
+def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> list[EvidenceRow]:
+    """The evidence that the quarantined and filtered rows which ``plan`` replaces hold no more.
+
+    Raises:
+        ContinuityError: the run classed other rows than exactly those that it replaces.
+    """
+    before = _told(lake, plan, plan.replaced)
+    sums = _sums(evidence)
+    # A batch that cannot be decoded counts by its offsets alone, before or now.
+    both: list[SetAside | EvidenceRow] = [*before.aside, *evidence]
+    batches = {(one.incarnation, one.partition) for one in both if one.offset_class == "quarantined" and not one.dt}
+    if any(_known(sums, key, batches) != _known(before.sums, key, batches) for key in {*sums, *before.sums}):
+        rows = sum(count for count, _ in sums.values())
+        there = sum(count for count, _ in before.sums.values())
+        what = f"dates {', '.join(one or 'none' for one in plan.dates)}" if plan.dates else "its quarantined rows"
+        raise ContinuityError(
+            f"{lake.url}: {what} hold {there} rows, and made again {rows}, or others; rows may have changed "
+            "their date with the topic's settings or code: convert.py --rebuild --extend makes again all dates that "
+            "exchange rows, and --rebuild --all all there are"
+        )
+    return _no_more(before.aside)
+
+
+def _checked(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tuple[SetAside, ...]:
+    """The quarantined and filtered rows that a repair replaces.
+
+    Raises:
+        ContinuityError: with what the repair made, not every offset of its partitions has one class.
+    """
+    standing, replaced = Standing.of(lake), frozenset(plan.replaced)
+    counted = Counter[_Key]()
+    ends = {key: state.next_offset for key, state in standing.ledger.by_partition.items()}
+    ends |= {part.key: part.end for part in plan.partitions if part.cut}
+    for row in evidence:
+        if row.offset_class in PARSED:
+            counted[row.incarnation, row.partition] += row.rows
+    for rows in standing.by_attempt():
+        for one in rows:
+            key = one.incarnation, one.partition
+            if one.file not in replaced and one.first < ends[key]:
+                counted[key] += one.rows
+    for key, end in ends.items():
+        if counted[key] != end:
+            raise ContinuityError(
+                f"{lake.url}: {counted[key]} of the {end} offsets of partition {key[1]} of incarnation {key[0]} would "
+                "have a class after the repair; nothing was changed: audit the table, and report it"
+            )
+    return standing.told(lambda _, file: file in replaced).aside
+
+
+def _told(lake: Lake, plan: RunPlan, files: Iterable[str]) -> Told:
+    """What evidence tells of ``files``, all of which must still hold."""
+    wanted = frozenset(files)
+    if not wanted:
+        return Told({}, {}, frozenset(), ())
+    standing = Standing.of(lake)
+    check_fresh(plan, standing.ledger, standing.live.values(), lake.store.now())
+    return standing.told(lambda _, file: file in wanted)
+
+
+def _no_more(aside: Iterable[SetAside]) -> list[EvidenceRow]:
+    """The rows that supersede ``aside``."""
+    return [
+        EvidenceRow(
+            incarnation=one.incarnation,
+            partition=one.partition,
+            first=one.first,
+            next=one.next,
+            offset_class="superseded",
+            rows=one.rows,
+            dt=date.fromisoformat(one.dt) if one.dt else None,
+            segment=one.segment,
+            byte_start=one.byte_start,
+            byte_end=one.byte_end,
+            hash128=one.hash128,
+            file=one.file,
+        )
+        for one in aside
+    ]
+
+
+_Key = tuple[int, int]
+
+
+def _sums(evidence: Iterable[EvidenceRow]) -> dict[_Key, tuple[int, int]]:
+    """Number and hash of the landed, quarantined and filtered rows of ``evidence``, by (incarnation, partition)."""
+    sums: dict[_Key, tuple[int, int]] = {}
+    for row in evidence:
+        if row.offset_class in PARSED and row.hash128 is not None:
+            rows, total = sums.get((row.incarnation, row.partition), (0, 0))
+            sums[row.incarnation, row.partition] = rows + row.rows, combine(total, row.hash128)
+    return sums
+
+
+def _known(sums: Mapping[_Key, tuple[int, int]], key: _Key, batches: Collection[_Key]) -> tuple[int, int]:
+    """Number and hash of a partition's records; no hash where some may be of ``batches``."""
+    rows, total = sums.get(key, (0, 0))
+    return rows, 0 if key in batches else total
+
+
+def _write_evidence(lake: Lake, plan: RunPlan, change: Change) -> None:
+    if plan.folds:
+        body = folded(lake, plan.folds)
+    elif plan.kind == "compact":
+        body = evidence_of_merged(lake, plan, change.evidence)
+    else:
+        body = to_parquet(change.evidence, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
+    try:
+        put_once(lake.store, evidence_key(lake, plan.attempt), body)
+    except PreconditionFailed as error:
+        raise StaleRun("raw has changed since this attempt first ran; plan again") from error
+
+
+def _landed_as(lake: Lake, newest: Ledger, attempt: int) -> Ledger:
+    """The ledger that ``attempt`` committed, at or before ``newest``, which lists it as landed."""
+    found = newest
+    while found.attempt != attempt and found.parent:
+        key = lake.keys.ledger(found.parent.n, found.parent.attempt)
+        found = Ledger.load(lake.store, key)
+    return found
+
+
+def _summed(
+    plan: RunPlan, ledger: Ledger, evidence: Iterable[EvidenceRow], bytes_read: int, seconds: dict[str, float]
+) -> RunResult:
+    rows = list(evidence)
+    landed = [row for row in rows if row.offset_class == "landed"]
+    touched = {part.key for part in plan.partitions}
+    return _result(
+        plan,
+        "landed",
+        ledger.n,
+        rows=sum(row.rows for row in landed),
+        files=len({row.file for row in landed}),
+        bytes_read=bytes_read,
+        quarantined=sum(row.rows for row in rows if row.offset_class == "quarantined"),
+        truncated=sum(row.rows for row in rows if row.offset_class == "truncated"),
+        dates=ledger.dates_changed,
+        gaps=tuple(
+            (*state.key, gap.start, gap.end)
+            for state in ledger.partitions
+            if state.key in touched
+            for gap in state.gaps
+        ),
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+    )
+
+
+def _result(plan: RunPlan, status: str, ledger_n: int, **more: object) -> RunResult:
+    fields = {
+        "attempt": plan.attempt,
+        "status": status,
+        "cluster": plan.cluster,
+        "topic": plan.topic,
+        "table": plan.table,
+        "ledger_n": ledger_n,
+        **more,
+    }
+    return RunResult.model_validate(fields)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    seconds[name] = time.monotonic() - start

@@ -1,0 +1,35 @@
+"""What a run of retention says of the offsets that it takes from a table: of each row what it was, but for its file."""
+
+from __future__ import annotations
+
+from tidemark.errors import ContinuityError
+from tidemark.formats.plan import RunPlan
+from tidemark.table.delta_table import Lake
+from tidemark.table.effective_evidence import Standing
+from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark_spark.audit.evidence import holding
+
+
+def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
+    """The rows of class ``expired`` for all that ``plan`` takes away, and those that supersede what was set aside.
+
+    Raises:
+        ContinuityError: the evidence tells of other rows than the files have.
+    """
+    standing, replaced = Standing.of(lake), frozenset(plan.replaced)
+    told = dict.fromkeys(plan.removes, 0)
+    found: list[EvidenceRow] = []
+    for row, _ in holding(standing):
+        if row.offset_class not in PARSED or row.file not in replaced:
+            continue
+        one = row._replace(offset_class="expired", file=None)
+        found.append(one)
+        if row.offset_class == "landed":
+            told[row.file] += row.rows
+        else:
+            found.append(one._replace(offset_class="superseded", file=row.file))
+    for path, count in told.items():
+        if path in standing.live and standing.live[path].rows != count:
+            rows = standing.live[path].rows
+            raise ContinuityError(f"{lake.url}/{path}: has {rows} rows, and evidence tells of {count}")
+    return sorted(found, key=lambda one: (one.incarnation, one.partition, one.first, one.next, one.offset_class))

@@ -1,0 +1,52 @@
+"""How far a rebuild or a replay has come, while it is under way: an object in the store, a line in the job's log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Final
+
+from tidemark.errors import StoreError
+from tidemark.formats.plan import Progress
+from tidemark.store import open_store
+from tidemark.timestamps import utc_now
+from tidemark_spark.model import Job
+
+SECONDS: Final = 5.0
+"""Between two looks; what takes less has no progress."""
+
+
+@contextmanager
+def watched(job: Job, total: int, finished: Callable[[], int], *, seconds: float = SECONDS) -> Iterator[None]:
+    """Tell how many of ``total`` tasks are ``finished`` while the block runs, if people wait for it.
+
+    The run does not depend on it: a store that refuses the object is told of in the log, and tried again.
+    """
+    if job.kind not in {"rebuild", "replay", "repair"}:
+        yield
+        return
+    over = Event()
+    teller = Thread(target=_tell, args=(job, total, finished, seconds, over), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def _tell(job: Job, total: int, finished: Callable[[], int], seconds: float, over: Event) -> None:
+    store = open_store(job.lake_store, job.options)
+    started = utc_now()
+    key = job.keys.progress(job.attempt)
+    while not over.wait(seconds):
+        done = min(total, finished())
+        found = Progress(attempt=job.attempt, done=done, total=total, started_at=started, at=utc_now())
+        try:
+            store.put(key, found.to_bytes())
+        except StoreError as error:
+            sys.stderr.write(f"progress: {error}\n")
+        sys.stderr.write(f"progress: {done} of {total} tasks, {100 * done // total} %\n")
+        sys.stderr.flush()

@@ -1,0 +1,23 @@
+"""What a Python worker of Spark does with one task, by the kind of its job."""
+
+from __future__ import annotations
+
+from tidemark.formats.plan import Task
+from tidemark_spark.compaction.worker import compacted
+from tidemark_spark.convert.conversion import converted
+from tidemark_spark.convert.replay import replayed
+from tidemark_spark.model import Job, Outcome
+
+
+def convert(job: Job, task: Task) -> Outcome:
+    """Carry out ``task``, up to its end or to the first offset that is missing, damaged or replaced.
+
+    Raises:
+        ContinuityError: a batch has another number of records than its header says, or offsets do not ascend.
+        StoreError: a store did not answer, or refused.
+    """
+    if job.kind == "replay":
+        return replayed(job, task)
+    if job.kind == "compact":
+        return compacted(job, task)
+    return converted(job, task)

@@ -1,0 +1,1 @@
+"""What the Kafka cluster says: its configuration, who leads, offsets, and evidence of what is committed."""

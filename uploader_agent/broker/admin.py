@@ -1,0 +1,246 @@
+"""What the broker says: which partitions it leads, their offsets, their clean-up policy. No record is ever fetched.
+
+One admin client serves KRaft and ZooKeeper clusters. Leadership is a hint for who uploads; an answer about offsets
+counts only if it was given under the leader epoch that the leadership was learnt with. While the broker cannot be
+asked, its ``replication-offset-checkpoint`` says how far the high watermark is at least.
+
+Source: KIP-207 (leader epochs in ListOffsets), KIP-516 (topic ids).
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from tidemark.errors import FormatError, TidemarkError
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import parse_offset_checkpoint
+from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text
+
+Item = TypeVar("Item")
+
+QUERY_SIZE = 500
+"""Partitions asked about in one request: bounds both the request and what one bad partition costs."""
+
+CHECKPOINT = "replication-offset-checkpoint"
+UNKNOWN_POLICY = "unknown"
+
+
+class BrokerUnavailable(TidemarkError):
+    """The broker did not answer, or not as it should; try again later."""
+
+
+class Led(NamedTuple):
+    """A partition that this broker leads. ``topic_id`` is None on clusters without topic ids."""
+
+    leader_epoch: int
+    topic_id: str | None
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and what the leadership is: ``broker`` is -1 while nobody does."""
+
+    broker: int
+    led: Led
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """A partition's offsets as last observed; None where nobody could be asked."""
+
+    high_watermark: int
+    last_stable_offset: int | None = None
+    log_start_offset: int | None = None
+    source: Literal["broker", "checkpoint"] = "broker"
+
+
+class Metadata(Protocol):
+    """The questions that the agent asks its broker. Every method raises :class:`BrokerUnavailable`."""
+
+    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+        """Who leads each of ``wanted``; those that are not in the cluster are left out."""
+        ...
+
+    def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        """Offsets of those of ``led`` that this broker still leads under the same epoch; others are left out."""
+        ...
+
+    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+        """``cleanup.policy`` of each topic that exists."""
+        ...
+
+
+class AdminMetadata:
+    """:class:`Metadata` by kafka-python's admin client, connected on first use and again after a failure."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._client: Any = None
+
+    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+        """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and none is ever created by asking."""
+        named = sorted({at.topic for at in wanted})
+        topics = self._ask(lambda client: client.describe_topics(named)) if named else []
+        found: dict[TopicPartition, Leader] = {}
+        for topic in topics:
+            name, topic_id = topic["name"], kafka_topic_id(topic)
+            for part in topic["partitions"]:
+                at = TopicPartition(name, part["partition_index"])
+                if at in wanted:
+                    found[at] = Leader(part["leader_id"], Led(part["leader_epoch"], topic_id))
+        return found
+
+    def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        """See :class:`Metadata`."""
+        found: dict[TopicPartition, Offsets] = {}
+        for chunk in _chunks(led):
+            stable = self._list_offsets(chunk, led, "LATEST", committed=True)
+            high = self._list_offsets(list(stable), led, "LATEST", committed=False)
+            start = self._list_offsets(list(high), led, "EARLIEST", committed=False)
+            for at, high_watermark in high.items():
+                found[at] = Offsets(high_watermark, stable[at], start.get(at))
+        return found
+
+    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+        """See :class:`Metadata`."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        policies: dict[str, str] = {}
+        for chunk in _chunks(topics):
+            wanted = [
+                ConfigResource(ConfigResourceType.TOPIC, name, configs={"cleanup.policy": None}) for name in chunk
+            ]
+            answer = self._ask(partial(_describe_configs, wanted))
+            for name, configs in answer.get("topic", {}).items():
+                policies[name] = configs["cleanup.policy"]["value"]
+        return policies
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _list_offsets(
+        self, wanted: list[TopicPartition], led: Mapping[TopicPartition, Led], spec: str, *, committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Offsets by ListOffsets. One partition that is gone fails a whole request, so a failed one is split."""
+        from kafka import TopicPartition as KafkaPartition
+        from kafka.errors import BrokerResponseError
+        from kafka.protocol.consumer import IsolationLevel, OffsetSpec
+
+        if not wanted:
+            return {}
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        specs = {KafkaPartition(*at): OffsetSpec[spec] for at in wanted}
+        try:
+            answer = self._ask(lambda client: client.list_partition_offsets(specs, isolation, timeout_ms=1000))
+        except BrokerUnavailable as error:
+            if not isinstance(error.__cause__, BrokerResponseError):
+                raise
+            if len(wanted) == 1:
+                return {}  # deleted or moved since the leadership was learnt
+            half = len(wanted) // 2
+            first = self._list_offsets(wanted[:half], led, spec, committed=committed)
+            return first | self._list_offsets(wanted[half:], led, spec, committed=committed)
+        ours = {TopicPartition(*at): found for at, found in answer.items()}
+        epochs = {at: led[at].leader_epoch for at in wanted}
+        fresh = spec == "EARLIEST"  # its epoch is the record's, not the leader's
+        return {at: found.offset for at, found in ours.items() if fresh or found.leader_epoch in {None, epochs[at]}}
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        from kafka.errors import BrokerResponseError, KafkaError
+
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            return question(self._client)
+        except (KafkaError, OSError, TimeoutError) as error:
+            if not isinstance(error, BrokerResponseError):  # an answer, if not the wanted one, proves the connection
+                self.close()
+            raise BrokerUnavailable(f"the broker cannot be asked: {type(error).__name__}: {error}") from error
+
+
+def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | int | bool]) -> Any:
+    """An admin client. Raises kafka-python's errors."""
+    from kafka.admin import KafkaAdminClient
+
+    chosen: dict[str, str | int | bool] = {
+        "bootstrap_servers": bootstrap,
+        "bootstrap_timeout_ms": 10_000,
+        "client_id": "tidemark-agent",
+        "request_timeout_ms": 10_000,
+        "security_protocol": security_protocol,
+    }
+    client = KafkaAdminClient.__new__(KafkaAdminClient)
+    try:
+        client.__init__(**(chosen | dict(options)))
+    except BaseException:
+        client._closed = False
+        client.close()
+        raise
+    return client
+
+
+def checkpointed_offsets(
+    log_dirs: Iterable[Path], wanted: Mapping[TopicPartition, Path]
+) -> dict[TopicPartition, Offsets]:
+    """High watermarks as the broker last wrote them to its disks, never ahead of the real ones.
+
+    ``wanted`` are partitions and their directories. A checkpoint has no topic ids: one that is older than a partition's
+    directory may speak of a deleted topic of that name, so it does not count for that partition.
+
+    Raises:
+        FormatError: a checkpoint is damaged.
+    """
+    found: dict[TopicPartition, Offsets] = {}
+    for log_dir in log_dirs:
+        path = log_dir / CHECKPOINT
+        try:
+            written = path.stat().st_mtime
+            text = read_text(path)
+        except FileNotFoundError:
+            continue  # a log directory that has never held a partition
+        except OSError as error:
+            raise FormatError(str(path), f"cannot be read: {error}") from error
+        for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items():
+            at = TopicPartition(topic, partition)
+            if at in wanted and _made(wanted[at]) <= written:
+                found[at] = Offsets(offset, source="checkpoint")
+    return found
+
+
+def _made(folder: Path) -> float:
+    """When a partition's directory was made, in seconds since 1970; 0 where the cluster has no topic ids.
+
+    Kafka writes ``partition.metadata`` once, when it makes the directory.
+    """
+    try:
+        return (folder / PARTITION_METADATA).stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return 0.0
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    rest = iter(items)
+    while chunk := list(islice(rest, QUERY_SIZE)):
+        yield chunk
+
+
+def _describe_configs(wanted: list[Any], client: Any) -> Any:
+    return client.describe_configs(wanted, config_filter="all")
+
+
+def kafka_topic_id(topic: Mapping[str, Any]) -> str | None:
+    """Kafka's own notation of a topic id: base64, 22 characters."""
+    value = topic.get("topic_id")
+    if not value:
+        return None
+    identity = uuid.UUID(str(value))
+    return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=") if identity.int else None

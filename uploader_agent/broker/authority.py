@@ -1,0 +1,177 @@
+"""What the cluster itself has committed about who leads: not what some broker may still believe.
+
+With KRaft a leader epoch is a record of the metadata log. A position of that log is *confirmed* when the quorum's
+leader named it as its high watermark, a majority of the voters has fetched from that same leader since, and this broker
+has fetched up to it: then no epoch that was committed before the question is missing where this broker is asked later.
+That is Raft's read index. With ZooKeeper the controller writes an epoch there before it tells any broker, and a read
+after ``sync`` sees all that was written before it.
+
+Source: KIP-595 (quorum, ``DescribeQuorum``), KIP-836 (fetch times of voters), Raft (section 6.4, read-only queries);
+ZooKeeper's "consistency guarantees" for ``sync``; Kafka's ``ZkData.TopicPartitionStateZNode``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, kafka_topic_id
+from uploader_agent.broker.leadership_hints import TOPICS, state_path
+
+_PATIENCE = 10.0
+"""Seconds for ZooKeeper to let us in."""
+
+_MIGRATION = "/migration"
+"""Is there while, and after, a quorum of controllers takes over (``MigrationZNode``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Up to where the metadata went when it was asked for; of a quorum under ``epoch``, with its voters' fetch times.
+
+    ``fetched`` are milliseconds by the quorum leader's clock, and are compared with one another alone.
+    """
+
+    leader: int = 0
+    epoch: int = 0
+    offset: int = 0
+    fetched: Mapping[int, int] = field(default_factory=dict)
+
+
+class Authority(Protocol):
+    """Every method raises :class:`BrokerUnavailable` where there is no answer to build on."""
+
+    def mark(self) -> Mark:
+        """Up to where the cluster's metadata goes now."""
+        ...
+
+    def confirms(self, mark: Mark) -> bool | None:
+        """Whether the metadata went to ``mark`` indeed, and this broker has it by now; None: ask for a new mark."""
+        ...
+
+    def leader(self, at: TopicPartition) -> Leader | None:
+        """Who leads ``at`` by what this broker has; None if there is no such partition."""
+        ...
+
+
+class NoAuthority:
+    """Of commands that change nothing: nothing is ever certain."""
+
+    def mark(self) -> Mark:
+        """See :class:`Authority`."""
+        raise BrokerUnavailable("the cluster's metadata is not asked for here")
+
+    def confirms(self, mark: Mark) -> bool | None:
+        """See :class:`Authority`."""
+        raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not up to {mark}")
+
+    def leader(self, at: TopicPartition) -> Leader | None:
+        """See :class:`Authority`."""
+        raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not about {at}")
+
+
+class QuorumAuthority:
+    """The quorum's leader, asked through any broker; then this broker itself. Needs DESCRIBE on the cluster."""
+
+    def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
+        """Nothing is connected before the first question; each has a connection of its own."""
+        self._node_id = node_id
+        self._connect = connect
+
+    def mark(self) -> Mark:
+        """See :class:`Authority`."""
+        found = self._quorum()
+        if found["high_watermark"] < 0:
+            raise BrokerUnavailable("the quorum's new leader does not know its high watermark yet")
+        return Mark(found["leader_id"], found["leader_epoch"], found["high_watermark"], _fetched(found))
+
+    def confirms(self, mark: Mark) -> bool | None:
+        """See :class:`Authority`."""
+        found = self._quorum()
+        if (found["leader_id"], found["leader_epoch"]) != (mark.leader, mark.epoch):
+            return None
+        voters = _fetched(found)
+        heard = [one for one, at in voters.items() if one == mark.leader or at > mark.fetched.get(one, at)]
+        ends = {one["replica_id"]: one["log_end_offset"] for one in (*found["current_voters"], *found["observers"])}
+        return 2 * len(heard) > len(voters) and ends.get(self._node_id, -1) >= mark.offset
+
+    def leader(self, at: TopicPartition) -> Leader | None:
+        """See :class:`Authority`."""
+        from kafka.protocol.metadata import MetadataRequest
+
+        topic = MetadataRequest.MetadataRequestTopic(name=at.topic)
+        request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
+        # kafka-python's own describe_topics asks any broker, and it must be the one that has what was confirmed.
+        answer = self._ask(lambda client: client._manager.run(_sent, client, request, self._node_id))
+        for found in answer["topics"]:
+            for part in found["partitions"]:
+                if (found["name"], part["partition_index"]) == at and not found["error_code"]:
+                    return Leader(part["leader_id"], Led(part["leader_epoch"], kafka_topic_id(found)))
+        return None
+
+    def _quorum(self) -> Any:
+        answer = self._ask(lambda client: client.describe_metadata_quorum())
+        [part] = answer["topics"][0]["partitions"]
+        if part["error"]:
+            raise BrokerUnavailable(f"the quorum's leader cannot be asked: {part['error']}")
+        return part
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        from kafka.errors import KafkaError
+
+        try:
+            with closing(self._connect()) as client:
+                return question(client)
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise BrokerUnavailable(f"the cluster cannot be asked: {type(error).__name__}: {error}") from error
+
+
+class ZooKeeperAuthority:
+    """The partition's state where the controller writes it."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """``options`` are those of ``KazooClient``, ``hosts`` among them. Nothing is connected yet."""
+        self._options = options
+
+    def mark(self) -> Mark:
+        """See :class:`Authority`: what is read later is newer than all that was written before."""
+        return Mark()
+
+    def confirms(self, mark: Mark) -> bool | None:
+        """See :class:`Authority`."""
+        return mark == Mark()
+
+    def leader(self, at: TopicPartition) -> Leader | None:
+        """See :class:`Authority`."""
+        from kazoo.client import KazooClient
+        from kazoo.exceptions import KazooException, NoNodeError
+
+        client = KazooClient(**deepcopy(dict(self._options)))  # kazoo writes into what it is given
+        try:
+            client.start(timeout=_PATIENCE)
+            if client.exists(_MIGRATION) is not None:
+                raise BrokerUnavailable("the cluster migrates to KRaft, whose quorum writes to ZooKeeper afterwards")
+            client.sync(state_path(at))
+            state = json.loads(client.get(state_path(at))[0])
+            topic = json.loads(client.get(f"{TOPICS}/{at.topic}")[0])
+            return Leader(state["leader"], Led(state["leader_epoch"], topic.get("topic_id")))
+        except NoNodeError:
+            return None
+        except (KazooException, client.handler.timeout_exception, OSError, ValueError, KeyError) as error:
+            raise BrokerUnavailable(f"ZooKeeper cannot be asked: {type(error).__name__}: {error}") from error
+        finally:
+            client.stop()
+            client.close()
+
+
+async def _sent(client: Any, request: Any, node_id: int) -> Any:
+    return (await client._manager.send(request, node_id=node_id)).to_dict()
+
+
+def _fetched(quorum: Mapping[str, Any]) -> dict[int, int]:
+    return {one["replica_id"]: one["last_fetch_timestamp"] for one in quorum["current_voters"]}

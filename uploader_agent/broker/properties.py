@@ -1,0 +1,157 @@
+"""The broker that the agent sits beside, as its own files describe it: ``server.properties``, ``meta.properties``.
+
+Source: ``java.util.Properties`` for the format, ``KafkaConfig`` and ``MetaProperties`` for the keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tidemark.errors import ConfigError, FormatError
+from tidemark.kafka_log import parse_meta_properties
+from uploader_agent.disk.log_dirs import read_text
+
+Value = TypeVar("Value", int, str)
+
+_META = "meta.properties"
+_DEFAULT_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's own default, which is only read
+_LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[^\]]*\]|[^:]*):(?P<port>-?\d+)")
+_PLACEHOLDERS = {"", "0.0.0.0", "[::]"}  # noqa: S104 - "all interfaces" in a listener: reached by localhost
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Who the broker is and where it is reached. ``log_dirs`` are those that can be read now, without links in them."""
+
+    node_id: int
+    cluster_id: str
+    log_dirs: tuple[Path, ...]
+    bootstrap: str
+    security_protocol: str
+    mode: str
+    """``kraft`` or ``zookeeper``."""
+    zookeeper: Mapping[str, str | int | bool] | None = None
+    """How to reach ZooKeeper, in ``KazooClient``'s terms, as far as the broker's own file tells."""
+
+
+def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
+    """Read ``server.properties`` at ``path``, and ``meta.properties`` of each log directory that it names.
+
+    Raises:
+        ConfigError: naming the file, the key and what is wrong with it.
+    """
+    try:
+        properties = parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), [("", f"cannot be read: {error}")]) from error
+    named = properties.get("log.dirs") or properties.get("log.dir") or _DEFAULT_LOG_DIR
+    log_dirs = [Path(part.strip()).resolve() for part in named.split(",") if part.strip()]
+    metas = {log_dir: meta for log_dir in log_dirs if (meta := _read_meta(log_dir))}
+    if not metas:
+        rule = f"no directory of {named} has a readable {_META}: start the broker first, or correct the path"
+        raise ConfigError(str(path), [("log.dirs", rule)])
+    name, address = _listener(properties, path)
+    protocols = dict(part.strip().split(":") for part in _list(properties.get("listener.security.protocol.map", "")))
+    return Broker(
+        node_id=_one_value(path, "node.id", [_own_id(properties), *(_own_id(meta) for meta in metas.values())]),
+        cluster_id=_one_value(path, "cluster.id", [meta["cluster.id"] for meta in metas.values()]),
+        log_dirs=tuple(metas),
+        bootstrap=bootstrap or address,
+        security_protocol=protocols.get(name, name),
+        mode="kraft" if properties.get("process.roles") else "zookeeper",
+        zookeeper=_zookeeper(properties),
+    )
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java properties: comments, ``=`` or ``:`` or blanks after the key, continued lines, the last of two wins."""
+    return dict(_entries(text))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t]*", r"\1", text)
+    for line in joined.splitlines():
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            key, _, value = re.sub(r"(?<!\\)\s*[=:\s]\s*", "\0", stripped, count=1).partition("\0")
+            yield _unescaped(key), _unescaped(value)
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+def _read_meta(log_dir: Path) -> dict[str, str] | None:
+    """The directory's ``meta.properties``; None if it is not there, as on a failed disk or a broker never started."""
+    path = log_dir / _META
+    try:
+        return parse_meta_properties(read_text(path), str(path))
+    except OSError:
+        return None
+    except FormatError as error:
+        raise ConfigError(error.name, [("", error.rule)]) from error
+
+
+def _own_id(properties: dict[str, str]) -> int | None:
+    text = properties.get("node.id") or properties.get("broker.id") or "-1"
+    return int(text) if text.isdecimal() else None
+
+
+def _one_value(path: Path, key: str, values: Sequence[Value | None]) -> Value:
+    """The value that all agree on, None being no opinion."""
+    known = {value for value in values if value is not None}
+    if len(known) != 1:
+        rule = f"{_META} and server.properties must agree, but say {sorted(map(str, known)) or 'nothing'}"
+        raise ConfigError(str(path), [(key, rule)])
+    return known.pop()
+
+
+def _listener(properties: dict[str, str], path: Path) -> tuple[str, str]:
+    """(name, host:port) of the first listener for clients."""
+    controllers = set(_list(properties.get("controller.listener.names", "")))
+    text = properties.get("advertised.listeners") or properties.get("listeners") or "PLAINTEXT://:9092"
+    for part in _list(text):
+        match = _LISTENER.fullmatch(part)
+        if match is None:
+            raise ConfigError(str(path), [("listeners", f"{part!r} is not <name>://<host>:<port>")])
+        if match["name"] not in controllers:
+            host = "localhost" if match["host"] in _PLACEHOLDERS else match["host"]
+            return match["name"], f"{host}:{match['port']}"
+    raise ConfigError(str(path), [("listeners", "has no listener for clients, so this node is no broker")])
+
+
+def _zookeeper(properties: dict[str, str]) -> dict[str, str | int | bool] | None:
+    """From ``zookeeper.connect``, chroot and all, and ``zookeeper.ssl.*``, of whose stores PEM files alone serve here.
+
+    Source: Kafka's ``ZkConfigs``; passwords of a login stand in a JAAS file that ``server.properties`` does not name.
+    """
+    hosts = properties.get("zookeeper.connect")
+    if not hosts or properties.get("process.roles"):
+        return None
+    options: dict[str, str | int | bool] = {"hosts": hosts}
+    if properties.get("zookeeper.ssl.client.enable", "false").lower() != "true":
+        return options
+    options["use_ssl"] = True
+    options["check_hostname"] = bool(properties.get("zookeeper.ssl.endpoint.identification.algorithm", "HTTPS"))
+    trusted, own = _pem(properties, "truststore"), _pem(properties, "keystore")
+    if trusted:
+        options["ca"] = trusted
+    if own:
+        options |= {"certfile": own, "keyfile": own}
+        if password := properties.get("zookeeper.ssl.keystore.password"):
+            options["keyfile_password"] = password
+    return options
+
+
+def _pem(properties: dict[str, str], store: str) -> str | None:
+    location = properties.get(f"zookeeper.ssl.{store}.location", "")
+    kind = properties.get(f"zookeeper.ssl.{store}.type", "")
+    return location if kind.upper() == "PEM" or (not kind and location.endswith(".pem")) else None
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,114 @@
+"""The commands that only look, beyond ``status``: ``plan``, ``leaders``, ``verify``."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from tidemark.errors import TidemarkError
+from uploader_agent.cli import status_table, upload_plan
+from uploader_agent.cli.common import (
+    DEFAULT_CONFIG,
+    Answer,
+    ConfigOption,
+    Output,
+    OutputOption,
+    Progress,
+    TopicOption,
+    surveyed,
+)
+from uploader_agent.settings import load_settings
+from uploader_agent.verify import Finding, verify
+
+
+def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Show what an agent would upload now, with bytes and requests; uploads nothing."""
+    settings = load_settings(config)
+    answer = Answer(output)
+    with surveyed(settings, topic) as agent:
+        quiet_before = time.time() - settings.tail_after.total_seconds()
+        lines = list(upload_plan.plan_of(agent.leadership.partitions.values(), quiet_before))
+        total = upload_plan.total_of(lines)
+        for line in (*lines, total):
+            answer.add(line)
+        answer.close(["PARTITION", "SEGMENTS", "OF THEM PROVISIONAL", "BYTES", "PUT", "GET", "ERROR"])
+        if total.error or not agent.leadership.seen:
+            raise typer.Exit(1)
+
+
+def leaders(
+    config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.TEXT
+) -> None:
+    """Show the partitions that this broker leads, by its metadata, as far as the agent's file takes them."""
+    settings = load_settings(config)
+    answer = Answer(output)
+    with surveyed(settings, topic) as agent:
+        for line in status_table.led(agent.leadership.partitions.values()):
+            answer.add(line)
+        answer.close(["PARTITION", "EPOCH", "TOPIC ID", "HIGH WM", "DIRECTORY"])
+        if not agent.leadership.seen:
+            raise typer.Exit(1)
+
+
+def verify_command(
+    config: ConfigOption = DEFAULT_CONFIG,
+    topic: TopicOption = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read all bytes, in the store and on the disk.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
+
+    Says OK, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP or CORRUPT of each partition: the worst of its findings. Exits
+    with 1 if a gap is open or an object is wrong, or something could not be looked at. Without --deep, objects are
+    checked by size, version and the checksum that the store keeps.
+    """
+    settings = load_settings(config)
+    progress, failed = Progress(), False
+    with surveyed(settings, topic) as agent, ThreadPoolExecutor(settings.upload.concurrency) as pool:
+        failed = not agent.leadership.seen
+        for at, partition in sorted(agent.leadership.partitions.items()):
+            if not partition.surveyed:
+                failed |= partition.error is not None
+                if partition.error:
+                    _tell_failure(str(at), partition.error, output)
+                continue
+            try:
+                tell, done = partial(_tell, str(at), output), partial(_tell_progress, str(at), progress)
+                verdict = verify(partition, pool, tell, done, deep=deep)
+            except TidemarkError as error:
+                failed = True
+                _tell_failure(str(at), f"{type(error).__name__}: {error}", output)
+                continue
+            failed |= verdict.wrong > 0
+            if output is Output.JSON:
+                typer.echo(json.dumps(verdict._asdict()))
+            else:
+                where = f"next offset {verdict.next_offset}, high watermark {verdict.high_watermark}"
+                typer.echo(f"{verdict.word:9}  {at}: {verdict.segments} segments, {verdict.bytes} bytes, {where}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _tell_progress(partition: str, progress: Progress, done: int) -> None:
+    progress.say(f"verify: {partition}: {done} segments")
+
+
+def _tell(partition: str, output: Output, finding: Finding) -> None:
+    if output is Output.JSON:
+        typer.echo(json.dumps({"partition": partition, **finding._asdict()}))
+        return
+    subject = f"{finding.object}: " if finding.object else ""
+    mark = "  !" if finding.wrong else ""
+    typer.echo(f"  {finding.word:9}{partition} {finding.offset} to {finding.end}: {subject}{finding.detail}{mark}")
+
+
+def _tell_failure(partition: str, error: str, output: Output) -> None:
+    if output is Output.JSON:
+        typer.echo(json.dumps({"partition": partition, "error": error}))
+    else:
+        typer.echo(f"FAILED     {partition}: {error}")

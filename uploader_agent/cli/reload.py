@@ -1,0 +1,40 @@
+"""SIGHUP: the agent's file is read again, and applied as a whole or refused as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from tidemark.errors import ConfigError
+from uploader_agent.agent import Agent
+from uploader_agent.observability.log_config import configure
+from uploader_agent.observability.systemd import Notifier
+from uploader_agent.settings import load_settings
+
+logger = structlog.get_logger(__name__)
+
+
+class Reload:
+    """Call it from the loop, see :meth:`uploader_agent.agent.Agent.soon`."""
+
+    def __init__(self, path: Path, agent: Agent, notifier: Notifier) -> None:
+        self._path = path
+        self._agent = agent
+        self._notifier = notifier
+        self._applied = agent.metrics.reloads.labels("applied")
+        self._refused = agent.metrics.reloads.labels("refused")
+
+    def __call__(self) -> None:
+        """Read the file and apply it; what is wrong with it is logged, and the former configuration stays."""
+        with self._notifier.reloading():
+            try:
+                settings = load_settings(self._path)
+                changed = self._agent.reconfigure(settings, str(self._path))
+            except ConfigError as error:
+                self._refused.inc()
+                logger.warning("reload_refused", error=str(error), instead="the former configuration stays")
+            else:
+                configure(settings)
+                self._applied.inc()
+                logger.info("reload_applied", changed=changed)

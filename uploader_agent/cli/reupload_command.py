@@ -1,0 +1,57 @@
+"""``tidemark-agent backfill``: a range again."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from tidemark.endpoints import resolver_of
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log.names import MAX_OFFSET
+from uploader_agent.cli.common import (
+    DEFAULT_CONFIG,
+    Answer,
+    ConfigOption,
+    Output,
+    OutputOption,
+    Progress,
+    broker_of,
+    opened,
+)
+from uploader_agent.observability.log_config import configure
+from uploader_agent.remote.destinations import Places
+from uploader_agent.repair.reupload import Backfill
+from uploader_agent.settings import load_settings
+
+
+def backfill(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
+    start: Annotated[int, typer.Option("--from", min=0, help="The first offset.")] = 0,
+    end: Annotated[int, typer.Option("--to", min=0, help="The offset after the last; default: all.")] = MAX_OFFSET,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Bring a range again from this broker's replica, leader or not, even if the store counts it as final.
+
+    Equal bytes are adopted, missing objects put again, manifests that no longer match written anew; offset.wm is left
+    to the leader's agent. May run beside the agent. Exits with 1 if a segment had to be left as it is.
+    """
+    settings = load_settings(config)
+    configure(settings)
+    broker = broker_of(settings)
+    name = settings.cluster or broker.cluster_id
+    at, answer, progress, left = TopicPartition(topic, partition), Answer(output), Progress(), False
+    with opened(settings) as (opener, _):
+        places = Places(name, resolver_of(settings.raw), opener, record=not dry_run)
+        filling = Backfill(places, broker.node_id, broker.log_dirs, at, time.sleep)
+        for done, line in enumerate(filling.run(start, end, dry_run=dry_run), 1):
+            answer.add(line)
+            left |= line.outcome == "left"
+            progress.say(f"backfill: {line.partition}: {done} segments, up to offset {line.next_offset}")
+    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
+    if left:
+        raise typer.Exit(1)

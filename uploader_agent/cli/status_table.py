@@ -1,0 +1,109 @@
+"""Where each partition stands, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidemark.formats.gaps import Gap
+from uploader_agent.partitions.led_partition import LedPartition
+
+
+class GapLine(NamedTuple):
+    """The missing offsets ``[start, end)``, why, and since when that is known."""
+
+    start: int
+    end: int
+    reason: str
+    detected_at: str
+
+    @classmethod
+    def of(cls, gap: Gap) -> GapLine:
+        """``gap`` in plain values."""
+        return cls(gap.start, gap.end, gap.reason, gap.detected_at.isoformat())
+
+
+class Line(NamedTuple):
+    """One partition. ``pending`` counts rotated segments that are not in the store; offsets are next offsets."""
+
+    partition: str
+    leader_epoch: int
+    next_offset: int | None
+    uploaded_end: int
+    high_watermark: int | None
+    pending: int
+    pending_bytes: int
+    gaps: tuple[GapLine, ...]
+    error: str | None
+
+    def to_json(self) -> dict[str, object]:
+        """For ``json.dumps``."""
+        return {**self._asdict(), "gaps": [gap._asdict() for gap in self.gaps]}
+
+
+class LedLine(NamedTuple):
+    """A partition that the broker leads, and where it lies."""
+
+    partition: str
+    leader_epoch: int
+    topic_id: str | None
+    high_watermark: int | None
+    directory: str
+
+
+def of(partitions: Iterable[LedPartition]) -> list[Line]:
+    """A line for each partition, by name."""
+    return [_line(partition) for partition in sorted(partitions, key=lambda one: one.at)]
+
+
+def led(partitions: Iterable[LedPartition]) -> list[LedLine]:
+    """What the broker leads, by name."""
+    return [
+        LedLine(
+            str(one.at),
+            one.led.leader_epoch,
+            one.led.topic_id,
+            one.offsets.high_watermark if one.offsets else None,
+            str(one.folder),
+        )
+        for one in sorted(partitions, key=lambda one: one.at)
+    ]
+
+
+def table(lines: Iterable[Line]) -> str:
+    """Columns for a terminal, and below them a line for each gap."""
+    lines = list(lines)
+    heads = ["PARTITION", "EPOCH", "NEXT", "UPLOADED", "HIGH WM", "PENDING", "BYTES", "GAPS", "ERROR"]
+    rows = [(*line[:7], len(line.gaps) or None, line.error) for line in lines]
+    shown = [columns([heads, *rows])]
+    for line in lines:
+        shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_told(gap)}" for gap in line.gaps]
+    return "\n".join(shown)
+
+
+def columns(rows: Iterable[Sequence[object]]) -> str:
+    """``rows`` of equal length, the first one the heads; None is a dash. The last column is not padded."""
+    cells = [["-" if value is None else str(value) for value in row] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in cells
+    )
+
+
+def _told(gap: GapLine) -> str:
+    return f"{gap.reason}, since {gap.detected_at}"
+
+
+def _line(partition: LedPartition) -> Line:
+    watermark, pending = partition.watermark, partition.pending()
+    return Line(
+        partition=str(partition.at),
+        leader_epoch=partition.led.leader_epoch,
+        next_offset=watermark.next_offset if watermark else None,
+        uploaded_end=partition.uploaded_end,
+        high_watermark=partition.offsets.high_watermark if partition.offsets else None,
+        pending=len(pending),
+        pending_bytes=sum(segment.size for segment in pending),
+        gaps=tuple(map(GapLine.of, partition.gaps)),
+        error=partition.error,
+    )

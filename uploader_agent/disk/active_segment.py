@@ -1,0 +1,112 @@
+"""What an active segment holds: where the log ends, and when its records were made.
+
+By its batch headers, followed as the segment grows. A segment that is long already when it is first seen is entered
+through its indexes, whose time index is a running maximum; from then on only what was appended is read, 64 KiB at a
+time.
+
+The log end offset of a leader cannot be asked for: ListOffsets answers with the high watermark or the last stable
+offset, and ``offset_lag`` of DescribeLogDirs is 0 on a leader (``UnifiedLog`` and ``ReplicaManager`` of Kafka 4.3.1).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.kafka_log import BatchHeader, parse_offset_index, parse_time_index
+from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE
+from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE, confirms_cut
+from uploader_agent.disk.batch_headers import headers
+from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, file_name, log_bases
+
+_INDEX_INTERVAL = 4096  # Kafka's index.interval.bytes; with a smaller one the walk only starts earlier
+_ANY_OFFSET = 1 << 62
+
+
+class Active(NamedTuple):
+    """A partition's active segment as it was read once.
+
+    ``size`` is that of the file in bytes, ``end`` the log end offset; None if bytes follow that are no whole batch, as
+    while one is being written. ``leader_epoch`` is that of the last batch; -1 if there is none, or an old one without.
+    The timestamps are the first and the largest one, in milliseconds since 1970; None without records.
+    """
+
+    base_offset: int
+    size: int
+    end: int | None
+    leader_epoch: int
+    first_timestamp: int | None
+    max_timestamp: int | None
+
+
+class ActiveReader:
+    """Reads one partition's active segment again and again; one thread at a time."""
+
+    def __init__(self) -> None:
+        self._base_offset: int | None = None
+        self._position = 0
+        self._end = 0
+        self._leader_epoch = -1
+        self._first: int | None = None
+        self._largest: int | None = None
+
+    def read(self, folder: Path, topic_id: str | None) -> Active | None:
+        """The active segment as it is now; None where the directory has no segment.
+
+        Raises SegmentChanged if the directory is gone or another topic's, FormatError if an index is damaged, OSError.
+        """
+        with PartitionFiles(folder, topic_id) as files:
+            base_offset = max(log_bases(files.names()), default=None)
+            log = None if base_offset is None else files.open(file_name(base_offset, "log"))
+            if base_offset is None or log is None:
+                return None
+            if base_offset == self._base_offset and log.size >= self._position:
+                self._follow(log)
+            if base_offset != self._base_offset or not self._ends(log):
+                self._enter(files, log, base_offset)
+                self._follow(log)
+            end = self._end if self._ends(log) else None
+            return Active(base_offset, log.size, end, self._leader_epoch, self._first, self._largest)
+
+    def _follow(self, log: OpenFile) -> None:
+        for header in headers(log, self._position):
+            self._take(header)
+
+    def _enter(self, files: PartitionFiles, log: OpenFile, base_offset: int) -> None:
+        self._base_offset, self._position, self._end, self._leader_epoch = base_offset, 0, base_offset, -1
+        self._first = self._largest = None
+        for header in headers(log, 0):
+            self._take(header)
+            break
+        entries = log.size // _INDEX_INTERVAL + 1
+        index = files.open(file_name(base_offset, "index"))
+        times = files.open(file_name(base_offset, "timeindex"))
+        if index is None or times is None:
+            return
+        known = parse_offset_index(_head(index, entries, INDEX_ENTRY_SIZE), base_offset, log.size, index.name)
+        maxima = parse_time_index(_head(times, entries, TIME_INDEX_ENTRY_SIZE), base_offset, _ANY_OFFSET, times.name)
+        # The walk must start no later than where the running maximum ends, or it would miss what lies between.
+        covered = [entry for entry in known if maxima and entry.last_offset <= maxima[-1].offset]
+        for entry in covered[-1:]:
+            # Kafka leaves entries of a truncated log behind.
+            if confirms_cut(os.pread(log.descriptor, HEADER_SIZE[2], entry.position), entry, base_offset, log.size):
+                self._position, self._largest = entry.position, maxima[-1].timestamp
+
+    def _take(self, header: BatchHeader) -> None:
+        self._position, self._end, self._leader_epoch = header.end, header.last_offset + 1, header.leader_epoch
+        if header.is_control or header.max_timestamp < 0:
+            return
+        if self._first is None and header.base_timestamp >= 0:
+            self._first = header.base_timestamp
+        self._largest = header.max_timestamp if self._largest is None else max(self._largest, header.max_timestamp)
+
+    def _ends(self, log: OpenFile) -> bool:
+        """Whether the last batch is followed by nothing, or by the zeros of a preallocated file."""
+        if log.size < self._position:
+            return False
+        return not any(os.pread(log.descriptor, min(PREFIX_SIZE, log.size - self._position), self._position))
+
+
+def _head(file: OpenFile, entries: int, entry_size: int) -> bytes:
+    return file.cut(min(file.size // entry_size, entries) * entry_size).read()

@@ -1,0 +1,95 @@
+"""A partition's directory, listed again only when that can show something new.
+
+Kafka makes, renames and deletes files, and each of these moves the directory's modification time; appending moves the
+active segment's. So two ``stat`` calls tell whether a directory of thousands is as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from uploader_agent.disk.log_dirs import Listing, list_segments
+from uploader_agent.disk.segment_files import file_name
+from uploader_agent.runtime import MACHINE, Runtime
+
+_GRANULARITY = 2.0
+"""Seconds within which two changes may leave one modification time: coarse clocks of kernels and file systems."""
+
+
+_PROMPT = 1.0
+"""Seconds within which a file event is told."""
+
+
+class Tail(NamedTuple):
+    """What moves when a log does: its first and its active segment's base, the active one's size, and its time."""
+
+    first: int
+    base_offset: int
+    size: int
+    modified: float
+
+
+class Folder:
+    """``listing`` is what :meth:`look` saw last."""
+
+    def __init__(self, path: Path, runtime: Runtime = MACHINE) -> None:
+        self.path = path
+        self._time = runtime.time
+        self.listing = Listing([])
+        self.tail: Tail | None = None
+        self.overdue = 0
+        """Segments that the last look found, and that had begun more than a second before: nobody told of them."""
+        self._listed: tuple[int, int] | None = None
+        self._modified = 0.0
+        self._text = str(path)
+        self._active = ""
+
+    def look(self) -> bool:
+        """Look again; whether the directory was listed anew for it, since it may hold other files than before."""
+        before, listed = self.tail, False
+        try:
+            stat = os.stat(self._text)  # noqa: PTH116 - thousands of times in a scan
+        except FileNotFoundError:
+            self._listed, self.listing, listed = None, Listing([]), True
+        else:
+            if (stat.st_ino, stat.st_mtime_ns) != self._listed or not self._look_at_active():
+                self._list(stat)
+                listed = True
+        tail = self._tail()
+        if tail != before:
+            self.tail = tail
+        late = before is not None and self._modified < self._time() - _PROMPT
+        begun = (one.base_offset > before.base_offset for one in self.listing.segments) if before and late else ()
+        self.overdue = sum(begun)
+        return listed
+
+    def _list(self, stat: os.stat_result) -> None:
+        settled = self._time() - stat.st_mtime > _GRANULARITY
+        self._listed = (stat.st_ino, stat.st_mtime_ns) if settled else None
+        self._modified = stat.st_mtime
+        self.listing = list_segments(self.path)
+        if self.listing.segments:
+            self._active = f"{self._text}/{file_name(self.listing.segments[-1].base_offset, 'log')}"
+
+    def _look_at_active(self) -> bool:
+        """Bring the active segment's size and time up to date; False if it is gone."""
+        if not self.listing.segments:
+            return True
+        *rotated, active = self.listing.segments
+        try:
+            stat = os.stat(self._active)  # noqa: PTH116 - as above
+        except FileNotFoundError:
+            return False
+        if (stat.st_size, stat.st_mtime) != (active.size, active.modified):
+            grown = replace(active, size=stat.st_size, modified=stat.st_mtime)
+            self.listing = replace(self.listing, segments=[*rotated, grown])
+        return True
+
+    def _tail(self) -> Tail | None:
+        if not self.listing.segments:
+            return None
+        first, active = self.listing.segments[0], self.listing.segments[-1]
+        return Tail(first.base_offset, active.base_offset, active.size, active.modified)

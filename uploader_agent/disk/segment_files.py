@@ -1,0 +1,295 @@
+"""A segment's files as they are opened, summed and sent: the very bytes that were checked, or none.
+
+All files of a segment are opened relative to one descriptor of the partition's directory, so that a topic that is
+deleted and made again under the same path cannot mix into it. What is read is bounded by the size seen when the file
+was opened, and a file that changed meanwhile (truncation works in place) is noticed by a second ``fstat``.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
+
+from crc32c import crc32c
+
+from tidemark.errors import TidemarkError
+from tidemark.kafka_log import (
+    Lineage,
+    parse_leader_epoch_checkpoint,
+    parse_partition_metadata,
+    parse_segment_file,
+    segment_name,
+)
+from uploader_agent.disk.log_dirs import PARTITION_METADATA, open_file
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+CHUNK = 1 << 20
+EPOCHS = "leader-epoch-checkpoint"
+
+
+class SegmentChanged(TidemarkError):
+    """What was read is no longer what the broker has: discard it, look at the disk again, judge anew."""
+
+
+class Content(Protocol):
+    """Bytes that can be put into the store, again and again."""
+
+    @property
+    def name(self) -> str:
+        """The file's name, here and in the store."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes in pieces of at most 1 MiB; each piece is void once the next is asked for."""
+        ...
+
+    def body(self) -> bytes | BinaryIO:
+        """What a store's ``put`` takes."""
+        ...
+
+
+class Window(io.RawIOBase):
+    """The first ``size`` bytes of a descriptor as a file of its own, with its own position.
+
+    An HTTP client reads a body to its end, and the file of an active segment grows: only a window ends where it must.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._size = size
+        self._at = 0
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill ``buffer`` as far as the window goes."""
+        wanted = memoryview(buffer)[: max(0, self._size - self._at)]
+        count = os.preadv(self._descriptor, [wanted], self._at) if wanted else 0
+        self._at += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move within the window."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """The first ``size`` bytes of an open file; ``stat`` is of the moment it was opened."""
+
+    name: str
+    size: int
+    descriptor: int
+    stat: os.stat_result
+
+    def chunks(self) -> Iterator[memoryview]:
+        """See :class:`Content`."""
+        window, buffer = Window(self.descriptor, self.size), memoryview(bytearray(min(CHUNK, self.size)))
+        while count := window.readinto(buffer):
+            yield buffer[:count]
+
+    def body(self) -> BinaryIO:
+        """See :class:`Content`. Buffered, because HTTP clients read 16 KiB at a time."""
+        return io.BufferedReader(Window(self.descriptor, self.size), CHUNK)
+
+    def cut(self, size: int) -> OpenFile:
+        """The same file, ending at ``size``."""
+        return OpenFile(self.name, size, self.descriptor, self.stat)
+
+    def read(self) -> bytes:
+        """All of it; for small files."""
+        return b"".join(bytes(chunk) for chunk in self.chunks())
+
+    def has_changed(self) -> bool:
+        """Whether it was written to since it was opened."""
+        now = os.fstat(self.descriptor)
+        return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
+
+    def has_shrunk(self) -> bool:
+        """Whether some of its bytes are gone."""
+        return os.fstat(self.descriptor).st_size < self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A small file that is held in memory, under the name that it gets in the store."""
+
+    name: str
+    content: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.content)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """See :class:`Content`."""
+        yield memoryview(self.content)
+
+    def body(self) -> bytes:
+        """See :class:`Content`."""
+        return self.content
+
+
+def checksum(content: Content, size: int | None = None) -> int:
+    """CRC32C of the first ``size`` bytes, or of all."""
+    left = content.size if size is None else size
+    value = 0
+    for chunk in content.chunks():
+        value = crc32c(chunk[:left], value)
+        left -= min(left, len(chunk))
+        if not left:
+            break
+    return value
+
+
+class SegmentFiles(Protocol):
+    """A partition's files, from wherever they are; usable with ``with``, which closes all that it opened."""
+
+    def open(self, name: str) -> OpenFile | None:
+        """Open a file for as long as this object lives; None if there is none.
+
+        Raises:
+            SegmentChanged: it is not what it was when its segment was rotated.
+        """
+        ...
+
+    def lineage(self) -> Lineage:
+        """Which epoch wrote which offsets; empty where that is unknown. Raises :class:`FormatError`."""
+        ...
+
+    def next_base(self, base_offset: int) -> int | None:
+        """The base offset of the segment after ``base_offset``, by a fresh look; None while it is active."""
+        ...
+
+    def path(self, name: str) -> str:
+        """For messages."""
+        ...
+
+    def close(self) -> None:
+        """Close everything."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class PartitionFiles:
+    """A partition's directory, held by descriptor; usable with ``with``, which closes all that it opened."""
+
+    def __init__(self, folder: Path, topic_id: str | None) -> None:
+        """Hold ``folder``.
+
+        Raises:
+            SegmentChanged: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
+        """
+        self.folder = folder
+        self._stack = ExitStack()
+        try:
+            self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SegmentChanged(f"{folder}: is gone, or a link, and none is followed") from error
+        self._stack.callback(os.close, self._directory)
+        text = self.text(PARTITION_METADATA)
+        found = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
+        if None not in {found, topic_id} and found != topic_id:
+            self.close()
+            raise SegmentChanged(f"{folder}: belongs to topic id {found}, not {topic_id}")
+
+    def open(self, name: str) -> OpenFile | None:
+        """See :class:`SegmentFiles`."""
+        descriptor = self.descriptor(name)
+        if descriptor is None:
+            return None
+        self._stack.callback(os.close, descriptor)
+        return opened(name, descriptor)
+
+    def descriptor(self, name: str) -> int | None:
+        """A descriptor of a file that the caller closes; None if there is none. Raises OSError for a link."""
+        try:
+            return open_file(name, self._directory)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            rule = "is a symbolic link, and none is followed" if error.errno == errno.ELOOP else error.strerror
+            raise OSError(error.errno, rule, self.path(name)) from error
+
+    def text(self, name: str) -> str | None:
+        """The content of a small text file; None if there is none."""
+        file = self.open(name)
+        return None if file is None else file.read().decode("utf-8", errors="replace")
+
+    def lineage(self) -> Lineage:
+        """What ``leader-epoch-checkpoint`` says; empty where there is none. Raises :class:`FormatError`."""
+        text = self.text(EPOCHS)
+        return Lineage() if text is None else parse_leader_epoch_checkpoint(text, str(self.folder / EPOCHS))
+
+    def names(self) -> list[str]:
+        """All names in the directory, by a fresh look."""
+        return os.listdir(self._directory)  # noqa: PTH208 - by descriptor, not by path
+
+    def next_base(self, base_offset: int) -> int | None:
+        """See :class:`SegmentFiles`."""
+        return min((base for base in log_bases(self.names()) if base > base_offset), default=None)
+
+    def path(self, name: str) -> str:
+        """For messages."""
+        return str(self.folder / name)
+
+    def close(self) -> None:
+        """Close everything."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def opened(name: str, descriptor: int) -> OpenFile:
+    """The whole of an open file."""
+    stat = os.fstat(descriptor)
+    return OpenFile(name, stat.st_size, descriptor, stat)
+
+
+def log_bases(names: Iterable[str], suffix: str = "") -> Iterator[int]:
+    """Base offsets of the ``.log`` files among ``names`` that end in ``suffix``."""
+    parsed = (parse_segment_file(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
+    return (one[0] for one in parsed if one and one[1] == "log")
+
+
+def file_name(offset: int, extension: str) -> str:
+    """``00000000000000000042.log``."""
+    return f"{segment_name(offset)}.{extension}"

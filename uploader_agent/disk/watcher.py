@@ -1,0 +1,180 @@
+"""A doorbell on directories: something was made or given up here, look again. It decides nothing.
+
+Two kinds of news come from it: a segment's file was made or renamed (look at that directory), and something that goes
+along with a change of leadership (ask the broker): a directory that is new or was renamed, or a leader epoch file
+moved into place, which Kafka writes when an epoch starts. A directory that is watched from now on rings once, since
+nobody heard what was made there before.
+
+inotify may overflow, run out of watches or miss a file system altogether; the loop's own scan then finds the same
+things later. So nothing here is an error: what cannot be watched is left to the scan, and said once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import structlog
+from inotify_simple import Event, INotify, flags
+
+from uploader_agent.disk.segment_files import EPOCHS
+
+logger = structlog.get_logger(__name__)
+
+_MASK = flags.CREATE | flags.MOVED_TO | flags.MOVE_SELF | flags.ONLYDIR
+_LEADERSHIP = flags.ISDIR | flags.MOVE_SELF | flags.IGNORED
+_SEGMENT_NAMES = (".log", ".deleted")
+_SHORT_OF_WATCHES = "raise fs.inotify.max_user_watches; until then the scan finds new segments later"
+
+
+class Heard(NamedTuple):
+    """What rang: directories in which segments came or went, and whether the broker should be asked who leads."""
+
+    folders: frozenset[Path] = frozenset()
+    leaders: bool = False
+
+
+NOTHING = Heard()
+
+
+class Doorbell(Protocol):
+    """Wakes the loop."""
+
+    def watch(self, folders: Iterable[Path]) -> None:
+        """Watch exactly these directories from now on."""
+        ...
+
+    def wait(self, timeout: float) -> Heard:
+        """Wait at most ``timeout`` seconds; what was heard, possibly nothing."""
+        ...
+
+    def ring(self) -> None:
+        """End a :meth:`wait` from another thread or a signal handler."""
+        ...
+
+    def close(self) -> None:
+        """Release what the system lent."""
+        ...
+
+
+class SilentDoorbell:
+    """Never heard of inotify: the loop is woken by :meth:`ring` and by time alone."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._closing = (
+            threading.Lock()
+        )  # a worker may ring after the loop has ended, when the pipe's number is another's
+        self._closed = False
+
+    def watch(self, folders: Iterable[Path]) -> None:
+        """See :class:`Doorbell`."""
+
+    def wait(self, timeout: float) -> Heard:
+        """See :class:`Doorbell`."""
+        self._select([self._read], timeout)
+        return NOTHING
+
+    def ring(self) -> None:
+        """See :class:`Doorbell`."""
+        with self._closing, suppress(BlockingIOError):  # the pipe is full of rings already
+            if not self._closed:
+                os.write(self._write, b"\0")
+
+    def close(self) -> None:
+        """See :class:`Doorbell`."""
+        with self._closing:
+            self._closed = True
+            os.close(self._read)
+            os.close(self._write)
+
+    def _select(self, descriptors: list[int], timeout: float) -> list[int]:
+        """Those of ``descriptors`` that are ready; the pipe's bytes are taken out."""
+        ready, _, _ = select.select(descriptors, [], [], max(0.0, timeout))
+        if self._read in ready:
+            os.read(self._read, 4096)
+        return ready
+
+
+class InotifyDoorbell(SilentDoorbell):
+    """:class:`Doorbell` by inotify."""
+
+    def __init__(self, inotify: INotify | None = None) -> None:
+        """Watch by ``inotify``, one of its own by default."""
+        super().__init__()
+        self._inotify = inotify or INotify()
+        self._watched: dict[Path, int] = {}
+        self._names: dict[int, Path] = {}
+        self._fresh: set[Path] = set()
+        self._complained = False
+
+    def watch(self, folders: Iterable[Path]) -> None:
+        """See :class:`Doorbell`."""
+        wanted = set(folders)
+        for folder in [folder for folder in self._watched if folder not in wanted]:
+            self._forget(folder)
+        for folder in wanted - self._watched.keys():
+            try:
+                number = self._inotify.add_watch(folder, _MASK)
+                self._watched[folder], self._names[number] = number, folder
+                self._fresh.add(folder)
+            except OSError as error:
+                self._complain(folder, error)
+
+    def wait(self, timeout: float) -> Heard:
+        """See :class:`Doorbell`."""
+        folders, self._fresh = self._fresh, set()
+        ready = self._select([self._read, self._inotify.fileno()], 0.0 if folders else timeout)
+        if self._inotify.fileno() not in ready:
+            return Heard(frozenset(folders))
+        leaders = False
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                return Heard(self._start_over(), leaders=True)
+            leaders = leaders or event.name == EPOCHS or bool(event.mask & _LEADERSHIP)
+            folder = self._names.get(event.wd)
+            if folder is None:
+                continue
+            if event.name.endswith(_SEGMENT_NAMES):
+                folders.add(folder)
+            self._follow(folder, event)
+        return Heard(frozenset(folders), leaders)
+
+    def close(self) -> None:
+        """See :class:`Doorbell`."""
+        self._inotify.close()
+        super().close()
+
+    def _follow(self, folder: Path, event: Event) -> None:
+        """A watch stays with a directory that is renamed: let it go, so that what takes the path is watched anew."""
+        if event.mask & flags.MOVE_SELF:
+            self._forget(folder)
+        elif event.mask & flags.IGNORED:
+            del self._watched[folder], self._names[event.wd]
+
+    def _start_over(self) -> frozenset[Path]:
+        """Events were lost, and with them which directories are others by now: all are to be watched again."""
+        lost = frozenset(self._watched)
+        for folder in lost:
+            self._forget(folder)
+        return lost
+
+    def _forget(self, folder: Path) -> None:
+        number = self._watched.pop(folder)
+        del self._names[number]
+        try:
+            self._inotify.rm_watch(number)
+        except OSError as error:
+            logger.debug("watch_gone", folder=str(folder), error=str(error))  # deleted with its directory
+
+    def _complain(self, folder: Path, error: OSError) -> None:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            logger.debug("not_watched", folder=str(folder), error=str(error))
+        elif not self._complained:
+            self._complained = True
+            logger.warning("not_watched", folder=str(folder), error=str(error), hint=_SHORT_OF_WATCHES)

@@ -1,0 +1,140 @@
+"""One look at a partition's directory: what of it is to be held, opened while it is there.
+
+Everything is opened first and judged then: what a name stands for may change at any moment, what a descriptor stands
+for does not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tidemark.errors import FormatError
+from tidemark.formats.keys import TopicPartition
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage, parse_producer_snapshot
+from uploader_agent.disk.log_dirs import DELETED, Listing, LocalSegment
+from uploader_agent.disk.segment_files import PartitionFiles, file_name, opened
+from uploader_agent.hold.backends import close_all
+from uploader_agent.hold.record import Note
+from uploader_agent.hold.taking import ends_at, extent, open_file, take, take_snapshot
+
+_AT_ONCE = 32
+"""Segments opened before the directory is listed again: their descriptors come out of the head-room."""
+
+
+class Found(NamedTuple):
+    """A segment to hold: what to write down, and its open files on ``device``, which become the taker's."""
+
+    note: Note
+    files: dict[str, int]
+    device: int
+
+
+class Owned(NamedTuple):
+    """Whose segments are looked at."""
+
+    at: TopicPartition
+    topic_id: str | None
+    leader_epoch: int
+
+
+def rotated(
+    files: PartitionFiles, owned: Owned, lineage: Lineage, segments: Sequence[LocalSegment]
+) -> Generator[Found]:
+    """Open ``segments``, oldest first; those that are not what they were a moment ago are left out.
+
+    Closing the iterator closes what nobody has taken. OSError, if some could not be opened, is raised at the end.
+    """
+    failure: OSError | None = None
+    for start in range(0, len(segments), _AT_ONCE):
+        taken: deque[tuple[LocalSegment, dict[str, int]]] = deque()
+        try:
+            for segment in segments[start : start + _AT_ONCE]:
+                try:
+                    taken.append((segment, take(files, segment.base_offset)))
+                except OSError as error:
+                    failure = error
+            names = files.names()
+            while taken:
+                found = _rotated(owned, lineage, *taken[0], names)
+                _, opened_files = taken.popleft()
+                if found is None:
+                    close_all(opened_files)
+                else:
+                    yield found
+        finally:
+            for _, opened_files in taken:
+                close_all(opened_files)
+    if failure is not None:
+        raise failure
+
+
+def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterator[Found]:
+    """Open what is ``.deleted`` of the segments with these ``bases``, as far as it makes sense."""
+    for base in sorted(bases):
+        taken = take(files, base, DELETED)
+        log, index = open_file(taken, file_name(base, "log")), open_file(taken, file_name(base, "index"))
+        known = extent(log, index, base) if log is not None else None
+        if log is None or known is None:
+            close_all(taken)
+            continue
+        segment = LocalSegment(base, known.next_offset, log.size, log.stat.st_mtime)
+        note = _note(owned, Lineage(known.epochs), segment, taken).model_copy(update={"deleted": True})
+        yield Found(note, taken, log.stat.st_dev)
+
+
+def snapshot(files: PartitionFiles, note: Note) -> int | None:
+    """A descriptor of the producer snapshot at a segment's end; None while there is none that is whole."""
+    descriptor = take_snapshot(files, note.snapshot)
+    if descriptor is None:
+        return None
+    found = {note.snapshot: descriptor}
+    try:
+        parse_producer_snapshot(opened(note.snapshot, descriptor).read(), files.path(note.snapshot))
+    except FormatError:
+        close_all(found)  # being written just now
+        return None
+    return descriptor
+
+
+def unknown_deleted(listing: Listing, known: Iterable[int], final: Intervals) -> set[int]:
+    """Bases of ``.deleted`` segments below the first live one that nothing is known of, and the store may not have."""
+    if not listing.deleted:
+        return set()
+    live_start = listing.segments[0].base_offset
+    bases = sorted(base for base in listing.deleted if base < live_start)
+    ends = [*bases[1:], live_start]
+    lacking = {base for base, end in zip(bases, ends, strict=False) if not final.covers(base, end)}
+    return lacking - set(known)
+
+
+def _rotated(
+    owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int], names: list[str]
+) -> Found | None:
+    log = open_file(files, file_name(segment.base_offset, "log"))
+    if log is None or (log.size, log.stat.st_mtime) != (segment.size, segment.modified):
+        return None
+    assert segment.next_offset is not None
+    if not ends_at(names, segment.base_offset, segment.next_offset):
+        return None
+    return Found(_note(owned, lineage, segment, files), files, log.stat.st_dev)
+
+
+def _note(owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int]) -> Note:
+    assert segment.next_offset is not None
+    times = open_file(files, file_name(segment.base_offset, "timeindex"))
+    return Note(
+        topic=owned.at.topic,
+        partition=owned.at.partition,
+        topic_id=owned.topic_id,
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size=segment.size,
+        modified=segment.modified,
+        rotated_at=max(segment.modified, times.stat.st_mtime if times else 0.0),
+        leader_epoch=owned.leader_epoch,
+        lineage=lineage.truncated(segment.next_offset).entries,
+        files=tuple(files),
+    )

@@ -1,0 +1,83 @@
+"""Which offsets were given up to stay within the bounds: remembered in a file until the watermark says so.
+
+The store may be unreachable for long after a set was given up, and the agent be restarted meanwhile; the gap's reason
+must survive that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+from tidemark.errors import FormatError
+from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.keys import TopicPartition
+from tidemark.intervals import Intervals
+
+logger = structlog.get_logger(__name__)
+
+Owner = tuple[TopicPartition, str | None]
+
+
+class _Entry(Part):
+    topic: str
+    partition: int
+    topic_id: str | None
+    offsets: tuple[tuple[int, int], ...]
+
+
+class _File(StoredObject):
+    yielded: tuple[_Entry, ...]
+
+
+class Yielded:
+    """Offsets by partition and topic id, kept in ``path``; not thread-safe. A file that cannot be used is said."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets = self._read()
+
+    def get(self, owner: Owner) -> Intervals:
+        """The offsets given up of a partition."""
+        return self._offsets.get(owner, Intervals())
+
+    def add(self, given_up: Iterable[tuple[Owner, tuple[int, int]]]) -> None:
+        """Remember more."""
+        for owner, offsets in given_up:
+            self._offsets[owner] = self.get(owner) | Intervals([offsets])
+        self._write()
+
+    def remove(self, owner: Owner, recorded: Intervals) -> None:
+        """Forget what is recorded as a gap now, or no gap after all."""
+        before = self.get(owner)
+        after = before - recorded
+        if after == before:
+            return
+        self._offsets[owner] = after
+        if not after:
+            del self._offsets[owner]
+        self._write()
+
+    def _read(self) -> dict[Owner, Intervals]:
+        try:
+            entries = _File.from_bytes(self._path.read_bytes(), str(self._path)).yielded
+        except FileNotFoundError:
+            return {}
+        except (OSError, FormatError) as error:
+            logger.warning("yielded_not_read", error=str(error), effect="gaps may state a less exact reason")
+            return {}
+        return {(TopicPartition(one.topic, one.partition), one.topic_id): Intervals(one.offsets) for one in entries}
+
+    def _write(self) -> None:
+        entries = tuple(
+            _Entry(topic=at.topic, partition=at.partition, topic_id=topic_id, offsets=offsets.parts)
+            for (at, topic_id), offsets in sorted(self._offsets.items(), key=lambda item: (item[0][0], str(item[0][1])))
+        )
+        temporary = self._path.with_suffix(".new")
+        try:
+            temporary.write_bytes(_File(yielded=entries).to_bytes())
+            temporary.rename(self._path)
+        except OSError as error:
+            logger.warning("yielded_not_written", error=str(error), effect="a restart would forget these gaps' reason")

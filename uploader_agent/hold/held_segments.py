@@ -1,0 +1,148 @@
+"""Where held sets are kept: by hard links where these can be made, else by descriptors as far as they last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from uploader_agent.hold.backends import Descriptors, Keeper, Links, close_all, read_back
+from uploader_agent.hold.evicted_offsets import Owner
+from uploader_agent.hold.record import Note
+
+logger = structlog.get_logger(__name__)
+
+Held = dict[int, tuple[Note, Keeper]]
+"""Held segments of one partition and topic id, by base offset."""
+
+
+class Key(NamedTuple):
+    """A held set."""
+
+    owner: Owner
+    base_offset: int
+
+
+class Shelf:
+    """All held sets. Any thread may read and drop; one alone adds."""
+
+    def __init__(self, links: tuple[Path, ...], descriptors: int) -> None:
+        """``links`` are directories for hard links; at most ``descriptors`` are kept open. Reads back what is there."""
+        self._descriptors = descriptors
+        self._open = 0
+        self._newest = -1.0  # no segment whose descriptors may be closed for an older one was modified later than this
+        self._sets: dict[Owner, Held] = {}
+        self._lock = threading.RLock()
+        self._said: set[object] = set()
+        self._links: dict[int, list[Path]] = {}
+        for folder in links:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._links.setdefault(folder.stat().st_dev, []).append(folder)
+                for note, keeper in read_back(folder):
+                    self._put(note, keeper)
+            except OSError as error:
+                self._say((folder, error.errno), "links_unusable", folder=str(folder), error=str(error))
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(map(len, self._sets.values()))
+
+    def of(self, owner: Owner) -> Held:
+        """What is held of a partition now; a copy."""
+        with self._lock:
+            return dict(self._sets.get(owner, {}))
+
+    def owners(self) -> list[Owner]:
+        """Whose sets are held now."""
+        with self._lock:
+            return list(self._sets)
+
+    def all(self) -> Iterator[tuple[Key, Note, Keeper]]:
+        """Everything held now."""
+        with self._lock:
+            everything = [(owner, dict(held)) for owner, held in self._sets.items()]
+        for owner, held in everything:
+            for base, (note, keeper) in held.items():
+                yield Key(owner, base), note, keeper
+
+    def add(self, note: Note, files: Mapping[str, int], device: int) -> bool:
+        """Hold the open ``files``, which become the shelf's, of a log directory on ``device``; False if it is full."""
+        keeper = self._link(note, files, device)
+        if keeper is None and not self._has_room(len(files) + 1, note.modified):
+            close_all(files)
+            return False
+        if keeper is not None:
+            close_all(files)
+        self._put(note, keeper or Descriptors(files))
+        return True
+
+    def extend(self, key: Key, name: str, descriptor: int) -> None:
+        """Hold one more open file of a set. Raises OSError if it cannot be kept; the set stays as it was."""
+        with self._lock:
+            note, keeper = self._sets[key.owner][key.base_offset]
+            new = note.model_copy(update={"files": (*note.files, name)})
+            self._open -= keeper.count
+            try:
+                keeper.add(new, name, descriptor)
+            finally:
+                self._open += keeper.count
+            self._sets[key.owner][key.base_offset] = new, keeper
+
+    def drop(self, key: Key) -> None:
+        """Hold a set no longer."""
+        with self._lock:
+            held = self._sets.get(key.owner, {})
+            if key.base_offset not in held:
+                return
+            _, keeper = held.pop(key.base_offset)
+            if not held:
+                del self._sets[key.owner]
+            self._open -= keeper.count
+        keeper.drop()
+
+    def close(self) -> None:
+        """Drop what this process alone keeps: what is held by descriptors."""
+        for key, _, keeper in list(self.all()):
+            if keeper.count:
+                self.drop(key)
+
+    def _put(self, note: Note, keeper: Keeper) -> None:
+        with self._lock:
+            self._open += keeper.count
+            self._newest = max(self._newest, note.modified if keeper.count else -1.0)
+            self._sets.setdefault((note.at, note.topic_id), {})[note.base_offset] = note, keeper
+
+    def _link(self, note: Note, files: Mapping[str, int], device: int) -> Keeper | None:
+        for parent in self._links.get(device, []):
+            try:
+                return Links.make(parent, note, files)
+            except OSError as error:
+                kept = "descriptors hold instead, until the agent ends"
+                self._say((parent, error.errno), "links_impossible", folder=str(parent), error=str(error), effect=kept)
+        return None
+
+    def _has_room(self, needed: int, modified: float) -> bool:
+        """Whether ``needed`` more descriptors may be kept, if need be in place of newer segments that are not gone."""
+        while self._open + needed > self._descriptors:
+            if modified >= self._newest:
+                return False
+            newer = [
+                (note.modified, key)
+                for key, note, keeper in self.all()
+                if keeper.count and note.modified > modified and not keeper.is_last(note.log)
+            ]
+            if not newer:
+                self._newest = modified
+                return False
+            self._newest, newest = max(newer, key=lambda one: one[0])
+            self.drop(newest)
+        return True
+
+    def _say(self, what: object, event: str, **details: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            logger.warning(event, **details)

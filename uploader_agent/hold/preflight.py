@@ -1,0 +1,123 @@
+"""What holding can promise on this machine: tried on each log directory, with the broker's own files.
+
+Nothing is left behind, and nothing is written but in the directories for links.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from uploader_agent.disk.log_dirs import find_partitions
+from uploader_agent.hold.backends import link
+from uploader_agent.settings import HoldSettings
+
+RESTART = timedelta(seconds=30)
+"""How long a restart of the agent is reckoned to take, until it has looked at all log directories."""
+
+_DELETE_DELAY = "file.delete.delay.ms"
+_IN_PROPERTIES = "log.segment.delete.delay.ms"  # the broker's name of what topics call file.delete.delay.ms
+_DELETE_DELAY_MS = 60_000  # Kafka's default
+
+Means = Literal["links", "descriptors", "none"]
+
+_WORDS: dict[Means, str] = {
+    "links": "hard links: survives retention, and a restart of the agent",
+    "descriptors": "descriptors: survives retention, but not a restart of the agent",
+    "none": "nothing: retention can take segments before they are uploaded",
+}
+
+
+class Guarantee(NamedTuple):
+    """What holds on a log directory, in words too, and why no more than that."""
+
+    log_dir: str
+    means: Means
+    guarantee: str
+    because: str | None
+
+
+class DeleteDelay(NamedTuple):
+    """The broker's ``file.delete.delay.ms``: what it is, what it ought to be at least, and why."""
+
+    value: int
+    at_least: int
+    because: str
+
+
+def check(log_dirs: Collection[Path], settings: HoldSettings) -> list[Guarantee]:
+    """Try it on each of ``log_dirs``."""
+    return [_check(log_dir, settings) for log_dir in log_dirs]
+
+
+def delete_delay(
+    guarantees: Collection[Guarantee], properties: dict[str, str], scan_interval: timedelta
+) -> DeleteDelay:
+    """What ``file.delete.delay.ms`` ought to be, given what holds; topics may override what is read here."""
+    text = properties.get(_IN_PROPERTIES, "")
+    value = int(text) if text.isdecimal() else _DELETE_DELAY_MS
+    if all(one.means == "links" for one in guarantees):
+        return DeleteDelay(value, 0, "hard links hold what retention takes, also while the agent is down")
+    at_least = scan_interval + RESTART
+    because = "what retention takes while the agent is down is found as .deleted for so long, and no longer"
+    return DeleteDelay(value, round(at_least.total_seconds() * 1000), because)
+
+
+def lines(guarantees: Collection[Guarantee], delay: DeleteDelay) -> list[str]:
+    """For a terminal."""
+    said = [f"holding {one.log_dir}: {one.guarantee}{f' ({one.because})' if one.because else ''}" for one in guarantees]
+    if delay.at_least:
+        enough = "is enough" if delay.value >= delay.at_least else "IS TOO SHORT"
+        return [*said, f"{_DELETE_DELAY}: {delay.value} {enough}: at least {delay.at_least}, as {delay.because}"]
+    return [*said, f"{_DELETE_DELAY}: {delay.value}, and may be anything: {delay.because}"]
+
+
+def _check(log_dir: Path, settings: HoldSettings) -> Guarantee:
+    def answer(means: Means, because: str | None) -> Guarantee:
+        return Guarantee(str(log_dir), means, _WORDS[means], because)
+
+    if not settings.enabled:
+        return answer("none", "hold.enabled is false")
+    sample = next(_samples(log_dir), log_dir / "meta.properties")
+    try:
+        descriptor = os.open(sample, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return answer("none", f"cannot read the broker's files: {error}")
+    try:
+        if not settings.links:
+            return answer("descriptors", "hold.links is not set")
+        problems = [_try_link(descriptor, sample, folder) for folder in settings.links]
+    finally:
+        os.close(descriptor)
+    if None in problems:
+        return answer("links", None)
+    return answer("descriptors", "; ".join(problem for problem in problems if problem))
+
+
+def _samples(log_dir: Path) -> Iterator[Path]:
+    """Segments in ``log_dir``."""
+    for folder in find_partitions([log_dir]).partitions.values():
+        with suppress(OSError):  # where it cannot be listed, opening meta.properties tells why
+            yield from sorted(folder.glob("*.log"))
+
+
+def _try_link(descriptor: int, sample: Path, folder: Path) -> str | None:
+    """Why no hard link of an open file can be made in ``folder``; None if one can."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    probe = folder / f".check-{os.getpid()}"
+    try:
+        probe.mkdir(mode=0o700, parents=True)
+        link(descriptor, probe / "probe")
+    except OSError as error:
+        return f"no hard link of {sample} can be made in {folder}: {error.strerror}"
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+        for path in made:
+            with suppress(OSError):  # it may not have been made
+                path.rmdir()
+    return None

@@ -1,0 +1,103 @@
+"""A partition's files as an upload reads them: what its directory has, else what is held."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemark.kafka_log import Lineage
+from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, SegmentChanged, file_name, log_bases, opened
+from uploader_agent.hold.backends import Keeper
+from uploader_agent.hold.record import Note
+
+Held = dict[int, tuple[Note, Keeper]]
+"""Held segments by base offset."""
+
+
+class HeldFiles:
+    """``disk.segment_files.SegmentFiles`` over a directory that may be gone, and the segments held of it.
+
+    The lineage is the live one, with what is known of held segments whose ``.log`` was opened: the broker forgets the
+    epochs below its log start. With no directory, it is what was written down when the segments were live.
+
+    ``spoilt`` is told a base offset and the reason when held bytes are found to be other than those held.
+    """
+
+    def __init__(
+        self, folder: Path, live: PartitionFiles | None, held: Held, spoilt: Callable[[int, str], None]
+    ) -> None:
+        self._folder = folder
+        self._live = live
+        self._held = held
+        self._by_name = {name: base for base, (note, _) in held.items() for name in note.files}
+        self._spoilt = spoilt
+        self._from_held: set[int] = set()
+        self._stack = ExitStack()
+        if live is not None:
+            self._stack.callback(live.close)
+
+    def open(self, name: str) -> OpenFile | None:
+        """See ``disk.segment_files.SegmentFiles``."""
+        file = self._live.open(name) if self._live else None
+        if file is not None or name not in self._by_name:
+            return file
+        base = self._by_name[name]
+        note, keeper = self._held[base]
+        if not self._is_same(note):
+            return None
+        descriptor = keeper.open(name)
+        if descriptor is None:
+            return None
+        self._stack.callback(os.close, descriptor)
+        file = opened(name, descriptor)
+        if name == note.log:
+            self._from_held.add(base)
+            if (file.size, file.stat.st_mtime) != (note.size, note.modified):
+                raise self._no_longer_counts(base, "it was written to after it was rotated: the log was truncated")
+        return file
+
+    def lineage(self) -> Lineage:
+        """See ``disk.segment_files.SegmentFiles``."""
+        trusted = self._from_held
+        if self._live is None:
+            trusted = trusted | {base for base, (note, _) in self._held.items() if not note.deleted}
+        lineage = self._live.lineage() if self._live else Lineage()
+        for base in sorted(trusted, reverse=True):
+            lineage = lineage.with_history(Lineage(self._held[base][0].lineage))
+        return lineage
+
+    def next_base(self, base_offset: int) -> int | None:
+        """See ``disk.segment_files.SegmentFiles``."""
+        bases = set(log_bases(self._live.names())) if self._live else set()
+        if base_offset not in bases and base_offset in self._held:
+            return self._held[base_offset][0].next_offset
+        return min((base for base in bases if base > base_offset), default=None)
+
+    def path(self, name: str) -> str:
+        """For messages."""
+        return str(self._folder / name)
+
+    def close(self) -> None:
+        """Close everything; what is held stays so."""
+        self._stack.close()
+
+    def _is_same(self, note: Note) -> bool:
+        """Whether the live segment of the same base, if there is one, is the one that is held."""
+        log = self._live.open(file_name(note.base_offset, "log")) if self._live else None
+        return log is None or (log.size, log.stat.st_mtime) == (note.size, note.modified)
+
+    def _no_longer_counts(self, base: int, reason: str) -> SegmentChanged:
+        self._spoilt(base, reason)
+        return SegmentChanged(f"{self.path(self._held[base][0].log)}: what was held of it does not count: {reason}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

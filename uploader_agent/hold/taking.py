@@ -1,0 +1,105 @@
+"""Opening what belongs to a rotated segment, and proving where it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidemark.errors import FormatError
+from tidemark.kafka_log import BatchHeader, parse_offset_index
+from uploader_agent.disk.batch_headers import headers
+from uploader_agent.disk.log_dirs import DELETED
+from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, file_name, log_bases, opened
+from uploader_agent.hold.backends import close_all
+
+EXTENSIONS = ("log", "index", "timeindex", "txnindex")
+
+
+def take(files: PartitionFiles, base_offset: int, suffix: str = "") -> dict[str, int]:
+    """Open descriptors of what there is of a segment, by name without ``suffix``; empty if its ``.log`` is gone.
+
+    The caller closes them. Raises OSError if one cannot be opened.
+    """
+    taken: dict[str, int] = {}
+    try:
+        for extension in EXTENSIONS:
+            name = file_name(base_offset, extension)
+            descriptor = files.descriptor(name + suffix)
+            if descriptor is not None:
+                taken[name] = descriptor
+            elif extension == "log":
+                break
+    except OSError:
+        close_all(taken)
+        raise
+    return taken
+
+
+def take_snapshot(files: PartitionFiles, name: str) -> int | None:
+    """A descriptor of a producer snapshot, also of one that was given up already; None if there is none."""
+    descriptor = files.descriptor(name)
+    return files.descriptor(name + DELETED) if descriptor is None else descriptor
+
+
+def ends_at(names: Iterable[str], base_offset: int, next_offset: int) -> bool:
+    """Whether nothing lies between ``base_offset``'s segment and ``next_offset``, by a later listing of the directory.
+
+    A listing that ran while segments were added may have missed one. If the segment was given up meanwhile, so may
+    the one after it have been: then what has been given up counts as well.
+    """
+    names = list(names)
+    bases = set(log_bases(names))
+    if base_offset not in bases:
+        bases |= set(log_bases(names, DELETED))
+    return min((base for base in bases if base > base_offset), default=None) == next_offset
+
+
+class Extent(NamedTuple):
+    """Where a sound-looking segment ends, and the leader epochs of its batches with their first offsets."""
+
+    next_offset: int
+    epochs: tuple[tuple[int, int], ...]
+
+
+def extent(log: OpenFile, index: OpenFile | None, base_offset: int) -> Extent | None:
+    """By the headers of its first and last batches; all are walked only if the epoch changes in between.
+
+    None if there are no batches, or the file does not end with a whole one. No checksum is verified.
+    """
+    first = next(headers(log, 0), None)
+    last = _last(log, _indexed(log, index, base_offset)) or _last(log, 0)
+    if first is None or last is None:
+        return None
+    if first.leader_epoch == last.leader_epoch:
+        return Extent(last.next_offset, _epochs([first]))
+    return Extent(last.next_offset, _epochs(headers(log, 0)))
+
+
+def _indexed(log: OpenFile, index: OpenFile | None, base_offset: int) -> int:
+    """The last position that the index names."""
+    if index is None:
+        return 0
+    try:
+        entries = parse_offset_index(index.read(), base_offset, log.size, index.name)
+    except FormatError:
+        return 0  # the walk is longer, and finds the same
+    return entries[-1].position if entries else 0
+
+
+def _last(log: OpenFile, position: int) -> BatchHeader | None:
+    last = deque(headers(log, position), maxlen=1)
+    return last[0] if last and last[0].end == log.size else None
+
+
+def _epochs(batches: Iterable[BatchHeader]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for header in batches:
+        if header.leader_epoch >= 0 and (not found or found[-1][0] != header.leader_epoch):
+            found.append((header.leader_epoch, header.base_offset))
+    return tuple(found)
+
+
+def open_file(files: dict[str, int], name: str) -> OpenFile | None:
+    """One of ``files`` to read from; it stays theirs."""
+    return opened(name, files[name]) if name in files else None

@@ -1,0 +1,1 @@
+"""What the agent tells of itself: logs, metrics, health, systemd."""

@@ -1,0 +1,229 @@
+"""Questions to the broker, asked in a thread of their own: a broker that hangs holds up neither disks nor uploads.
+
+The loop puts questions, is woken when they are answered, and takes the answers. A question that has not been put yet is
+merged with the next of its kind, so that many hints become one question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import structlog
+
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Metadata, Offsets
+from uploader_agent.disk.active_segment import Active
+from uploader_agent.disk.partition_dir import Tail
+from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.runtime import MACHINE, Runtime
+
+logger = structlog.get_logger(__name__)
+
+_POLICY_AGE = 60.0
+"""Seconds for which a topic's clean-up policy is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersAnswer:
+    """Who leads what was asked for as of ``asked_at``, and the topics' clean-up policies; or the ``error``."""
+
+    asked_at: datetime
+    seconds: float
+    leaders: Mapping[TopicPartition, Leader] = field(default_factory=dict)
+    policies: Mapping[str, str] = field(default_factory=dict)
+    error: BrokerUnavailable | None = None
+
+
+class Question(NamedTuple):
+    """A question for a partition's offsets: its number, under which leadership, and when its disk showed ``tail``.
+
+    The answer carries it, so that it is never taken for that to a later question.
+    """
+
+    number: int
+    partition: LedPartition
+    tail: Tail | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsAnswer:
+    """Offsets of those of ``asked`` that this broker leads as stated there, as of ``asked_at``; or the ``error``.
+
+    ``active`` are their active segments, read after the broker had answered. A partition is missing in both where its
+    log shows that another broker leads by now.
+    """
+
+    asked_at: datetime
+    asked: Mapping[TopicPartition, Question]
+    offsets: Mapping[TopicPartition, Offsets] = field(default_factory=dict)
+    active: Mapping[TopicPartition, Active | None] = field(default_factory=dict)
+    error: BrokerUnavailable | None = None
+
+
+Answer = LeadersAnswer | OffsetsAnswer
+
+
+class Poller:
+    """Thread-safe. ``answered`` is called, from the poller's thread, when :meth:`take` has something new."""
+
+    def __init__(self, metadata: Metadata, answered: Callable[[], None], runtime: Runtime = MACHINE) -> None:
+        """Nothing is asked before :meth:`start`, or :meth:`answer_all`."""
+        self._metadata = metadata
+        self._answered = answered
+        self._runtime = runtime
+        self._clock = runtime.monotonic
+        self._changed = runtime.condition()
+        self._leaders: Collection[TopicPartition] | None = None
+        self._offsets: dict[TopicPartition, Question] = {}
+        self._leaders_next = False  # whether it is the turn of the question who leads, if both wait
+        self._answers: list[Answer] = []
+        self._asked_at: float | None = None
+        self._stopped = False
+        self._policies: Mapping[str, str] = {}
+        self._policies_at = -float("inf")
+        self.thread = runtime.thread("metadata", self._run)
+
+    def start(self) -> None:
+        """Ask from now on, in a thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Ask nothing more. A question that hangs is left behind: it cannot be ended, and changes nothing."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def ask_leaders(self, wanted: Collection[TopicPartition]) -> None:
+        """Ask who leads each of ``wanted``."""
+        with self._changed:
+            self._leaders = wanted
+            self._changed.notify_all()
+
+    def ask_offsets(self, questions: Mapping[TopicPartition, Question]) -> None:
+        """Ask for the offsets of partitions that this broker leads."""
+        with self._changed:
+            self._offsets |= questions
+            self._changed.notify_all()
+
+    def take(self) -> list[Answer]:
+        """The answers since the last call, in order."""
+        with self._changed:
+            answers, self._answers = self._answers, []
+            return answers
+
+    def open_for(self) -> float:
+        """Seconds for which the question that is being asked has been without an answer; 0 if there is none."""
+        with self._changed:
+            return 0.0 if self._asked_at is None else self._clock() - self._asked_at
+
+    def hangs(self, patience: float) -> bool:
+        """Whether a question has been without an answer for ``patience`` seconds."""
+        return self.open_for() >= patience
+
+    def answer_all(self) -> list[Answer]:
+        """Ask everything that waits, in this thread, and take the answers."""
+        while self._answer_one():
+            pass
+        return self.take()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._offsets or self._leaders is not None)
+                if self._stopped:
+                    return
+            self._answer_one()
+            with self._changed:
+                if not self._stopped:
+                    self._answered()
+
+    def _answer_one(self) -> bool:
+        """Offsets first, as a segment may wait for them; but no more than once while the other question waits."""
+        with self._changed:
+            offsets: dict[TopicPartition, Question] = {}
+            leaders = None
+            if self._leaders is not None and (self._leaders_next or not self._offsets):
+                leaders, self._leaders = self._leaders, None
+            elif self._offsets:
+                offsets, self._offsets = self._offsets, offsets
+            else:
+                return False
+            self._leaders_next = leaders is None
+            self._asked_at = self._clock()
+        answer = self._offsets_of(offsets) if leaders is None else self._leaders_of(leaders)
+        with self._changed:
+            self._asked_at = None
+            self._answers.append(answer)
+        return True
+
+    def _leaders_of(self, wanted: Collection[TopicPartition]) -> LeadersAnswer:
+        asked_at, started = self._runtime.utc_now(), self._clock()
+        try:
+            leaders = self._metadata.leaders(wanted)
+            self._refresh_policies({at.topic for at in leaders})
+        except Exception as error:  # noqa: BLE001 - whatever a client makes of an answer, the next question is asked
+            return LeadersAnswer(asked_at, self._clock() - started, error=_unavailable(error))
+        return LeadersAnswer(asked_at, self._clock() - started, leaders, self._policies)
+
+    def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
+        asked_at = self._runtime.utc_now()
+        try:
+            before = _read_active({at: question.partition for at, question in asked.items()})
+            offsets = self._metadata.offsets({at: asked[at].partition.led for at in before})
+            # Only now: a log end that was read before the high watermark would prove nothing.
+            active = _as_leader(asked, before, _read_active({at: asked[at].partition for at in offsets}))
+        except Exception as error:  # noqa: BLE001 - as above
+            return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
+        return OffsetsAnswer(asked_at, asked, {at: offsets[at] for at in active}, active)
+
+    def _refresh_policies(self, topics: set[str]) -> None:
+        if topics <= self._policies.keys() and self._clock() - self._policies_at < _POLICY_AGE:
+            return
+        self._policies = self._metadata.cleanup_policy(topics)
+        self._policies_at = self._clock()
+
+
+def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[TopicPartition, Active | None]:
+    """The active segments of those whose directories are theirs still.
+
+    ListOffsets goes by name: the answer may be about a topic that was deleted and made again meanwhile.
+    """
+    found: dict[TopicPartition, Active | None] = {}
+    for at, partition in partitions.items():
+        try:
+            found[at] = partition.read_active()
+        except SegmentChanged as error:
+            logger.debug("foreign_answer_dropped", partition=str(at), error=str(error))
+    return found
+
+
+def _as_leader(
+    asked: Mapping[TopicPartition, Question],
+    before: Mapping[TopicPartition, Active | None],
+    after: Mapping[TopicPartition, Active | None],
+) -> dict[TopicPartition, Active | None]:
+    """What was read ``after`` the answer, without the logs that were truncated since they were read ``before``.
+
+    A broker may answer as leader and lose the leadership at once. Its log is truncated then, and appended to under a
+    later epoch: where such a log ends says nothing about the time of the question. None is what could not be read.
+    """
+    found: dict[TopicPartition, Active | None] = {}
+    for at, now in after.items():
+        was, led = before[at], asked[at].partition.led
+        if was is None or was.end is None or now is None or now.end is None:
+            found[at] = None
+        elif now.end >= was.end and now.leader_epoch <= led.leader_epoch:
+            found[at] = now
+        else:
+            logger.debug("foreign_answer_dropped", partition=str(at), leadership=led, log_end=was.end, now=now.end)
+    return found
+
+
+def _unavailable(error: Exception) -> BrokerUnavailable:
+    if isinstance(error, BrokerUnavailable):
+        return error
+    return BrokerUnavailable(f"the broker's answer was not understood: {type(error).__name__}: {error}")

@@ -1,0 +1,144 @@
+"""What on the disk is not stored yet, since when, and what it waits for: for the metrics and for people.
+
+By what the agent knows, be it little: where the broker or the store has not answered yet, what lies on the disk counts
+as not stored, from the moment at which the agent saw it first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.disk.log_dirs import LocalSegment
+from uploader_agent.partitions.leadership import Leadership
+from uploader_agent.partitions.led_partition import LedPartition
+
+Kind = Literal["rotated", "tail", "gap", "leadership"]
+
+
+class Wait(NamedTuple):
+    """``seconds`` is how long the oldest byte has waited, ``overdue`` how much of that the settings do not explain.
+
+    A rotated segment is to go at once, a tail once it was not appended to for ``tail_after``.
+    """
+
+    at: TopicPartition
+    kind: Kind
+    seconds: float
+    reason: str
+    overdue: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at}: {self.kind} waits, for {self.seconds:.0f} s so far: {self.reason}"
+
+    def to_json(self) -> dict[str, object]:
+        """For ``json.dumps``."""
+        seconds = round(self.seconds, 1)
+        return {
+            "topic": self.at.topic,
+            "partition": self.at.partition,
+            "kind": self.kind,
+            "seconds": seconds,
+            "reason": self.reason,
+        }
+
+
+_Mark = tuple[TopicPartition, Kind, int, int]
+"""What waits: where a segment or a gap begins, and where what is stored ended then."""
+
+
+class Waits:
+    """Knows since when each thing has waited. Thread-safe."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self._since: dict[_Mark, float] = {}
+        self._lock = threading.Lock()
+
+    def look(self, tail_after: float, now: float) -> list[Wait]:
+        """All that waits as of ``now``, in seconds since 1970, the longest first."""
+        with self._lock:
+            found: dict[_Mark, float] = {}
+            waits: list[Wait] = []
+            for partition in self._leadership.partitions.values():
+                if partition.restless:
+                    waits += self._of(partition, tail_after, now, found)
+            for at, reason in self._leadership.undecided():
+                waits.append(Wait(at, "leadership", now - self._begun((at, "leadership", 0, 0), now, found), reason))
+            self._since = found
+        return sorted(waits, key=lambda one: -one.seconds)
+
+    def _of(self, partition: LedPartition, tail_after: float, now: float, found: dict[_Mark, float]) -> Iterator[Wait]:
+        at, end = partition.at, partition.uploaded_end
+        for segment in partition.pending()[:1]:
+            appended = self._appended(partition, segment)
+            seen = self._begun((at, "rotated", segment.base_offset, end), now, found, appended)
+            yield Wait(at, "rotated", now - seen, why_rotated(partition, segment), now - seen)
+        for segment in partition.segments[-1:] if partition.has_news else ():
+            appended = self._appended(partition, segment)
+            seen = self._begun((at, "tail", segment.base_offset, end), now, found, appended)
+            quiet = now - (seen if appended is None else appended)
+            why = why_tail(partition, segment, tail_after, now)
+            yield Wait(at, "tail", now - seen, why, max(0.0, quiet - tail_after))
+        for gap in partition.gaps:
+            seen = self._begun((at, "gap", gap.start, 0), now, found, gap.detected_at.timestamp())
+            yield Wait(at, "gap", now - seen, f"offsets {gap.start} to {gap.end} are in no place: {gap.reason}")
+
+    def _begun(self, mark: _Mark, now: float, found: dict[_Mark, float], known: float | None = None) -> float:
+        """Since when ``mark`` has waited: as first seen, or before that, if it is ``known`` to have been there."""
+        found[mark] = min(self._since.get(mark, now), now if known is None else known)
+        return found[mark]
+
+    def _appended(self, partition: LedPartition, segment: LocalSegment) -> float | None:
+        """When the segment was appended to last; None where it may well be stored, and nobody has said so yet."""
+        known = (partition.surveyed or partition.settled is not None) and partition.observation is not None
+        return segment.modified if known else None
+
+
+def why_rotated(partition: LedPartition, segment: LocalSegment) -> str:
+    """What a rotated segment waits for."""
+    offsets = partition.offsets
+    if (unknown := _unknown(partition)) is not None:
+        return unknown
+    if offsets is not None and segment.next_offset is not None and segment.next_offset > offsets.high_watermark:
+        return _behind(partition, offsets.high_watermark, f"the segment's end {segment.next_offset}")
+    return "its upload waits for a worker, or is under way"
+
+
+def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, now: float) -> str:
+    """What an active segment waits for."""
+    if (unknown := _unknown(partition)) is not None:
+        return unknown
+    quiet, observation = now - segment.modified, partition.observation
+    if quiet < tail_after:
+        return f"tail_after: it was appended to {quiet:.0f} s ago, and goes after {tail_after:.0f} s without an append"
+    if observation is None or observation.tail != partition.disk.tail:
+        return "the broker has not been asked, or has not answered, since the last append"
+    if observation.log_end is None:
+        return "its log end cannot be read from the disk"
+    if observation.offsets.high_watermark < observation.log_end:
+        return _behind(partition, observation.offsets.high_watermark, f"the log end {observation.log_end}")
+    return "its upload waits for a worker, or is under way"
+
+
+def oldest(waits: Iterable[Wait], kind: Kind) -> tuple[float, float]:
+    """The largest ``seconds`` and the largest ``overdue`` of one kind; 0 without any."""
+    ours = [one for one in waits if one.kind == kind]
+    return max((one.seconds for one in ours), default=0.0), max((one.overdue for one in ours), default=0.0)
+
+
+def _unknown(partition: LedPartition) -> str | None:
+    if partition.error is not None:
+        return f"the last try failed, and the next one comes after a pause: {partition.error}"
+    if partition.offsets is None:
+        return "the broker has not said its high watermark yet"
+    if not partition.surveyed and partition.settled is None:
+        return "what the store has of it is not known yet"
+    return None
+
+
+def _behind(partition: LedPartition, high_watermark: int, end: str) -> str:
+    asked = f"it is asked for again every {partition.pace.seconds:g} s"
+    return f"the high watermark {high_watermark} is below {end}: followers have not fetched that yet; {asked}"

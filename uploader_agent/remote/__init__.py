@@ -1,0 +1,1 @@
+"""A partition as it lies in the store: its objects, manifests, watermark, gaps and incarnations."""

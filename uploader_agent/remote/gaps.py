@@ -1,0 +1,104 @@
+"""Holes: offsets that are neither in the store nor on the disk any more, or whose bytes are damaged. Pure.
+
+A gap's reason is decided once, by evidence, and stays whatever is learnt later; only ``unknown`` gives way to evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tidemark.formats.gaps import Gap, GapReason
+from tidemark.intervals import Interval, Intervals
+
+Judged = tuple[Interval, GapReason]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What tells why offsets are missing.
+
+    ``yielded`` were held and given up within hold's bounds; ``cut`` were uploaded, then cut off by a new leader's
+    lineage. ``log_start`` is the broker's, None where it could not be asked; ``disk_start`` is the base of the
+    first segment that was on the disk BEFORE the broker said so: between the two only a lost disk explains a hole,
+    while above it the broker may have moved its log start since.
+    """
+
+    yielded: Intervals = field(default_factory=Intervals)
+    cut: Intervals = field(default_factory=Intervals)
+    log_start: int | None = None
+    disk_start: int | None = None
+
+    def judge(self, hole: Intervals) -> Iterator[Judged]:
+        """``hole`` in parts of one reason each, the strongest evidence first."""
+        log_start = self.log_start or 0
+        disk_start = log_start if self.disk_start is None or self.log_start is None else self.disk_start
+        proofs: list[tuple[GapReason, Intervals]] = [
+            ("staging_full", self.yielded),
+            ("unclean_election", self.cut),
+            ("deleted_before_upload", Intervals([(0, log_start)])),
+            ("failed_disk", Intervals([(log_start, max(log_start, disk_start))])),
+        ]
+        for reason, offsets in proofs:
+            yield from ((part, reason) for part in hole & offsets)
+            hole -= offsets
+        yield from ((part, "unknown") for part in hole)
+
+
+def find_gaps(
+    missing: Intervals, damaged: Intervals, evidence: Evidence, known: Iterable[Gap], now: datetime
+) -> tuple[Gap, ...]:
+    """The gaps by offset: ``missing`` offsets, and those of ``damaged``, which were found unreadable.
+
+    A gap that is ``known`` keeps its reason, unless that is unknown, and its time.
+    """
+    found: list[Gap] = []
+    for gap in known:
+        part = (missing | damaged) & Intervals([(gap.start, gap.end)])
+        if gap.reason == "unknown":
+            judged = [*_corrupt(part & damaged), *evidence.judge(part - damaged)]
+        else:
+            judged = [(piece, gap.reason) for piece in part]
+        found += [_gap(one, gap.detected_at) for one in judged]
+        missing, damaged = missing - part, damaged - part
+    found += [_gap(one, now) for one in (*_corrupt(damaged), *evidence.judge(missing - damaged))]
+    return _joined(sorted(found, key=lambda gap: gap.start))
+
+
+def split(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
+    """(gaps that hold the partition up, gaps that a person has acknowledged)."""
+    holding: list[Gap] = []
+    passed: list[Gap] = []
+    for gap in gaps:
+        whole = offsets([gap])
+        holding += [gap.model_copy(update=part._asdict()) for part in whole - acknowledged]
+        passed += [gap.model_copy(update=part._asdict()) for part in whole & acknowledged]
+    return tuple(holding), tuple(passed)
+
+
+def offsets(gaps: Iterable[Gap]) -> Intervals:
+    """The offsets of all ``gaps``."""
+    return Intervals((gap.start, gap.end) for gap in gaps)
+
+
+def _corrupt(offsets: Intervals) -> list[Judged]:
+    return [(part, "corrupt") for part in offsets]
+
+
+def _gap(judged: Judged, detected_at: datetime) -> Gap:
+    (start, end), reason = judged
+    return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": detected_at})
+
+
+def _joined(gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+    """Neighbours of one reason as one gap, known since the earlier time: retention takes segment after segment."""
+    joined: list[Gap] = []
+    for gap in gaps:
+        before = joined[-1] if joined else None
+        if before and (before.end, before.reason) == (gap.start, gap.reason):
+            earlier = min(before.detected_at, gap.detected_at)
+            joined[-1] = before.model_copy(update={"end": gap.end, "detected_at": earlier})
+        else:
+            joined.append(gap)
+    return tuple(joined)

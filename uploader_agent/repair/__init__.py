@@ -1,0 +1,1 @@
+"""What brings the store back to what it should hold: gaps filled from other replicas, manifests, re-uploads."""

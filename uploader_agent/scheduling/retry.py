@@ -1,0 +1,110 @@
+"""What becomes of a job that fails: who is told, how often, and when it is tried again."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Hashable
+from datetime import timedelta
+
+import structlog
+
+from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, Refused, StoreError
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.observability.log_dedup import Level, Repeats
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.remote.watermark import Fenced
+
+logger = structlog.get_logger(__name__)
+
+_QUIET = (SegmentChanged, PreconditionFailed)
+"""The world moved on: another look settles it."""
+
+_LOUD = (FormatError, ContinuityError, OSError)
+"""A person must act; the agent goes on trying meanwhile."""
+
+
+class Backoff:
+    """Seconds to wait after the n-th failure in a row: doubling, capped, and spread by up to a half."""
+
+    def __init__(
+        self, initial: timedelta, cap: timedelta, spread: Callable[[float, float], float] = random.uniform
+    ) -> None:
+        self._initial = initial.total_seconds()
+        self._cap = cap.total_seconds()
+        self._spread = spread
+
+    def after(self, failures: int) -> float:
+        """The pause after ``failures`` failures, at least one."""
+        longest = min(self._cap, self._initial * 2.0 ** min(failures - 1, 30))
+        return self._spread(longest / 2, longest)
+
+
+class Failures:
+    """Failures in a row by partition, and what of them is in the log and the metrics. Thread-safe.
+
+    What the store refuses is one trouble, however many partitions meet it: it is told once for all of them, and is
+    over when a segment has gone up, or when no partition is left that was refused.
+    """
+
+    def __init__(self, backoff: Backoff, metrics: Metrics, repeats: Repeats) -> None:
+        self.backoff = backoff
+        self._metrics = metrics
+        self._repeats = repeats
+        self._lock = threading.Lock()
+        self._in_a_row: dict[TopicPartition, int] = {}
+        self._troubles: dict[TopicPartition, dict[Hashable, dict[str, str]]] = {}
+        self._refused: set[TopicPartition] = set()
+
+    def failed(self, at: TopicPartition, error: Exception) -> tuple[float, str | None]:
+        """The seconds to wait, and what to say of the partition; None if there is nothing to worry about."""
+        kind = type(error).__name__
+        self._metrics.failures.labels(kind).inc()
+        with self._lock:
+            failures = self._in_a_row[at] = self._in_a_row.get(at, 0) + 1
+            pause = self.backoff.after(failures)
+            event: dict[str, object] = {"partition": str(at), "kind": kind, "error": str(error)}
+            if isinstance(error, _QUIET):
+                logger.debug("job_outdated", **event, again_in=round(pause, 3))
+                return pause, None
+            self._tell(at, kind, error, event, pause)
+        return pause, f"{kind}: {error}"
+
+    def succeeded(self, at: TopicPartition, *, wrote: bool) -> None:
+        """A job of the partition is done; ``wrote`` if it has brought something into the store."""
+        with self._lock:
+            self._in_a_row.pop(at, None)
+            for key, said in self._troubles.pop(at, {}).items():
+                self._repeats.cleared(key, "job_works_again", **said)
+            self._accepted(set(self._refused) if wrote else {at})
+
+    def forget(self, at: TopicPartition) -> None:
+        """The partition is not ours any more, nor are its failures."""
+        with self._lock:
+            self._in_a_row.pop(at, None)
+            for key, said in self._troubles.pop(at, {}).items():
+                self._repeats.cleared(key, "partition_left", **said)
+            self._accepted({at})
+
+    def _tell(self, at: TopicPartition, kind: str, error: Exception, event: dict[str, object], pause: float) -> None:
+        if isinstance(error, Refused):
+            self._refused.add(at)
+            self._metrics.store_refused.set(1)
+            self._repeats.failed("refused", "store_refuses", "error", **event)
+            return
+        key: Hashable = (at, kind)
+        self._troubles.setdefault(at, {})[key] = {"partition": str(at), "kind": kind}
+        name = "leadership_lost" if isinstance(error, Fenced) else "job_failed"
+        expected = isinstance(error, (StoreError, Fenced))
+        level: Level = "warning" if expected else "error"
+        if not expected and not isinstance(error, _LOUD):
+            event["exc_info"] = error
+        self._repeats.failed(key, name, level, **event, again_in=round(pause, 3))
+
+    def _accepted(self, partitions: set[TopicPartition]) -> None:
+        """The store does not refuse the requests of ``partitions`` any more."""
+        self._refused -= partitions
+        if not self._refused:
+            self._metrics.store_refused.set(0)
+            self._repeats.cleared("refused", "store_accepts_again")

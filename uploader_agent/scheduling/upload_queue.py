@@ -1,0 +1,166 @@
+"""What goes next: the head of each partition first, partitions in turn, and none takes all workers.
+
+The queue holds no segments' bytes, only what is to be done. Two jobs of a partition that write the same objects never
+run at the same time: of a tail that grew between them, the shorter could replace the longer. A partition that failed
+waits for its own back-off and holds up nobody else. When the store says that it is asked for too much, fewer jobs run
+at a time for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.scheduling.throttle import Limit
+
+Key = TypeVar("Key", bound=Hashable)
+Job = TypeVar("Job", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Lane(Generic[Job]):
+    """One partition's jobs in order, and what of it is being worked on."""
+
+    waiting: list[Job] = field(default_factory=list)
+    running: dict[Job, int] = field(default_factory=dict)  # with the turn in which each was taken
+    not_before: float = 0.0
+    served: int = 0
+
+
+class UploadQueue(Generic[Key, Job]):
+    """Thread-safe. ``concurrency`` is how many jobs may run at a time; ``target`` says what a job writes."""
+
+    def __init__(
+        self, concurrency: int, runtime: Runtime = MACHINE, *, target: Callable[[Job], Hashable] = lambda job: job
+    ) -> None:
+        self._limit = Limit(concurrency)
+        self._target = target
+        self._clock = runtime.monotonic
+        self._lanes: dict[Key, _Lane[Job]] = {}
+        self._changed = runtime.condition()
+        self._turn = 0
+        self._running = 0
+        self._closed = False
+
+    def resize(self, concurrency: int) -> None:
+        """From now on at most ``concurrency`` jobs run; what is running beyond that ends by itself."""
+        with self._changed:
+            self._limit.resize(concurrency)
+            self._changed.notify_all()
+
+    def offer(self, key: Key, jobs: Sequence[Job]) -> None:
+        """Make ``jobs`` what waits for ``key``, in this order; those that are running are not queued again."""
+        with self._changed:
+            lane = self._lanes.setdefault(key, _Lane())
+            lane.waiting = [job for job in jobs if job not in lane.running]
+            self._forget_if_empty(key, lane)
+            if lane.waiting:
+                self._changed.notify_all()
+
+    def drop(self, key: Key) -> None:
+        """Forget what waits for ``key``; what is running ends by itself."""
+        with self._changed:
+            lane = self._lanes.get(key)
+            if lane is not None:
+                lane.waiting = []
+                self._forget_if_empty(key, lane)
+
+    def take(self) -> tuple[Key, Job] | None:
+        """Wait for the next job and mark it running; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                now = self._clock()
+                found = self._next(now)
+                if found is not None:
+                    key, lane, job = found
+                    lane.waiting.remove(job)
+                    self._turn += 1
+                    self._running += 1
+                    lane.served = lane.running[job] = self._turn
+                    return key, job
+                self._changed.wait(self._pause(now))
+            return None
+
+    def done(self, key: Key, job: Job, retry_after: float = 0.0, *, slow_down: bool = False) -> None:
+        """``job`` has ended; nothing else of ``key`` starts before ``retry_after`` seconds have passed.
+
+        ``slow_down`` says that the store wanted less.
+        """
+        with self._changed:
+            lane = self._lanes[key]
+            started = lane.running.pop(job)
+            self._running -= 1
+            if slow_down:
+                self._limit.slow_down(started, self._turn)
+            elif not retry_after:
+                self._limit.succeeded(started)
+            lane.not_before = self._clock() + retry_after if retry_after else 0.0
+            self._forget_if_empty(key, lane)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait_idle(self, timeout: float | None = None, *, running_only: bool = False) -> bool:
+        """Wait until nothing is running and, unless ``running_only``, nothing is waiting; False if time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy(running_only), timeout)
+
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        with self._changed:
+            return sum(len(lane.waiting) for lane in self._lanes.values())
+
+    def unfinished(self) -> int:
+        """How many jobs wait or run; a partition whose job failed counts as one until its back-off ends."""
+        with self._changed:
+            now = self._clock()
+            lanes = self._lanes.values()
+            return sum(len(lane.waiting) + len(lane.running) or int(lane.not_before > now) for lane in lanes)
+
+    def running(self) -> int:
+        """How many jobs are being worked on."""
+        return self._running
+
+    @property
+    def limit(self) -> int:
+        """How many jobs may run at a time now."""
+        return self._limit.now
+
+    def _busy(self, running_only: bool) -> bool:
+        return self._running > 0 or (not running_only and any(lane.waiting for lane in self._lanes.values()))
+
+    def _next(self, now: float) -> tuple[Key, _Lane[Job], Job] | None:
+        """The lane that has been served least recently among those that may go on, and its next job."""
+        most = self._limit.now
+        if self._running >= most:
+            return None
+        ready = [
+            (key, lane, job)
+            for key, lane in self._lanes.items()
+            if lane.waiting and lane.not_before <= now and len(lane.running) < max(1, most - 1)
+            if (job := self._free(lane)) is not None
+        ]
+        return min(ready, key=lambda item: item[1].served) if ready else None
+
+    def _free(self, lane: _Lane[Job]) -> Job | None:
+        """The first job that writes nothing which a running one writes; when that ends, :meth:`done` looks again."""
+        taken = {self._target(job) for job in lane.running}
+        return next((job for job in lane.waiting if self._target(job) not in taken), None)
+
+    def _pause(self, now: float) -> float | None:
+        """Seconds until a lane's back-off ends; None if there is none.
+
+        By the same clock reading as :meth:`_next`: a back-off that ended between two would be waited for without end.
+        """
+        pauses = [lane.not_before - now for lane in self._lanes.values() if lane.waiting and lane.not_before > now]
+        return min(pauses, default=None)
+
+    def _forget_if_empty(self, key: Key, lane: _Lane[Job]) -> None:
+        if not lane.waiting and not lane.running and lane.not_before <= self._clock():
+            del self._lanes[key]

@@ -1,0 +1,128 @@
+"""Threads that carry out jobs, and what becomes of a job that fails: who is told, and when it is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+
+from tidemark.errors import SlowDown
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.observability.health import Health
+from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.partitions.led_partition import Job, LedPartition
+from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.scheduling.retry import Backoff, Failures
+from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.settings import UploadSettings
+from uploader_agent.upload.eligibility import Work
+
+logger = structlog.get_logger(__name__)
+
+
+class Task(NamedTuple):
+    """A job of a partition."""
+
+    partition: LedPartition
+    job: Job
+
+    @property
+    def target(self) -> int | str:
+        """What it writes: the objects of a base offset, whatever their end; or it is a survey."""
+        return self.job.base_offset if isinstance(self.job, Work) else self.job
+
+
+class Workers:
+    """``settings.concurrency`` threads over one queue. ``revisit`` is told when a partition is worth another look."""
+
+    def __init__(
+        self,
+        queue: UploadQueue[TopicPartition, Task],
+        settings: UploadSettings,
+        metrics: Metrics,
+        health: Health,
+        revisit: Callable[[TopicPartition, float], None],
+        repeats: Repeats,
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        self._runtime = runtime
+        self._queue = queue
+        self._metrics = metrics
+        self._health = health
+        self._revisit = revisit
+        self._failures = Failures(Backoff(settings.retry_initial, settings.retry_cap), metrics, repeats)
+        self._concurrency = settings.concurrency
+        self._threads = 0
+
+    def start(self) -> None:
+        """Start all threads; they end when the queue is closed."""
+        while self._threads < self._concurrency:
+            name = f"upload-{self._threads}"
+            thread = self._runtime.thread(name, self._work)
+            self._health.watch(name, thread)
+            thread.start()
+            self._threads += 1
+
+    def reconfigure(self, settings: UploadSettings) -> None:
+        """Take other settings; where fewer are to run, the queue leaves the other threads without work."""
+        self._failures.backoff = Backoff(settings.retry_initial, settings.retry_cap)
+        self._concurrency = settings.concurrency
+        self._queue.resize(settings.concurrency)
+        self.start()
+
+    def forget(self, at: TopicPartition) -> None:
+        """The partition is not ours any more, nor are its failures."""
+        self._failures.forget(at)
+
+    def _work(self) -> None:
+        while (taken := self._queue.take()) is not None:
+            at, task = taken
+            retry_after, slow_down, segment = 0.0, False, isinstance(task.job, Work)
+            again: float | None = None if segment else 0.0
+            self._measure()
+            try:
+                self._carry_out(task)
+                task.partition.error = None
+                self._failures.succeeded(at, wrote=segment)
+                self._health.finished(segment=segment)
+            except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
+                slow_down = isinstance(error, SlowDown)
+                retry_after, told = self._failures.failed(at, error)
+                task.partition.error = told or task.partition.error
+                self._health.failed(f"{at}: {type(error).__name__}: {error}", segment=segment)
+                again = retry_after
+            finally:
+                self._queue.done(at, task, retry_after, slow_down=slow_down)
+                self._measure()
+            if again is not None:
+                # Not before it counts as ended: the same job, if it is planned again, would be taken for a running one.
+                self._revisit(at, again)
+
+    def _measure(self) -> None:
+        self._metrics.running.set(self._queue.running())
+        self._metrics.upload_limit.set(self._queue.limit)
+
+    def _carry_out(self, task: Task) -> None:
+        started = self._runtime.monotonic()
+        stored = task.partition.run(task.job)
+        if stored is None:
+            return
+        manifest, seconds = stored.manifest, self._runtime.monotonic() - started
+        size = sum(total.size for name, total in manifest.objects.items() if name.endswith((".log", ".corrupt")))
+        self._metrics.segments.labels(manifest.state).inc()
+        self._metrics.corrupt.inc(manifest.state == "corrupt")
+        self._metrics.bytes.inc(size)
+        self._metrics.upload_seconds.observe(seconds)
+        if manifest.rotated_at is not None:
+            self._metrics.rotation_seconds.observe(max(0.0, self._runtime.time() - manifest.rotated_at.timestamp()))
+        logger.info(
+            "segment_uploaded",
+            partition=str(task.partition.at),
+            base_offset=manifest.base_offset,
+            next_offset=manifest.next_offset,
+            state=manifest.state,
+            bytes=size,
+            seconds=round(seconds, 3),
+        )

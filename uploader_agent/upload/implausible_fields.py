@@ -1,0 +1,83 @@
+"""Damage that no batch shows by itself: fields without a checksum, found by what lies around them.
+
+Base offset and leader epoch of a v2 batch are outside its checksum, because brokers set them
+(``DefaultRecordBatch``). A base offset that was damaged upwards runs into the next batch or beyond the segment's end;
+a damaged epoch is not the one that the lineage gives to the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tidemark.formats.manifest import Damage
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, scan_batches
+from uploader_agent.disk.segment_files import OpenFile
+from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.validation import Scanned, scan
+
+_OFFSET_BYTES = 8
+
+
+def doubt(
+    log: OpenFile, path: str, work: Work, open_before: Iterable[OpenTransaction], lineage: Lineage, scanned: Scanned
+) -> Scanned:
+    """``scanned``, unless its batches contradict each other: then with that damage, and of what comes before it.
+
+    The file is read again only where there is something to find.
+    """
+    damage = _foreign_epoch(log, path, work, lineage, scanned) or _overlap(log, path, work, scanned)
+    if damage is None:
+        return scanned
+    before = scan(log.cut(damage.position), path, work.base_offset, open_before)
+    return Scanned(before.summary, scanned.crc32c, damage)
+
+
+def _foreign_epoch(log: OpenFile, path: str, work: Work, lineage: Lineage, scanned: Scanned) -> Damage | None:
+    """Kafka writes an epoch's start down before the first batch of that epoch, so the lineage knows them all."""
+    if _agree(scanned.summary.epochs, lineage, scanned.summary.next_offset):
+        return None
+    for header in _sound(log, path, work, scanned):
+        epoch = lineage.epoch_at(header.base_offset)
+        if header.leader_epoch >= 0 and epoch not in {None, header.leader_epoch}:
+            rule = f"leader epoch {header.leader_epoch} is not {epoch}, under which this offset was written"
+            return Damage(position=header.position, offset=header.base_offset, rule=rule)
+    return None
+
+
+def _agree(found: tuple[tuple[int, int], ...], lineage: Lineage, end: int) -> bool:
+    """Whether the runs of epochs that were ``found`` are those of the lineage, as far as it knows."""
+    for index, (epoch, start) in enumerate(found):
+        stop = found[index + 1][1] if index + 1 < len(found) else end
+        starts = {start, *(other for _, other in lineage.entries if start < other < stop)}
+        if any(lineage.epoch_at(at) not in {None, epoch} for at in starts):
+            return False
+    return True
+
+
+def _overlap(log: OpenFile, path: str, work: Work, scanned: Scanned) -> Damage | None:
+    """The last sound batch, if it starts above where it must and reaches beyond what follows it."""
+    following = work.end if scanned.damage is None else _base_offset_at(log, scanned.damage.position)
+    if following is None or scanned.summary.next_offset <= following:
+        return None
+    expected, last = work.base_offset, None
+    for header in _sound(log, path, work, scanned):
+        expected, last = (last.next_offset if last else expected), header
+    if last is None or last.base_offset == expected:
+        return None
+    rule = f"base offset {last.base_offset} is higher than {expected} and runs into offset {following}, which follows"
+    return Damage(position=last.position, offset=expected, rule=rule)
+
+
+def _sound(log: OpenFile, path: str, work: Work, scanned: Scanned) -> Iterator[BatchHeader]:
+    """The headers of the batches before the damage."""
+    part = log.cut(scanned.damage.position) if scanned.damage else log
+    return scan_batches(part.chunks(), path, work.base_offset)
+
+
+def _base_offset_at(log: OpenFile, position: int) -> int | None:
+    """What stands where a batch's base offset should; None where the file ends."""
+    window = log.cut(min(log.size, position + _OFFSET_BYTES)).body()
+    with window:
+        window.seek(position)
+        field = window.read(_OFFSET_BYTES)
+    return int.from_bytes(field, signed=True) if len(field) == _OFFSET_BYTES else None

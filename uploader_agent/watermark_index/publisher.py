@@ -1,0 +1,178 @@
+"""Which partitions stand in which watermark index, and what is said about each.
+
+The default bucket's index has all; every other bucket's has the partitions whose segments lie there. In the default
+bucket those with gaps stand once more in an object of their own, for agents that could fill them. What the agent
+wrote before it was restarted is read once at the start: where it still holds, it saves looking at the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.store import Store
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.observation import Observation
+from uploader_agent.remote.destinations import Places
+from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.settings import IndexSettings
+from uploader_agent.watermark_index.writer import IndexWriter, Statement
+
+NEVER = datetime.fromtimestamp(0, UTC)
+"""When a partition was observed whose log end could never be read: no date of it is taken for complete."""
+
+
+class _Known(NamedTuple):
+    """An entry that was made, and what of."""
+
+    partition: LedPartition
+    changes: int
+    observation: Observation
+    statement: Statement
+
+    def holds(self, partition: LedPartition) -> bool:
+        """Whether nothing has changed since."""
+        return self.partition is partition and self.changes == partition.changes
+
+
+class Indexes:
+    """Reads and writes all indexes of one broker; one thread at a time."""
+
+    def __init__(
+        self, places: Places, broker: int, endpoints: str, settings: IndexSettings, runtime: Runtime = MACHINE
+    ) -> None:
+        """``endpoints`` is a digest of the configuration by which ``places`` decides."""
+        self._places = places
+        self._broker = broker
+        self._endpoints = endpoints
+        self._settings = settings
+        self._runtime = runtime
+        self._default_url = places.control_store.url
+        self._writers = {self._default_url: self._writer(self._default_url, places.control)}
+        self._of_gaps = self._writer(self._default_url, places.control, of_gaps=True)
+        self._former: Mapping[TopicPartition, IndexEntry] = {}
+        self._known: dict[TopicPartition, _Known] = {}
+
+    @property
+    def control_store(self) -> Store:
+        """The default bucket, by whose clock times are stated."""
+        return self._places.control_store
+
+    def read(self) -> Mapping[TopicPartition, IndexEntry]:
+        """What this broker's agent said last of all partitions. Raises StoreError and FormatError."""
+        self._former = self._writers[self._default_url].read()
+        return self._former
+
+    def reconfigure(self, settings: IndexSettings) -> None:
+        """Write at these intervals from now on."""
+        self._settings = settings
+        for writer in (*self._writers.values(), self._of_gaps):
+            writer.reconfigure(*self._intervals())
+
+    def offer(
+        self, partitions: Collection[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
+    ) -> bool:
+        """Write what has changed, where it is time, or everything ``now``; True if anything was written.
+
+        ``confirmed_at`` is when the leadership was last confirmed by the broker, and the disks last looked at.
+
+        Raises:
+            StoreError: an index could not be written; the next call tries again.
+        """
+        writers = *self._writers.values(), self._of_gaps
+        idle = any(writer.is_idle() for writer in writers)
+        if not now and not (idle or (any(writer.due() for writer in writers) and self._have_changed(partitions))):
+            return False
+        by_store: dict[str, dict[TopicPartition, tuple[Statement, datetime]]] = {url: {} for url in self._writers}
+        known: dict[TopicPartition, _Known] = {}
+        for partition in partitions:
+            at = partition.at
+            made, former = self._made(partition), self._former.get(at)
+            if former is not None and former.topic_id != partition.led.topic_id:
+                former = None
+            if made is not None:
+                known[at] = made
+                observed_at = made.observation.held_at(confirmed_at, partition.disk.tail)
+                said = (made.statement, observed_at) if observed_at else _as_observed_before(made.statement, former)
+            elif former is not None:
+                said = Statement.of(former), former.observed_at
+            else:
+                continue
+            url, control = self._places.bucket(at)
+            by_store[self._default_url][at] = said
+            if url != self._default_url:
+                by_store.setdefault(url, {})[at] = said
+                if url not in self._writers:
+                    self._writers[url] = self._writer(url, control)
+        self._known = known
+        if len(known) == len(partitions):
+            self._former = {}
+        written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
+        everything = by_store[self._default_url]
+        self._of_gaps.offer({at: said for at, said in everything.items() if said[0].said["gaps"]}, now=now)
+        return any(written)
+
+    def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
+        store, intervals = self._places.store(url), self._intervals()
+        return IndexWriter(
+            store, control, self._broker, self._endpoints, *intervals, of_gaps=of_gaps, runtime=self._runtime
+        )
+
+    def _intervals(self) -> tuple[float, float]:
+        return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
+
+    def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
+        """Whether there is more to say than was offered last, or that still waits to be written."""
+        writers = *self._writers.values(), self._of_gaps
+        if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
+            return True
+        known = map(self._known.get, (partition.at for partition in partitions))
+        return any(one is None or not one.holds(partition) for one, partition in zip(known, partitions, strict=True))
+
+    def _made(self, partition: LedPartition) -> _Known | None:
+        """What is known of ``partition``; None before the store's part of it is, or before the broker was asked."""
+        changes, incarnation, observation = partition.changes, partition.incarnation, partition.observation
+        if incarnation is None or observation is None:
+            return None
+        known, active = self._known.get(partition.at), observation.active
+        if known is not None and known.holds(partition):
+            return known
+        high_watermark = observation.offsets.high_watermark
+        entry = IndexEntry(
+            topic=partition.at.topic,
+            partition=partition.at.partition,
+            topic_id=partition.led.topic_id,
+            incarnation=incarnation,
+            leader_epoch=partition.led.leader_epoch,
+            next_offset=partition.next_offset,
+            uploaded_end=partition.uploaded_end,
+            provisional=partition.provisional,
+            bytes_per_offset=partition.bytes_per_offset,
+            log_end_offset=high_watermark if observation.log_end is None else observation.log_end,
+            high_watermark=high_watermark,
+            active_base_offset=active.base_offset if active else None,
+            active_first_timestamp=active.first_timestamp if active else None,
+            active_max_timestamp=active.max_timestamp if active else None,
+            observed_at=NEVER,
+            gaps=partition.gaps,
+        )
+        statement = Statement.of(entry)
+        if known is not None and known.statement.said == statement.said:
+            statement = known.statement
+        return _Known(partition, changes, observation, statement)
+
+
+def _as_observed_before(statement: Statement, former: IndexEntry | None) -> tuple[Statement, datetime]:
+    """``statement`` of a log that this agent has not observed yet, as of when the ``former`` one had.
+
+    The checkpoint may be older than that: what was observed then still is the least that there was.
+    """
+    if former is None:
+        return statement, NEVER
+    least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
+    return Statement(
+        {**statement.said, **{name: max(statement.said[name], least[name]) for name in least}}
+    ), former.observed_at

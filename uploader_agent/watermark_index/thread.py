@@ -1,0 +1,140 @@
+"""The watermark indexes in a thread of their own: a store that hangs must not keep the loop from the disks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import structlog
+
+from tidemark.errors import FormatError, StoreError
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.store import clock as clocks
+from uploader_agent import clock
+from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.settings import IndexSettings
+from uploader_agent.watermark_index.publisher import Indexes
+
+logger = structlog.get_logger(__name__)
+
+_CLOCK_EVERY = 600.0
+"""Seconds from one look at the store's clock to the next."""
+
+
+class _Shown(NamedTuple):
+    partitions: Collection[LedPartition]
+    confirmed_at: datetime | None
+
+
+class IndexThread:
+    """Writes what it is shown, every ``interval`` seconds where that has changed."""
+
+    def __init__(
+        self,
+        indexes: Indexes,
+        metrics: Metrics,
+        repeats: Repeats,
+        interval: float,
+        was_read: Callable[[], None],
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        """``was_read`` is called, from the thread, once there is something to :meth:`take`."""
+        self._former: Mapping[TopicPartition, IndexEntry] | None = None
+        self._interval = interval
+        self._indexes = indexes
+        self._metrics = metrics
+        self._repeats = repeats
+        self._was_read = was_read
+        self._shown: _Shown | None = None
+        self._clock_measured_at = -_CLOCK_EVERY
+        self._runtime = runtime
+        self._showing = runtime.event()
+        self._stopping = runtime.event()
+        self.thread = runtime.thread("index", self._run)
+
+    def start(self) -> None:
+        """Read the former index, then write."""
+        self.thread.start()
+
+    def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
+        """What this broker's agent said before it was started, once; None until that was read."""
+        former, self._former = self._former, None
+        return former
+
+    def reconfigure(self, settings: IndexSettings) -> None:
+        """Write at these intervals from now on."""
+        self._interval = settings.min_interval.total_seconds()
+        self._indexes.reconfigure(settings)
+
+    def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
+        """What there is to be told, as :meth:`Indexes.offer` takes it; ``partitions`` must not change afterwards."""
+        self._shown = _Shown(partitions, confirmed_at)
+        self._showing.set()
+
+    def stop(self, timeout: float) -> None:
+        """Write once more what was shown last; within ``timeout`` seconds, unless a request hangs for longer."""
+        self._stopping.set()
+        self._showing.set()
+        if self.thread.ident is not None:
+            self.thread.join(timeout)
+        if not self.thread.is_alive():
+            self._write(now=True)
+
+    def _run(self) -> None:
+        self.measure_clock()
+        self._former = self._read()
+        if not self._stopping.is_set():
+            self._was_read()
+        self._showing.wait()
+        while not self._stopping.is_set():
+            self.measure_clock()
+            self._write(now=False)
+            self._stopping.wait(self._interval)
+
+    def measure_clock(self) -> None:
+        """Compare this host's clock with the store's, by which all times are stated; every ten minutes."""
+        if self._runtime.monotonic() - self._clock_measured_at < _CLOCK_EVERY:
+            return
+        self._clock_measured_at = self._runtime.monotonic()
+        try:
+            skew = clock.measure(self._indexes.control_store, self._runtime.host_now)
+        except StoreError as error:
+            logger.debug("clock_not_compared", error=str(error))
+            return
+        except Exception:
+            logger.exception("clock_not_compared")  # this thread has the indexes to write
+            return
+        self._metrics.clock_skew.set(skew.total_seconds())
+        if abs(skew) > clocks.MOST:
+            self._repeats.failed("clock", "clock_differs", error=f"this host's clock is {clocks.described(skew)}")
+        else:
+            self._repeats.cleared("clock", "clock_agrees_again")
+
+    def _read(self) -> Mapping[TopicPartition, IndexEntry]:
+        """The former index; empty if it cannot be read, which only costs more requests."""
+        try:
+            return self._indexes.read()
+        except FormatError as error:
+            logger.warning("former_index_ignored", error=str(error))
+        except StoreError as error:
+            logger.warning("former_index_not_read", error=str(error))
+        except Exception:
+            logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
+        return {}
+
+    def _write(self, *, now: bool) -> None:
+        if self._shown is None:
+            return
+        try:
+            if self._indexes.offer(*self._shown, now=now):
+                self._metrics.index_written.set_to_current_time()
+                self._repeats.cleared("index", "index_written_again")
+        except StoreError as error:
+            self._repeats.failed("index", "index_not_written", error=str(error))
+        except Exception:
+            logger.exception("index_not_written")  # the next try must come, whatever went wrong with this one

@@ -1,0 +1,161 @@
+"""This broker's watermark index: one object that tells a watcher about all partitions that the broker leads.
+
+Written when something matters to a watcher who waits for data (an offset uploaded, a gap, an epoch), but not more often
+than ``min_interval``; what the broker's log does alone waits for ``idle_interval``, at which an index is written in any
+case, so that a watcher can tell a quiet agent from a dead one: a busy broker would else write 8,640 objects a day.
+
+One index goes to each bucket that holds led partitions, and one to the default. The partitions with gaps stand once
+more in an object of their own, so that agents who look for gaps to fill read nothing while there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crc32c import crc32c
+from pydantic import AwareDatetime, TypeAdapter
+
+from tidemark.errors import FormatError, NotFound
+from tidemark.formats.base import canonical
+from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, as_stored
+from tidemark.store import Store
+from uploader_agent import __version__, clock
+from uploader_agent.runtime import MACHINE, Runtime
+
+_TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+
+_PATIENT = {"log_end_offset", "high_watermark", "active_first_timestamp", "active_max_timestamp", "observed_at"}
+"""Fields of an entry whose change may wait."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Statement:
+    """An entry as it goes into the index, but for the time at which it was observed: another one is another object."""
+
+    said: Mapping[str, Any]
+
+    @property
+    def news(self) -> Mapping[str, Any]:
+        """What a watcher should hear of soon."""
+        return {name: value for name, value in self.said.items() if name not in _PATIENT}
+
+    @classmethod
+    def of(cls, entry: IndexEntry) -> Statement:
+        """Of ``entry``, which is not kept: thousands of them take room."""
+        return cls(entry.model_dump(mode="json", by_alias=True))
+
+
+Statements = Mapping[TopicPartition, tuple[Statement, datetime]]
+"""What is said of each partition, and when it was observed."""
+
+
+class IndexWriter:
+    """Writes one broker's index into one store. ``min_interval`` and ``idle_interval`` are seconds.
+
+    With ``of_gaps`` it is the index of the partitions with gaps, which is not written while it is empty, unless to
+    replace one that is not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        control: ControlKeys,
+        broker: int,
+        endpoints: str,
+        min_interval: float,
+        idle_interval: float,
+        *,
+        of_gaps: bool = False,
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        self._store = store
+        self._cluster = control.cluster
+        self._key = control.broker_gaps(broker) if of_gaps else control.index(broker)
+        self._broker = broker
+        self._endpoints = endpoints
+        self._min_interval = min_interval
+        self._idle_interval = idle_interval
+        self._runtime = runtime
+        self._clock = runtime.monotonic
+        self._of_gaps = of_gaps
+        self._written: Mapping[TopicPartition, Statement] | None = None
+        self._written_at = -float("inf")
+        self.is_current = False
+        """Whether the last offer had no news that waits."""
+
+    def read(self) -> Mapping[TopicPartition, IndexEntry]:
+        """What this broker's agent wrote last; nothing, if that was about other endpoints.
+
+        Raises:
+            StoreError: the store failed.
+            FormatError: what is there is no watermark index.
+        """
+        try:
+            modified = self._store.head(self._key).modified
+            index = as_stored(WatermarkIndex.load(self._store, self._key), modified)
+        except NotFound:
+            return {}
+        if index.endpoints != self._endpoints:
+            return {}
+        return {TopicPartition(entry.topic, entry.partition): entry for entry in index.entries}
+
+    def reconfigure(self, min_interval: float, idle_interval: float) -> None:
+        """Write at these intervals from now on."""
+        self._min_interval, self._idle_interval = min_interval, idle_interval
+
+    def due(self) -> bool:
+        """Whether a change may be written now."""
+        return self._clock() - self._written_at >= self._min_interval
+
+    def is_idle(self) -> bool:
+        """Whether it has been long since it was written, so that it is time without a change as well."""
+        return self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not self._written)
+
+    def offer(self, statements: Statements, *, now: bool = False) -> bool:
+        """Write ``statements`` if they have news and it is time, or if it has been long, or ``now``; True if written.
+
+        Only this agent writes this object, so the last PUT is right whatever became of the one before.
+        """
+        current = {at: statements[at][0] for at in sorted(statements)}
+        if self._of_gaps and self._written is None:
+            self._recall()
+        news = _have_news(current, self._written)
+        self.is_current = not news
+        if not (self.is_idle() or (news and (now or self.due())) or (now and not self._of_gaps)):
+            return False
+        head = WatermarkIndex(
+            cluster=self._cluster,
+            broker=self._broker,
+            agent_version=__version__,
+            written_at=self._runtime.utc_now(),
+            clock_skew=clock.skew().total_seconds(),
+            endpoints=self._endpoints,
+        )
+        times = {moment: _TIME.dump_python(moment, mode="json") for moment in {one[1] for one in statements.values()}}
+        entries = [{**one.said, "observed_at": times[statements[at][1]]} for at, one in current.items()]
+        body = canonical({**head.model_dump(mode="json", by_alias=True), "entries": entries})
+        self._store.put(self._key, body, crc32c=crc32c(body))
+        self._written, self._written_at, self.is_current = current, self._clock(), True
+        return True
+
+    def _recall(self) -> None:
+        """Take what a former agent wrote for written; where there is doubt, it is written anew."""
+        try:
+            entries = WatermarkIndex.load(self._store, self._key).entries
+        except NotFound:
+            self._written = {}
+            return
+        except FormatError:
+            return
+        self._written = {TopicPartition(one.topic, one.partition): Statement.of(one) for one in entries}
+        self._written_at = self._clock()
+
+
+def _have_news(current: Mapping[TopicPartition, Statement], written: Mapping[TopicPartition, Statement] | None) -> bool:
+    if written is None or current.keys() != written.keys():
+        return True
+    return any(one != written[at] and one.news != written[at].news for at, one in current.items())
