@@ -19,6 +19,53 @@ ALLOWED = {
     "plugins": {"tidemark", "tidemark_airflow"},
     "dags": {"tidemark", "tidemark_airflow"},
 }
+# The packages and modules of each by floors: one may import those of the floors before its own, and no others.
+FLOORS = {
+    "include/tidemark": (
+        "errors intervals timestamps",
+        "config kafka_log offset_bounds retry",
+        "store",
+        "formats",
+        "decode endpoints",
+        "parsers",
+        "topics",
+        "table",
+        "backfill raw",
+        "planning remote",
+        "consumer inspection restore",
+        "monitoring",
+        "cli",
+    ),
+    "uploader_agent": (
+        "clock settings",
+        "runtime",
+        "disk observability",
+        "broker hold",
+        "remote",
+        "upload",
+        "repair",
+        "partitions",
+        "scheduling verify watermark_index",
+        "agent",
+        "cli",
+    ),
+    "spark/tidemark_spark": (
+        "model",
+        "convert",
+        "audit compaction datasource",
+        "export run worker",
+        "rebuild retention vacuum",
+        "cluster",
+        "cli",
+    ),
+    "plugins/tidemark_airflow": (
+        "planned settings triggers",
+        "assets links",
+        "notifications operators sensors",
+        "dag_factories",
+        "web",
+    ),
+}
 OURS = {"tidemark", "uploader_agent", "tidemark_spark", "tidemark_airflow", "tests", "demo", "bench"}
 HEAVY = ["pyspark", "airflow", "pandas", "numpy", "pyarrow", "numba", "deltalake", "boto3", "botocore"]
 
@@ -50,6 +97,33 @@ def test_our_packages_import_one_way(folder: str) -> None:
     assert not wrong
 
 
+def upward_imports(folder: str, path: Path) -> list[str]:
+    """What ``path``, below ``folder``, imports from its own floor or one above it."""
+    floor = {name: number for number, names in enumerate(FLOORS[folder]) for name in names.split()}
+    top = folder.rpartition("/")[2]
+    own = path.relative_to(ROOT / folder).with_suffix("").parts[0]
+    units = {name.split(".")[1] for name in imported_modules(path) if name.startswith(f"{top}.")} & floor.keys()
+    return sorted(unit for unit in units - {own} if floor[unit] >= floor[own])
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_packages_import_from_lower_floors_only(folder: str) -> None:
+    paths = [path for path in sources(folder) if path != ROOT / folder / "__init__.py"]
+    units = {path.relative_to(ROOT / folder).with_suffix("").parts[0] for path in paths}
+    assert units == set(" ".join(FLOORS[folder]).split()), "each package and module has a floor"
+    assert not {str(path): found for path in paths if (found := upward_imports(folder, path))}
+
+
+def test_the_check_sees_an_import_from_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "uploader_agent" / "disk" / "seeded.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("from uploader_agent import observability\nfrom uploader_agent.disk import log_dirs, runtime\n")
+    assert upward_imports("uploader_agent", path) == ["observability"], "of the same floor"
+    path.write_text("def late():\n    import uploader_agent.cli.reload\n    from uploader_agent.clock import utc_now\n")
+    assert upward_imports("uploader_agent", path) == ["cli"]
+
+
 def test_the_contract_knows_neither_airflow_nor_spark() -> None:
     for folder, banned in {
         "include/tidemark": {"airflow", "pyspark"},
@@ -76,7 +150,17 @@ def test_importing_the_agent_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["topics", "ledger", "runs", "table", "watermark_index", "planning", "health", "incidents"]
+    "module",
+    [
+        "topics",
+        "formats.ledger",
+        "formats.plan",
+        "table.delta_table",
+        "formats.watermark_index",
+        "planning",
+        "monitoring.health",
+        "monitoring.incidents",
+    ],
 )
 def test_what_airflow_parses_loads_nothing_heavy(module: str) -> None:
     assert not loaded_by(f"import tidemark.{module}") & set(HEAVY)
@@ -101,7 +185,7 @@ def test_the_remote_tier_knows_no_kafka_client() -> None:
 
 def test_nobody_imports_the_consumer_but_who_reads() -> None:
     """Not the agent, Spark or Airflow; and in the contract, the command line alone, where it is asked for."""
-    readers = ("consumer", "cli", "restoring")
+    readers = ("consumer", "cli", "restore")
     others = [path for path in sources("include/tidemark") if path.relative_to(ROOT).parts[2] not in readers]
     others.remove(ROOT / "include/tidemark/__init__.py")
     for folder in ("uploader_agent", "spark", "plugins", "dags"):

@@ -181,7 +181,7 @@ def test_the_server_tells_how_far_a_run_is(tmp_path: Path, client: Programs) -> 
 
 def answer(world: World, client: Programs, job: str, *arguments: str) -> list[str]:
     """The last lines that a job prints, which runs on the server."""
-    done = client.run(f"tidemark_spark.{job}", ["--topics", str(world.topics_file), *arguments])
+    done = client.run(f"tidemark_spark.cli.{job}", ["--topics", str(world.topics_file), *arguments])
     assert done.code == 0, done.errors[-2000:]
     return done.output.strip().splitlines()[-3:]
 

@@ -86,7 +86,7 @@ class ApproveOperator(ApprovalOperator):
         why = why_approve([report for _, _, report in wanted])
         asked = {report.request.by for _, _, report in wanted} - {""}
         if approved and user.get("name") in asked:
-            # The API server refuses such an answer, see page/run_rights.py; this is for answers that came another way.
+            # The API server refuses such an answer, see web/run_rights.py; this is for answers that came another way.
             rule = "nobody approves their own request: start the backfill again and have somebody else answer"
             raise AirflowFailException(f"{user['name']}: {rule}")
         for one, lake, _ in wanted:
