@@ -230,11 +230,3 @@ def test_the_clean_up_runs_once_a_day() -> None:
     unit = directives(DEPLOY / "systemd" / "tidemark-airflow-clean.service")
     assert unit["ExecStart"] == ["/opt/tidemark/bin/airflow-clean.sh"]
     assert directives(DEPLOY / "systemd" / "tidemark-airflow-clean.timer")["OnCalendar"] == ["*-*-* 03:30:00"]
-
-
-@pytest.mark.parametrize("name", ["notifications", "notifications-queue"])
-def test_who_hears_and_who_tells_of_new_watermarks_can_do_nothing_else(name: str) -> None:
-    [statement] = json.loads((DEPLOY / "policies" / f"{name}.json").read_text())["Statement"]
-    allowed = {"notifications": ["sqs:ReceiveMessage", "sqs:DeleteMessage"], "notifications-queue": ["sqs:SendMessage"]}
-    assert (statement["Effect"], statement["Action"]) == ("Allow", allowed[name])
-    assert statement["Resource"] == ["arn:aws:sqs:<region>:<account>:<queue>"]

@@ -147,28 +147,12 @@ class WatchSettings(Settings):
     agent_gone: Duration = Field(default=timedelta(minutes=3), ge=timedelta(seconds=1))
 
 
-class NotificationSettings(Settings):
-    """The SQS queue that gets S3's notifications of new ``offset.wm``; ``{cluster}`` in its URL is the cluster's name.
-
-    Notifications can be lost, so the watermark indexes are read every ``sweep`` all the same, and often enough for
-    those who ask whether the triggerer is alive.
-    """
-
-    queue_url: str = Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+/[A-Za-z0-9._{}/-]+$")
-    sweep: Duration = Field(default=timedelta(minutes=3), ge=timedelta(seconds=10), le=timedelta(minutes=4))
-
-    def queue(self, cluster: str) -> str:
-        """The URL of the queue of ``cluster``."""
-        return self.queue_url.replace("{cluster}", cluster)
-
-
 class Deployment(Settings):
     """The topics file as a whole."""
 
     raw: EndpointSettings
     lake: StoreUrl
     store: StoreOptions = StoreOptions()
-    notifications: NotificationSettings | None = None
     watch: WatchSettings = WatchSettings()
     topics: tuple[TopicSettings, ...]
 
@@ -200,14 +184,6 @@ class Deployment(Settings):
     @model_validator(mode="after")
     def _check_served(self) -> Self:
         check_served(self.raw, self.store)
-        return self
-
-    @model_validator(mode="after")
-    def _check_queues(self) -> Self:
-        clusters = {one.cluster for one in self.topics}
-        if self.notifications and len(clusters) > 1 and "{cluster}" not in self.notifications.queue_url:
-            rule = "must have {cluster} in it, since a queue that clusters shared would give each a part of the news"
-            raise ValueError(f"notifications.queue_url {rule}")
         return self
 
     def topic(self, name: str, cluster: str | None = None) -> TopicSettings:

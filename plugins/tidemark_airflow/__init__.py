@@ -8,7 +8,7 @@ task may be killed and run again.
 * ``settings``: where the topics file and Spark's programs are
 * ``dag_factories``: the DAGs of a deployment, by its topics file: ingest, backfill, maintenance, monitor
 * ``sensors``: the task that waits without a worker, and plans; how long it waits after failed runs
-* ``triggers``: one scan of the watermark indexes for all waiting topics, or S3's events from a queue
+* ``triggers``: one scan of the watermark indexes for all waiting topics
 * ``operators``: spark-submit, never by accident on YARN, or a client of Spark Connect; the tasks of a backfill
 * ``assets``: asset events of what has landed and what has closed, and what of the ledger has been published
 * ``links``: addresses of pages, and the buttons on a task's page

@@ -15,8 +15,9 @@ from tidemark_airflow.assets import events
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, TableLink
 from tidemark_airflow.planned import Planned, write_planned
 from tidemark_airflow.sensors import failure_backoff
+from tidemark_airflow.triggers.index_scanner import Source
 from tidemark_airflow.triggers.readiness import Baseline, Event
-from tidemark_airflow.triggers.sqs_watermark import trigger_of
+from tidemark_airflow.triggers.watermark import WatermarkTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -111,6 +112,7 @@ class WatermarkSensor(BaseSensorOperator):
         from tidemark_airflow.assets.outbox import read_published
 
         baseline = Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now())
-        trigger = trigger_of(lake.deployment, self.cluster, settings.scan_seconds(), baseline)
+        source = Source.of(lake.deployment, self.cluster, settings.scan_seconds())
+        trigger = WatermarkTrigger(source=source.model_dump(mode="json"), baseline=baseline.model_dump(mode="json"))
         self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
         return TaskDeferred(trigger=trigger, method_name="resume")
