@@ -168,7 +168,7 @@ def look(airflow: AirflowStack) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_every_alert_is_provoked_received_once_and_closed_when_mended(
-    provoked: Provoked, airflow: AirflowStack, smtp: SmtpServer, hook: HookServer, dags: Path
+    provoked: Provoked, airflow: AirflowStack, smtp: SmtpServer, hook: HookServer
 ) -> None:
     topic, small = provoked.topic, provoked.small
     small.kafka.create_topic(topic, partitions=3, config=SMALL)
@@ -201,7 +201,6 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
         bytes_of_file = small.lake(topic).store.get(file).body
         small.lake(topic).store.delete(file)
         assert not provoked.audit()
-        (dags / "broken.py").write_text("from tidemark_airflow import what_is_not_there\n")
         dt = min(committed_ledger(small.lake(topic)).dates)
         wanted = {
             f"gap/test/{topic}/0-{LOST}/{first}",
@@ -209,7 +208,6 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
             f"late/test/{topic}",
             f"quarantine/test/{topic}",
             f"audit/test/{topic}/{dt}",
-            "import_error/test/broken.py",
         }
         wait_until(lambda: _look(airflow, hook, wanted), what=f"all of {wanted} to be told of")
     broker = small.kafka.brokers[0].node_id
@@ -226,7 +224,6 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
         provoked.parse(required=False)
         assert small.convert(topic, "--replay")["status"] == "landed"
         assert provoked.audit()
-        (dags / "broken.py").unlink()
         look(airflow)
 
     assert Counter(hook.told) == {(key, status): 1 for key in wanted for status in ("opened", "closed")}

@@ -51,7 +51,7 @@ class SharedStack(AirflowStack):
     """That Airflow. ``ingest`` and ``watched`` are there, and the test makes the one of the page below ``page``."""
 
     def __init__(self, folder: Path, smtp: SmtpServer, hook: HookServer) -> None:
-        """Nothing is started yet. The folder ``watch_dags`` has the watch's DAG."""
+        """Nothing is started yet."""
         self.ingest = World(folder / "ingest", "orders", "clicks")
         self.watched = World(folder / "watch", "orders", "idle", freshness="1s")
         content = yaml.safe_load(self.watched.topics_file.read_text())
@@ -61,7 +61,7 @@ class SharedStack(AirflowStack):
         (home / "config").mkdir(parents=True)
         (home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
         dags = home / "dags"
-        self.watch_dags = dags / "watch"
+
         for path in (ROOT / "dags").glob("*.py"):
             one = self.watched if path.name == "watch.py" else self.ingest
             _copy(path.read_text(), dags / one.root.name / path.name, one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from tests.plugins.world import CLUSTER, World, entry, gap
 from tests.support.receivers import HookServer, SmtpServer, alert_env
+from tests.support.waiting import wait_until
 from tidemark.errors import ConfigError, PreconditionFailed, StoreError
 from tidemark.monitoring import incident_store
-from tidemark.monitoring.observer_state import Imports
 from tidemark.timestamps import utc_now
-from tidemark_airflow.dag_factories import import_check, monitor
-from tidemark_airflow.dag_factories.import_check import checked
+from tidemark_airflow.dag_factories import monitor
 from tidemark_airflow.dag_factories.monitor import Note, deliver, find_place, observe, on_blind
 
 KEY = "gap/kafka-1/orders/0-0/100"
@@ -47,7 +46,6 @@ def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Variables:
     dag = DAG("watched", schedule=None)
     dag.fileloc = str(tmp_path / "dag.py")
     monkeypatch.setattr(monitor, "get_current_context", lambda: {"dag": dag})
-    monkeypatch.setattr(import_check, "import_errors", lambda _: {})
     return made
 
 
@@ -141,47 +139,31 @@ def test_the_place_is_remembered_for_when_the_topics_file_is_wrong(world: World,
     assert list(variables.values) == ["tidemark_watch_place"]
 
 
-@pytest.mark.usefixtures("world")
-def test_dag_files_are_imported_again_when_they_change_or_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[list[str]] = []
+@pytest.mark.usefixtures("variables", "hook")
+def test_a_topics_file_that_is_wrong_keeps_its_first_time_and_closes_nothing_else(world: World) -> None:
+    world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
+    observe()
+    right, deployment = world.topics_file.read_text(), world.deployment
 
-    def none(files: list[Path]) -> dict[str, str]:
-        calls.append([one.name for one in files])
-        return {}
+    def incidents() -> dict[str, tuple[bool, datetime]]:
+        found = incident_store.read_incidents(deployment, CLUSTER).incidents.incidents
+        return {one.key: (one.open, one.since) for one in found}
 
-    monkeypatch.setattr(import_check, "import_errors", none)
-    folder = tmp_path / "dags"
-    folder.mkdir()
-    (folder / "ours.py").write_text("from tidemark_airflow import settings\n")
-    (folder / "theirs.py").write_text("import nothing_of_ours\n")
-    now = utc_now()
-    first = checked(folder, None, now)
-    assert checked(folder, first, now + timedelta(minutes=9)) is first
-    checked(folder, first, now + timedelta(minutes=10))
-    (folder / "ours.py").write_text("from tidemark_airflow import  settings\n")
-    checked(folder, first, now)
+    def looked(key: str, *, is_open: bool) -> bool:
+        observe()  # counts for nothing within the same millisecond
+        return incidents().get(key, (False, None))[0] is is_open
 
-    assert calls == [["ours.py"]] * 3
+    wrong = f"topics_file/{CLUSTER}"
+    world.topics_file.write_text(f"{right}\nfreshnes: 1m\n")
+    wait_until(lambda: looked(wrong, is_open=True), what="the file to be told of", interval=0.01)
+    first = incidents()
+    observe()
+    assert incidents() == first
+    assert first[KEY][0]
 
-
-@pytest.mark.usefixtures("world")
-def test_import_errors_are_those_of_a_process_of_its_own(tmp_path: Path) -> None:
-    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
-    good.write_text("from tidemark_airflow import settings\n")
-    bad.write_text("from tidemark_airflow import what_is_not_there\n")
-
-    [(name, error)] = import_check.import_errors([good, bad]).items()
-    assert (name, "ImportError: cannot import name 'what_is_not_there'" in error) == ("bad.py", True)
-
-
-def test_an_import_error_keeps_its_first_time() -> None:
-    now = utc_now()
-    first = import_check.failed("topics.yaml", "wrong", None, now)
-    again = import_check.failed("topics.yaml", "wrong", first, now + timedelta(minutes=1))
-    assert again.since == {"topics.yaml": now}
-    assert isinstance(again, Imports)
+    world.topics_file.write_text(right)
+    wait_until(lambda: looked(wrong, is_open=False), what="the file to be right again", interval=0.01)
+    assert incidents()[KEY][0]
 
 
 def test_a_record_that_others_change_all_the_time_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from tidemark.timestamps import utc_now
 
 WATCH = "tidemark_watch"
 EVERY_RUN = "~"  # to Airflow's API
-BROKEN = "from tidemark_airflow import what_is_not_there\n"
 ALL = {
     "gap/kafka-1/orders/0-0/100",
     "stuck/kafka-1/orders/0-1",
@@ -28,7 +26,6 @@ ALL = {
     "quarantine/kafka-1/orders",
     f"audit/kafka-1/orders/{DATE}",
     "agent_gone/kafka-1/9",
-    "import_error/kafka-1/broken.py",
 }
 
 
@@ -40,11 +37,6 @@ def world(stack: SharedStack) -> Iterator[World]:
     stack.client.pause(WATCH)
 
 
-@pytest.fixture(scope="module")
-def dags(stack: SharedStack) -> Path:
-    return stack.watch_dags
-
-
 def look(stack: SharedStack) -> str:
     """Have the watch look once more, from now on; its run."""
     run = stack.client.trigger(WATCH)
@@ -52,7 +44,7 @@ def look(stack: SharedStack) -> str:
     return run
 
 
-def provoke(world: World, dags: Path) -> None:
+def provoke(world: World) -> None:
     """One of each, all of the topic ``orders``; ``idle`` has landed all that it has."""
     lake = world.lake("orders")
     rows = [
@@ -66,16 +58,14 @@ def provoke(world: World, dags: Path) -> None:
     put(world, entry("orders", 0, 100, gaps=[gap(100, 150)]), rotated, entry("orders", 2, 70), entry("idle", 0, 50))
     put(world, entry("orders", 3, 0), broker=9, silent=True)
     audit(world, failed=True)
-    (dags / "broken.py").write_text(BROKEN)
 
 
-def mend(world: World, dags: Path) -> None:
+def mend(world: World) -> None:
     """All of it."""
     commit(world.lake("orders"), state(0, 200), state(1, 200), state(2, 70), kind="replay")
     put(world, entry("orders", 0, 200), entry("orders", 1, 200), entry("orders", 2, 70), entry("idle", 0, 50))
     put(world, entry("orders", 3, 0), broker=9)
     audit(world, failed=False)
-    (dags / "broken.py").unlink()
 
 
 def put(world: World, *entries: IndexEntry, broker: int = 1, silent: bool = False) -> None:
@@ -102,7 +92,7 @@ def audit(world: World, *, failed: bool) -> None:
 
 
 def test_each_incident_reaches_people_once_and_closes_by_itself(
-    stack: SharedStack, world: World, smtp: SmtpServer, hook: HookServer, dags: Path
+    stack: SharedStack, world: World, smtp: SmtpServer, hook: HookServer
 ) -> None:
     run = look(stack)
     assert (hook.told, smtp.subjects) == ([], []), "an idle deployment raises nothing"
@@ -111,7 +101,7 @@ def test_each_incident_reaches_people_once_and_closes_by_itself(
         "deliver": "skipped",
     }
 
-    provoke(world, dags)
+    provoke(world)
     look(stack)
     look(stack)
     look(stack)
@@ -125,7 +115,7 @@ def test_each_incident_reaches_people_once_and_closes_by_itself(
     assert (lost["incidents"][0]["offsets"], lost["incidents"][0]["start"]) == (50, 100)
     assert "tidemark acknowledge-gap orders 0 100 150" in next(one for one in smtp.texts if "acknowledge-gap" in one)
 
-    mend(world, dags)
+    mend(world)
     look(stack)
     assert Counter(hook.told) == {(key, status): 1 for key in ALL for status in ("opened", "closed")}
     assert len(smtp.subjects) == 2 * len(ALL)
@@ -167,7 +157,7 @@ def test_a_topics_file_that_does_not_load_is_told_of_and_closes_nothing(
     world.topics_file.write_text(right)
     look(stack)
 
-    key = "import_error/kafka-1/topics.yaml"
+    key = "topics_file/kafka-1"
     assert hook.told[before:] == [(key, "opened"), (key, "closed")]
     assert "freshnes: is not a known key" in hook.bodies[before]["text"]
 

@@ -143,17 +143,16 @@ def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
     )
 
 
-def import_error(cluster: str, file: str, error: str, since: datetime) -> Condition:
-    """That Airflow cannot import a file; ``cluster`` is the deployment's first."""
-    last = error.strip().splitlines()[-1] if error.strip() else "unknown"
+def topics_file_wrong(cluster: str, file: str, problem: str, since: datetime) -> Condition:
+    """That the topics file is wrong; ``cluster`` is the deployment's first."""
     return Condition(
-        kind="import_error",
-        key=f"import_error/{cluster}/{file}",
+        kind="topics_file",
+        key=f"topics_file/{cluster}",
         cluster=cluster,
         since=since,
-        title=f"{file} cannot be imported",
-        text=f"its DAGs do not run, or run as they were before: {last}",
-        likely="a mistake in the file, in the topics file, or in what is installed beside them",
-        mend="tidemark config check; airflow dags list-import-errors",
-        fact=last,
+        title=f"{file} is wrong",
+        text=f"its DAGs do not run, or run as they were before: {problem}",
+        likely="a mistake in the file",
+        mend=f"correct {file}; tidemark config check",
+        fact=problem,
     )

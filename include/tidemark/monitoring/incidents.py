@@ -25,8 +25,8 @@ IncidentKind = Literal[
     "audit",
     "agent_gone",
     "clock",
-    "import_error",
     "scan",
+    "topics_file",
     "unreadable",
     "unseen",
 ]
@@ -39,8 +39,8 @@ IncidentKind = Literal[
 * ``audit``: the last audit of a date found the table to differ, or could not be carried out
 * ``agent_gone``: a broker's agent has not written its watermark index, and nobody else leads its partitions
 * ``clock``: the clock of a broker's host, or of Airflow's, is more than a minute off the store's
-* ``import_error``: Airflow cannot import a DAG file, or the topics file is wrong
 * ``scan``: the triggerer cannot read the watermark indexes
+* ``topics_file``: the topics file is wrong
 * ``unseen``: no agent was ever seen for a topic of the topics file
 * ``unreadable``: the ledger or another object of the topic cannot be read, so nothing is known of it
 """

@@ -59,15 +59,6 @@ def latest(samples: Iterable[Sample], since: datetime) -> tuple[Sample, ...]:
     return tuple(kept)
 
 
-class Imports(Part):
-    """What came of importing the DAG files: errors by file. ``digest`` identifies the files, ``at`` is when."""
-
-    digest: str
-    at: AwareDatetime
-    errors: dict[str, str] = Field(default_factory=dict)
-    since: dict[str, AwareDatetime] = Field(default_factory=dict)
-
-
 class Sightings(StoredObject):
     """``_tidemark/_watch/<cluster>.json``. ``first`` is when each condition was first seen that must last a while.
 
@@ -81,4 +72,3 @@ class Sightings(StoredObject):
     topics: dict[str, TopicSighting] = Field(default_factory=dict)
     first: dict[str, AwareDatetime] = Field(default_factory=dict)
     sampled_at: AwareDatetime | None = None
-    imports: Imports | None = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict, get_args
 
 from airflow.sdk import DAG, Variable, get_current_context
@@ -22,7 +21,7 @@ from tidemark.errors import ConfigError
 from tidemark.monitoring.incidents import IncidentKind, Unknown
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
-from tidemark_airflow.dag_factories import import_check, task_defaults
+from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.notifications import notifiers
 from tidemark_airflow.notifications.formatting import news_of
 
@@ -118,8 +117,8 @@ def observe() -> list[Note]:
         found = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
         if reading is not None and abs(reading.skew) > MOST:
             found = found._replace(conditions=(*found.conditions, own_clock_off(cluster, reading.skew, now)))
-        if cluster == place.clusters[0]:
-            found = _with_imports(found, place, cluster, now)
+        if place.problem and cluster == place.clusters[0]:
+            found = _with_topics_file(found, place, cluster, now)
         incidents = record(place.deployment, cluster, found).incidents
         for one in incidents:
             if one.open:
@@ -200,19 +199,16 @@ def _blind(before: Sightings, now: datetime) -> Look:
     """A look that can tell of nothing, so that everything stays as it is."""
     from tidemark.monitoring.observe_cluster import Look
 
-    kinds = frozenset(get_args(IncidentKind)) - {"import_error"}
+    kinds = frozenset(get_args(IncidentKind)) - {"topics_file"}
     return Look((), (Unknown(kinds),), before.model_copy(update={"at": now}))
 
 
-def _with_imports(found: Look, place: Place, cluster: str, now: datetime) -> Look:
-    """With the files that do not import: of the first cluster, since they are of none."""
-    from tidemark.monitoring.deployment_conditions import import_error
+def _with_topics_file(found: Look, place: Place, cluster: str, now: datetime) -> Look:
+    """With the incident that the topics file is wrong, if it is. It is told of for the first cluster alone."""
+    from tidemark.monitoring.deployment_conditions import topics_file_wrong
 
-    before = found.sightings.imports
-    if place.problem:
-        after = import_check.failed(settings.topics_file().name, place.problem, before, now)
-    else:
-        after = import_check.checked(Path(str(get_current_context()["dag"].fileloc)).parent, before, now)
-    errors = (import_error(cluster, name, error, after.since[name]) for name, error in after.errors.items())
-    sightings = found.sightings.model_copy(update={"imports": after})
-    return found._replace(conditions=(*found.conditions, *errors), sightings=sightings)
+    first = found.sightings.first
+    wrong = topics_file_wrong(cluster, settings.topics_file().name, place.problem, now)
+    wrong = wrong.model_copy(update={"since": first.get(wrong.key, now)})
+    sightings = found.sightings.model_copy(update={"first": {**first, wrong.key: wrong.since}})
+    return found._replace(conditions=(*found.conditions, wrong), sightings=sightings)

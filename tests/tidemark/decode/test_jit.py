@@ -61,8 +61,8 @@ def test_all_kernels_are_compiled_at_installation() -> None:
 def test_all_kernels_can_be_loaded_before_the_first_batch() -> None:
     """Else their seconds would count as those of the first batch, which a worker does not have."""
     command = (
-        "from tidemark.decode import kernels; kernels.load_all(); "
-        "print(*(one.ready for one in kernels._registered.values()))"
+        "from tidemark.decode import kernel_cache; kernel_cache.load_all(); "
+        "print(*(one.ready for one in kernel_cache._registered.values()))"
     )
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"] * 4

@@ -31,9 +31,9 @@ def scaled(number):
 """
 CALL = """
 import sys
-from tidemark.decode import compile, kernels
-kernels.MODULES = ("scaling",)
-kernels._registered.clear()  # the decoder's own
+from tidemark.decode import compile, kernel_cache
+kernel_cache.MODULES = ("scaling",)
+kernel_cache._registered.clear()  # the decoder's own
 if sys.argv[1:]:
     sys.exit(compile.main(sys.argv[2:]))
 import scaling

@@ -245,10 +245,3 @@ def test_a_hiccup_is_no_incident() -> None:
     found, first = lasting_ones([trouble], first, NOW + 2 * MINUTE)
     assert [one.since for one in found] == [NOW]
     assert lasting_ones([], first, NOW + 3 * MINUTE) == ((), {})
-
-
-def test_an_import_error_names_the_file_and_its_last_line() -> None:
-    found = deployment_conditions.import_error(
-        "east", "ingest.py", "Traceback\n  File\nImportError: no such name\n", NOW
-    )
-    assert (found.key, found.fact) == ("import_error/east/ingest.py", "ImportError: no such name")
