@@ -143,7 +143,8 @@ def test_nothing_is_left_when_the_worker_goes(tmp_path: Path) -> None:
 )
 def test_native_code_is_ended_at_its_time(timer: int, seconds: float, idle: int, work: str) -> None:
     """What takes processor time is ended by that time, were the machine ever so busy."""
-    within = f"from tidemark_spark.convert import process_limits as limits\nlimits.IDLE = {idle}\nwith limits.at_most({seconds}): {work}()"
+    imports = "from tidemark_spark.convert import process_limits as limits"
+    within = f"{imports}\nlimits.IDLE = {idle}\nwith limits.at_most({seconds}): {work}()"
     program = f"from tests.spark.poison import {work}\n{within}"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, timeout=120)
     assert done.returncode == -TIMERS[timer]
