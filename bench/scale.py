@@ -24,7 +24,7 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.planning import plan_ingest, plan_rebuild
 from tidemark.table.delta_table import LiveFile, live_files, open_table
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.table.tampering import files_digest
 from tidemark.timestamps import utc_now
@@ -107,7 +107,7 @@ def table(files: int) -> list[Row]:
 
     for _ in range(ROUNDS):
         timed("load: log and live files", lambda: _live(world))
-        timed("load: evidence that holds", lambda: sum(map(len, Standing.of(world.lake).by_attempt())))
+        timed("load: evidence that holds", lambda: sum(map(len, EffectiveEvidence.of(world.lake).by_attempt())))
         world.raw.segment([simple(world.raw.partition().end)])
         world.raw.publish()
         timed("plan: ingest", lambda: plan_ingest(world.lake))

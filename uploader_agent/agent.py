@@ -23,10 +23,10 @@ from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.leadership_hints import Hints, NoHints
 from uploader_agent.broker.properties import Broker
-from uploader_agent.disk.watcher import Doorbell
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
 from uploader_agent.observability.health import Health
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.partitions import lag
@@ -34,16 +34,16 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import Context, LedPartition
 from uploader_agent.partitions.poller import Answer, LeadersAnswer, OffsetsAnswer, Poller
 from uploader_agent.partitions.waiting import Wait, Waits
-from uploader_agent.remote.destinations import OpenStore, Places, digest
+from uploader_agent.remote.destinations import Destinations, OpenStore, digest
 from uploader_agent.remote.foreign_epochs import ForeignEpochs
-from uploader_agent.repair.gap_filler import Filler
+from uploader_agent.repair.gap_filler import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.scheduling.timers import Agenda
+from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
-from uploader_agent.scheduling.workers import Task, Workers
+from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
-from uploader_agent.watermark_index.publisher import Indexes
+from uploader_agent.watermark_index.publisher import IndexPublisher
 from uploader_agent.watermark_index.thread import IndexThread
 
 logger = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class Agent:
         broker: Broker,
         metadata: Metadata,
         opener: OpenStore,
-        doorbell: Doorbell,
+        doorbell: Watcher,
         *,
         hints: Hints | None = None,
         authority: Authority | None = None,
@@ -108,11 +108,13 @@ class Agent:
         self._hints = hints or NoHints()
         self._hinted = threading.Event()
         self._notifier = notifier or Notifier({})
-        self._repeats = Repeats(logger, settings.log.repeat, runtime.monotonic)
+        self._repeats = ErrorDeduplicator(logger, settings.log.repeat, runtime.monotonic)
         self._requests: deque[Callable[[], object]] = deque()
         self._stopping = runtime.event()
         self._drained = runtime.event()
-        places = Places(settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only)
+        places = Destinations(
+            settings.cluster or broker.cluster_id, resolver_of(settings.raw), opener, record=not read_only
+        )
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
         self.hold = Hold(holding, broker.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
         context = Context(
@@ -129,19 +131,19 @@ class Agent:
         )
         self.leadership = Leadership(broker.log_dirs, self._takes, context, self.metrics, self._repeats)
         self._poller = Poller(metadata, doorbell.ring, runtime)
-        self._queue: UploadQueue[TopicPartition, Task] = UploadQueue(
+        self._queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
             settings.upload.concurrency, runtime, target=lambda task: task.target
         )
-        self._workers = Workers(
+        self._workers = UploadWorkers(
             self._queue, settings.upload, self.metrics, self.health, self._revisit, self._repeats, runtime
         )
-        indexes = Indexes(places, broker.node_id, digest(settings.raw), settings.index, runtime)
+        indexes = IndexPublisher(places, broker.node_id, digest(settings.raw), settings.index, runtime)
         interval = settings.index.min_interval.total_seconds()
         self._index = IndexThread(indexes, self.metrics, self._repeats, interval, doorbell.ring, runtime)
-        self._filler = Filler(
+        self._filler = GapFiller(
             places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait, self.hold
         )
-        self._agenda: Agenda[TopicPartition] = Agenda()
+        self._agenda: Timers[TopicPartition] = Timers()
         self._by_folder: dict[Path, TopicPartition] = {}
         self._settled = self._frozen = False
         self._hinted_questions = 0
@@ -211,7 +213,7 @@ class Agent:
         """Upload all that may go now, write the index, and return. What failed is told by the partitions' ``error``."""
         self._settled = True
         self._workers.start()
-        before: dict[TopicPartition, list[Task]] = {}
+        before: dict[TopicPartition, list[PartitionJob]] = {}
         stalls = 0
         while stalls < _STALLS and not self._stopping.is_set():
             self.refresh()
@@ -362,9 +364,9 @@ class Agent:
             for at in due:
                 self._offer(self.leadership.partitions[at])
 
-    def _offer(self, partition: LedPartition) -> list[Task]:
+    def _offer(self, partition: LedPartition) -> list[PartitionJob]:
         tail_after, now = self._settings.tail_after.total_seconds(), self._runtime.time()
-        tasks = [Task(partition, job) for job in partition.plan(now - tail_after)]
+        tasks = [PartitionJob(partition, job) for job in partition.plan(now - tail_after)]
         self._queue.offer(partition.at, tasks)
         quiet_at = partition.tail_due(tail_after)
         if quiet_at is not None and quiet_at > now:

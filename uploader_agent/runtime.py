@@ -37,7 +37,7 @@ class Lock(Protocol):
     ) -> None: ...
 
 
-class Event(Protocol):
+class EventLike(Protocol):
     """As :class:`threading.Event`."""
 
     def is_set(self) -> bool:
@@ -57,7 +57,7 @@ class Event(Protocol):
         ...
 
 
-class Condition(Protocol):
+class ConditionLike(Protocol):
     """As :class:`threading.Condition`."""
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -124,11 +124,11 @@ class Runtime:
         """A lock that may be held while its owner waits."""
         return threading.Lock()
 
-    def event(self) -> Event:
+    def event(self) -> EventLike:
         """An event that is not set."""
         return threading.Event()
 
-    def condition(self) -> Condition:
+    def condition(self) -> ConditionLike:
         """A condition with a lock of its own."""
         return threading.Condition()
 

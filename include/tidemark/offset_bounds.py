@@ -73,7 +73,7 @@ END: Final = Bound("end")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class OffsetBounds:
     """The bounds of all partitions on one side."""
 
     default: Bound
@@ -84,7 +84,7 @@ class Bounds:
         return self.partitions.get(partition, self.default)
 
 
-def parse_bounds(texts: Sequence[str], option: str, default: Bound) -> Bounds:
+def parse_bounds(texts: Sequence[str], option: str, default: Bound) -> OffsetBounds:
     """What an option says, given any number of times; ``default`` is for partitions of which it says nothing.
 
     Raises:
@@ -100,7 +100,7 @@ def parse_bounds(texts: Sequence[str], option: str, default: Bound) -> Bounds:
             whole = bound
         else:
             parts[partition] = bound
-    return Bounds(whole or default, parts)
+    return OffsetBounds(whole or default, parts)
 
 
 def _parse(text: str, option: str) -> tuple[int | None, Bound]:

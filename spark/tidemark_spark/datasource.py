@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
 from tidemark.errors import ConfigError, ContinuityError, FormatError
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import PartitionPlan, SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, PartitionPlan, SegmentRange
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -48,7 +48,7 @@ from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import Lake, open_lake
 from tidemark.topics import load_topics
-from tidemark_spark.convert.classify import Rules, judge
+from tidemark_spark.convert.classify import PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.segment_reader import windows
 
@@ -74,7 +74,7 @@ _FOREVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RowBounds:
     """Which rows are wanted; ranges are half-open, times microseconds since 1970."""
 
     incarnations: frozenset[int] | None = None
@@ -99,7 +99,7 @@ class Bounds:
         """Whether the segment may hold a wanted time; a segment says how late it ends, not how early it starts."""
         return segment.max_timestamp is None or segment.max_timestamp * 1000 >= self.from_time or self.any_time
 
-    def narrowed(self, one: Filter) -> Bounds:
+    def narrowed(self, one: Filter) -> RowBounds:
         """These bounds and what ``one`` says, as far as they can hold it."""
         [name, *nested] = getattr(one, "attribute", ("",))
         if nested or not isinstance(one, EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
@@ -134,7 +134,7 @@ _NUMBERED: Final = {"kafka_partition": "partitions", "kafka_incarnation": "incar
 class SegmentPartition(InputPartition):
     """What one Spark task reads."""
 
-    def __init__(self, task: Task, plan: PartitionPlan, options: StoreOptions) -> None:
+    def __init__(self, task: ConversionTask, plan: PartitionPlan, options: StoreOptions) -> None:
         super().__init__(None)
         self.task, self.plan, self.options = task, plan, options
 
@@ -172,9 +172,9 @@ class TidemarkSource(DataSource):
             fail_on_loss=self._true("failOnDataLoss", "true"),
         )
 
-    def _bounds(self) -> Bounds:
-        whole = Bounds()
-        return Bounds(
+    def _bounds(self) -> RowBounds:
+        whole = RowBounds()
+        return RowBounds(
             incarnations=self._checked("incarnation", _numbers, ""),
             partitions=self._checked("partitions", _numbers, ""),
             from_offset=self._checked("fromOffset", int, str(whole.from_offset)),
@@ -201,7 +201,9 @@ class TidemarkSource(DataSource):
 class SegmentReader(DataSourceReader):
     """Plans in the driver, reads in the workers."""
 
-    def __init__(self, lake: Lake, schema: pa.Schema, bounds: Bounds, *, committed: bool, fail_on_loss: bool) -> None:
+    def __init__(
+        self, lake: Lake, schema: pa.Schema, bounds: RowBounds, *, committed: bool, fail_on_loss: bool
+    ) -> None:
         self._deployment, self._topic = lake.deployment, lake.topic
         self._schema, self.bounds = schema, bounds
         self._committed, self._fail_on_loss = committed, fail_on_loss
@@ -230,7 +232,7 @@ class SegmentReader(DataSourceReader):
         """
         if not isinstance(partition, SegmentPartition):
             raise TypeError(f"{partition!r} was not planned by this reader")
-        rules = Rules.of(partition.plan)
+        rules = PartitionRules.of(partition.plan)
         for part in partition.task.ranges:
             for rows in segment_rows(
                 partition.task,
@@ -282,9 +284,9 @@ class PushingReader(SegmentReader):
 
 
 def segment_rows(
-    task: Task,
+    task: ConversionTask,
     part: SegmentRange,
-    rules: Rules,
+    rules: PartitionRules,
     options: StoreOptions,
     *,
     batch_bytes: int,

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from typing import Literal
 
 from tidemark.formats.keys import TableKeys
-from tidemark.formats.plan import PartitionPlan, RunKind, RunPlan, Task
+from tidemark.formats.plan import ConversionTask, PartitionPlan, RunKind, RunPlan
 from tidemark.store import StoreOptions
 from tidemark.table.delta_table import Lake, LiveFile
 from tidemark.table.evidence import EvidenceRow
@@ -115,5 +115,5 @@ class Outcome:
     other_rows: int = 0
 
 
-Execute = Callable[[Job, Sequence[Task]], list[Outcome]]
+Execute = Callable[[Job, Sequence[ConversionTask]], list[Outcome]]
 """Runs all tasks of a job, anywhere, and returns their outcomes in any order."""

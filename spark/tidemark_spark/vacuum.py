@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import read_plan, write_plan
@@ -28,7 +28,7 @@ from tidemark_spark.run.success_markers import mend
 _NAMED: Final = ("landed", "quarantined")
 
 
-class Found(Part):
+class UnusedObject(Model):
     """An object and why it goes; of ``unknown`` ones, why they stay."""
 
     key: str
@@ -43,8 +43,8 @@ class Sweep(StoredObject):
 
     ledger_n: int
     dry_run: bool
-    removed: tuple[Found, ...] = ()
-    unknown: tuple[Found, ...] = ()
+    removed: tuple[UnusedObject, ...] = ()
+    unknown: tuple[UnusedObject, ...] = ()
     bytes: int = 0
     attempts: tuple[int, ...] = ()
     folded: int = 0
@@ -67,8 +67,8 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
     named, authors, rows = _evidence(lake, ledger)
     known = Knowledge({one.path for one in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
     there: set[str] = set()
-    removed: list[Found] = []
-    unknown: list[Found] = []
+    removed: list[UnusedObject] = []
+    unknown: list[UnusedObject] = []
     doomed: list[ObjectInfo] = []
     for folder in (lake.keys.root, lake.keys.quarantine):
         objects = {one.key.removeprefix(f"{folder}/"): one for one in _listed(lake, folder)}
@@ -77,9 +77,9 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
             info = objects[path]
             if why in GOES:
                 doomed.append(info)
-                removed.append(Found(key=info.key, size=info.size, why=why))
+                removed.append(UnusedObject(key=info.key, size=info.size, why=why))
             elif why == "unknown":
-                unknown.append(Found(key=info.key, size=info.size, why=why))
+                unknown.append(UnusedObject(key=info.key, size=info.size, why=why))
     dead = known.dead()
     past = [*dead, *known.folded(ledger.landed)]
     # A plan with files that others may still read says since when they are replaced.

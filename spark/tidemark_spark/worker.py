@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tidemark.formats.plan import Task
+from tidemark.formats.plan import ConversionTask
 from tidemark_spark.compaction.worker import compacted
 from tidemark_spark.convert.conversion import converted
 from tidemark_spark.convert.replay import replayed
 from tidemark_spark.model import Job, Outcome
 
 
-def convert(job: Job, task: Task) -> Outcome:
+def convert(job: Job, task: ConversionTask) -> Outcome:
     """Carry out ``task``, up to its end or to the first offset that is missing, damaged or replaced.
 
     Raises:

@@ -13,7 +13,7 @@ from tests.consumer.world import World, read_to, read_until
 from tests.support.waiting import HUNG, wait_until
 from tidemark.consumer import Mode, TieredConsumer, tier_selection
 from tidemark.consumer.tier_metadata import THREADS
-from tidemark.consumer.wakeup import Bell
+from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import GapError, UnknownOutcome, WakeupError
 from tidemark.formats.keys import Endpoint
 from tidemark.remote import RemoteTopics
@@ -44,14 +44,14 @@ def test_a_wakeup_before_the_wait_begins_is_not_slept_through(made: Made, monkey
             consumer.wakeup()
 
         slept: list[int] = []
-        wait = Bell.wait
+        wait = Wakeup.wait
 
-        def checked(self: Bell, heard: int, seconds: float) -> None:
+        def checked(self: Wakeup, heard: int, seconds: float) -> None:
             if self.rings == heard:
                 slept.append(heard)
             wait(self, heard, min(seconds, 0.1))
 
-        monkeypatch.setattr(Bell, "wait", checked)
+        monkeypatch.setattr(Wakeup, "wait", checked)
         monkeypatch.setattr(consumer._fetcher, "validate_offsets_if_needed", reset)
         with pytest.raises(WakeupError):
             consumer.poll(timeout_ms=60_000)
@@ -62,13 +62,13 @@ def test_a_consumer_at_the_end_of_storage_sleeps(made: Made, monkeypatch: pytest
     with made.consumer(Mode.REMOTE_ONLY, 20) as consumer:
         assert consumer.poll(timeout_ms=500) == {}
         rounds: list[float] = []
-        wait = Bell.wait
+        wait = Wakeup.wait
 
-        def counted(self: Bell, heard: int, seconds: float) -> None:
+        def counted(self: Wakeup, heard: int, seconds: float) -> None:
             rounds.append(seconds)
             wait(self, heard, seconds)
 
-        monkeypatch.setattr(Bell, "wait", counted)
+        monkeypatch.setattr(Wakeup, "wait", counted)
         assert consumer.poll(timeout_ms=1000) == {}
         assert len(rounds) < 40, "ten looks of the readers, each of which rings"
 

@@ -10,17 +10,17 @@ import pytest
 from tests.tidemark.decode.real_logs import random_records
 from tidemark.errors import FormatError
 from tidemark.formats.hashsum import combine
-from tidemark.offset_bounds import END, Bound, Bounds
-from tidemark.restore.progress import Progress
+from tidemark.offset_bounds import END, Bound, OffsetBounds
+from tidemark.restore.progress import RestoreProgress
 from tidemark.restore.records import Record, hash_sum, records_of, rows_of
-from tidemark.restore.request import Request
+from tidemark.restore.request import RestoreRequest
 
-PROGRESS = Progress("a" * 16, 1, 10, 1000, 500, 3, 400, 390, (1 << 128) - 5, 7)
+PROGRESS = RestoreProgress("a" * 16, 1, 10, 1000, 500, 3, 400, 390, (1 << 128) - 5, 7)
 
 
 def test_progress_comes_back_as_it_was_committed() -> None:
     metadata = PROGRESS.to_metadata()
-    assert Progress.of(500, metadata, "group") == PROGRESS
+    assert RestoreProgress.of(500, metadata, "group") == PROGRESS
     assert len(metadata) < 400
     assert (PROGRESS.done, replace(PROGRESS, next=1000).done) == (False, True)
 
@@ -31,7 +31,7 @@ def test_progress_comes_back_as_it_was_committed() -> None:
 )
 def test_what_is_no_progress_names_the_group(metadata: str) -> None:
     with pytest.raises(FormatError, match="group g"):
-        Progress.of(500, metadata, "group g")
+        RestoreProgress.of(500, metadata, "group g")
 
 
 def some_records(rng: random.Random) -> list[Record]:
@@ -65,15 +65,15 @@ def test_the_sum_grows_by_pieces_and_covers_everything(rng: random.Random) -> No
 
 
 def test_other_words_are_another_restore() -> None:
-    one = Request("east", "orders", "target")
+    one = RestoreRequest("east", "orders", "target")
     same = replace(one, on_gap="skip", append=True, codec="none")
     assert same.asked(0) == one.asked(0)
     others = (
         replace(one, topic="sales"),
-        replace(one, last=Bounds(Bound("offset", 5))),
+        replace(one, last=OffsetBounds(Bound("offset", 5))),
         replace(one, committed=False),
         replace(one, transactional=True),  # each finds what a killed process left in its own way
     )
     assert len({one.asked(0), one.asked(1), *(other.asked(0) for other in others)}) == 6
-    assert replace(one, last=Bounds(END, {1: Bound("offset", 5)})).asked(0) == one.asked(0)
+    assert replace(one, last=OffsetBounds(END, {1: Bound("offset", 5)})).asked(0) == one.asked(0)
     assert one.group == "tidemark-restore.east.orders.target"

@@ -21,7 +21,7 @@ from tidemark.errors import ForeignRecords
 from tidemark.remote import Storage
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.restore import run
-from tidemark.restore.request import Request
+from tidemark.restore.request import RestoreRequest
 from tidemark.restore.run import Restore
 from tidemark.restore.target import Target
 
@@ -65,7 +65,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def beside_another(made: RawHistory, kafka: KafkaCluster, target: str, **options: bool) -> None:
-    request = Request("east", "orders", target, create=True, partitions=(0,), **options)  # type: ignore[arg-type]
+    request = RestoreRequest("east", "orders", target, create=True, partitions=(0,), **options)  # type: ignore[arg-type]
     ready = threading.Event()
     client = {"bootstrap_servers": kafka.bootstrap}
     with (
@@ -148,7 +148,7 @@ def test_a_target_that_ends_before_its_progress_is_refused(
     """As one that was made anew under its name while the group kept its offsets."""
     target, mode = target_name(), ["--transactional"] if transactional else []
     assert restore(capsys, made, kafka, target, *mode)[0] == 0
-    group = Request("east", "orders", target).group
+    group = RestoreRequest("east", "orders", target).group
     with Target(target, group, {"bootstrap_servers": kafka.bootstrap}) as opened:
         progress = opened.progress([0, 1])
         opened.save({0: replace(progress[0], target_next=progress[0].target_next + 9)})

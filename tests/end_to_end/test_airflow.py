@@ -38,7 +38,7 @@ from tests.support.raw_builder import RawBuilder
 from tests.support.s3 import S3Server
 from tests.support.waiting import HUNG, wait_until
 from tests.tidemark.records.build import T0, Record, batch
-from tidemark.backfill.report import Report, read_report
+from tidemark.backfill.report import BackfillReport, read_report
 from tidemark.backfill.request import report_name
 from tidemark.cli.airflow_client import Airflow
 from tidemark.formats.audit_report import AuditReport
@@ -160,7 +160,7 @@ def states(stack: AirflowStack, run: str) -> dict[str, list[str]]:
     return found
 
 
-def report(small: SmallDeployment, run: str, topic: str = "orders") -> Report:
+def report(small: SmallDeployment, run: str, topic: str = "orders") -> BackfillReport:
     return read_report(small.lake(topic), report_name(run))
 
 

@@ -43,7 +43,7 @@ def context(error: Exception | None = None) -> Context:
     return cast("Context", found)
 
 
-def news(title: str = "offsets are missing") -> notifiers.News:
+def news(title: str = "offsets are missing") -> notifiers.Notice:
     [message] = due(merge((), [condition(title=title)], (), NOW), "mail", NOW)
     return news_of(message)
 

@@ -10,10 +10,10 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from tests.plugins.world import CLUSTER, World
-from tidemark.backfill.outcome import Approval, Outcome
+from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
-from tidemark.backfill.report import Report, read_report, write_part
-from tidemark.backfill.request import APPROVE_ABOVE_DAYS, Request, check_request, report_name
+from tidemark.backfill.report import BackfillReport, read_report, write_part
+from tidemark.backfill.request import APPROVE_ABOVE_DAYS, BackfillRequest, check_request, report_name
 from tidemark.formats.plan import RunResult
 from tidemark.timestamps import utc_now
 from tidemark_airflow.dag_factories import backfill
@@ -36,7 +36,7 @@ WET = {"dry_run": False, "reason": "INC-7"}
 CONTEXT = cast("Context", {"run_id": RUN, "task_instance": SimpleNamespace(id="ti")})
 
 
-def request(world: World, **change: Any) -> Request:
+def request(world: World, **change: Any) -> BackfillRequest:
     [found] = check_request(world.deployment, FORM | change, today=utc_now().date(), by="ada", run=RUN)
     return found
 
@@ -213,8 +213,8 @@ def test_named_people_alone_may_approve(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_many_dates_are_much_however_small(world: World) -> None:
-    def report(dates: int) -> Report:
-        return Report(request(world), shown(dates=dates), None, None, None, None)
+    def report(dates: int) -> BackfillReport:
+        return BackfillReport(request(world), shown(dates=dates), None, None, None, None)
 
     assert why_approve([report(APPROVE_ABOVE_DAYS)]) == ""
     assert why_approve([report(1), report(APPROVE_ABOVE_DAYS + 1)]) == "32 dates are rewritten, more than 31"
@@ -236,14 +236,14 @@ def test_a_result_without_rows_is_told(world: World, submitted: list[list[str]],
         operator.execute(CONTEXT)
     assert len(submitted) == 1
     outcome = read_report(lake, NAME).outcome
-    assert outcome == Outcome(status=status or "failed", attempt=7)
+    assert outcome == BackfillOutcome(status=status or "failed", attempt=7)
 
 
 @pytest.mark.usefixtures("submitted")
 def test_parts_of_an_earlier_try_are_not_the_reports(world: World) -> None:
     previewed(world, **WET)
     write_part(world.lake(), NAME, "approval", Approval(why="", approved=True, by="ada", at=utc_now()), 6)
-    write_part(world.lake(), NAME, "outcome", Outcome(status="stale", attempt=6), 6)
+    write_part(world.lake(), NAME, "outcome", BackfillOutcome(status="stale", attempt=6), 6)
 
     assert read_report(world.lake(), NAME).state == "running"
 
@@ -269,7 +269,7 @@ def test_a_good_form_is_a_request_a_topic(world: World, monkeypatch: pytest.Monk
     [found] = validated(world, monkeypatch, **FORM)
 
     assert (found["cluster"], found["topic"]) == (CLUSTER, "orders")
-    assert Request.model_validate(found["request"]) == request(world)
+    assert BackfillRequest.model_validate(found["request"]) == request(world)
 
 
 def test_a_bad_form_is_not_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.plugins.world import CLUSTER, World, entry
 from tidemark.errors import FormatError, StoreError
 from tidemark.store.local import LocalStore
-from tidemark_airflow.web.index_cache import Indexes
+from tidemark_airflow.web.index_cache import IndexCache
 from tidemark_airflow.web.reader import Kept
 
 
@@ -72,7 +72,7 @@ def gets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def ends(indexes: Indexes, topic: str) -> dict[int, tuple[int, int]]:
+def ends(indexes: IndexCache, topic: str) -> dict[int, tuple[int, int]]:
     """By partition: broker and next offset."""
     return {partition: (led.broker, led.entry.next_offset) for partition, led in indexes.leaders_of(topic).items()}
 
@@ -81,7 +81,7 @@ def test_only_indexes_that_changed_are_fetched(tmp_path: Path, gets: list[str]) 
     world = World(tmp_path / "world", "orders", "clicks")
     world.put_index(entry("orders", 0, 5), entry("clicks", 0, 7), broker=1)
     world.put_index(entry("orders", 1, 6), broker=2)
-    indexes = Indexes(world.deployment, CLUSTER)
+    indexes = IndexCache(world.deployment, CLUSTER)
     assert ends(indexes, "orders") == {}
     indexes.look()
     assert indexes.failure_of("orders") == ""
@@ -102,7 +102,7 @@ def test_only_indexes_that_changed_are_fetched(tmp_path: Path, gets: list[str]) 
 def test_what_was_read_before_outlives_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path / "world")
     world.put_index(entry("orders", 0, 5), broker=1)
-    indexes = Indexes(world.deployment, CLUSTER)
+    indexes = IndexCache(world.deployment, CLUSTER)
     indexes.look()
     world.raw.put(world.control.index(1), b"[]")
     indexes.look()

@@ -16,8 +16,8 @@ from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.store import open_store
 from tidemark.timestamps import utc_now
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Source
-from tidemark_airflow.triggers.readiness import Mark
-from tidemark_airflow.web.index_cache import Indexes
+from tidemark_airflow.triggers.readiness import WatermarkRow
+from tidemark_airflow.web.index_cache import IndexCache
 
 __all__ = ["proxy"]
 
@@ -35,7 +35,7 @@ def test_every_look_is_complete(
         cluster=CLUSTER, raw={"url": f"s3://raw/{name}"}, lake=f"s3://lake/{name}", topics=[{"topic": "orders"}]
     )
     raw, control = open_store("s3://raw"), ControlKeys(name, CLUSTER)
-    scanner, indexes = IndexScanner(Source.of(world.deployment, CLUSTER, 1)), Indexes(world.deployment, CLUSTER)
+    scanner, indexes = IndexScanner(Source.of(world.deployment, CLUSTER, 1)), IndexCache(world.deployment, CLUSTER)
     for number in range(1, rounds + 1):
         proxy.rules = []
         for broker in range(BROKERS):
@@ -49,7 +49,7 @@ def test_every_look_is_complete(
         indexes.look()
         assert scan.failing_since is None
         expected = dict.fromkeys(range(BROKERS), number)
-        assert {mark.partition: mark.next_offset for mark in map(Mark._make, scan.topics["orders"])} == expected
+        assert {mark.partition: mark.next_offset for mark in map(WatermarkRow._make, scan.topics["orders"])} == expected
         found = indexes.leaders_of("orders")
         assert {partition: led.entry.next_offset for partition, led in found.items()} == expected
         assert indexes.failure_of("orders") == ""

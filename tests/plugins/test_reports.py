@@ -12,7 +12,7 @@ from tests.plugins.test_backfill import FORM, NAME, RUN, shown
 from tests.plugins.world import CLUSTER, World
 from tests.support.accessibility import violations
 from tests.support.browser import Browser
-from tidemark.backfill.outcome import Counts, DateChange, Outcome
+from tidemark.backfill.outcome import BackfillOutcome, DateChange, RecordCounts
 from tidemark.backfill.report import read_report, write_part
 from tidemark.backfill.request import check_request
 from tidemark.timestamps import utc_now
@@ -27,11 +27,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     world = World(home / "world")
     form = FORM | {"dry_run": False, "reason": EVIL}
     [request] = check_request(world.deployment, form, today=utc_now().date(), by=EVIL, run=RUN)
-    change = DateChange(dt="2026-01-01", before=Counts(landed=3), after=Counts(landed=2, quarantined=1))
+    change = DateChange(dt="2026-01-01", before=RecordCounts(landed=3), after=RecordCounts(landed=2, quarantined=1))
     lake = world.lake()
     write_part(lake, NAME, "request", request)
     write_part(lake, NAME, "preview", shown())
-    write_part(lake, NAME, "outcome", Outcome(status="landed", attempt=7, ledger_n=4, dates=(change,)), 7)
+    write_part(lake, NAME, "outcome", BackfillOutcome(status="landed", attempt=7, ledger_n=4, dates=(change,)), 7)
     with PageServer(world, home) as running:
         yield running
 

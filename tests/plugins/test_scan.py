@@ -12,7 +12,7 @@ from tidemark.formats.scan_status import ScanStatus
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
-from tidemark_airflow.triggers.readiness import Mark
+from tidemark_airflow.triggers.readiness import WatermarkRow
 
 
 class Counting:
@@ -54,7 +54,7 @@ def scanner(world: World, store: Counting) -> IndexScanner:
 
 
 def offsets(scan: Scan, topic: str = "orders") -> dict[int, int]:
-    return {mark.partition: mark.next_offset for mark in map(Mark._make, scan.topics.get(topic, ()))}
+    return {mark.partition: mark.next_offset for mark in map(WatermarkRow._make, scan.topics.get(topic, ()))}
 
 
 def test_only_changed_indexes_are_read(world: World, store: Counting, scanner: IndexScanner) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.plugins.world import CLUSTER, World, entry
 from tests.support.bad_objects import BODIES, refused, spoil
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
-from tidemark_airflow.triggers.readiness import Mark
-from tidemark_airflow.web.index_cache import Indexes
+from tidemark_airflow.triggers.readiness import WatermarkRow
+from tidemark_airflow.web.index_cache import IndexCache
 
 __all__ = ["refused"]
 
@@ -27,10 +27,10 @@ def world(tmp_path: Path) -> World:
 
 def offsets(scan: Scan) -> dict[str, int]:
     rows = (row for rows in scan.topics.values() for row in rows)
-    return {mark.topic: mark.next_offset for mark in map(Mark._make, rows)}
+    return {mark.topic: mark.next_offset for mark in map(WatermarkRow._make, rows)}
 
 
-def ends(indexes: Indexes) -> dict[str, int]:
+def ends(indexes: IndexCache) -> dict[str, int]:
     topics = ("orders", "clicks")
     return {topic: led.entry.next_offset for topic in topics for led in indexes.leaders_of(topic).values()}
 
@@ -83,7 +83,7 @@ def test_what_was_read_before_the_store_failed_is_not_forgotten(world: World, re
 @pytest.mark.parametrize("what", BODIES)
 @pytest.mark.parametrize("seen_before", [True, False])
 def test_the_page_goes_on_with_the_other_brokers(world: World, what: str, seen_before: bool) -> None:
-    indexes = Indexes(world.deployment, CLUSTER)
+    indexes = IndexCache(world.deployment, CLUSTER)
     if seen_before:
         indexes.look()
     spoil(world.root / "raw", world.control.index(1), what)
@@ -102,7 +102,7 @@ def test_the_page_goes_on_with_the_other_brokers(world: World, what: str, seen_b
 
 
 def test_the_page_goes_on_where_the_store_does_not_give_one_index(world: World, refused: set[str]) -> None:
-    indexes = Indexes(world.deployment, CLUSTER)
+    indexes = IndexCache(world.deployment, CLUSTER)
     refused.add(world.control.index(1))
     indexes.look()
     assert ends(indexes) == {"clicks": 7}

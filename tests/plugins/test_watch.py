@@ -18,7 +18,7 @@ from tidemark.errors import ConfigError, PreconditionFailed, StoreError
 from tidemark.monitoring import incident_store
 from tidemark.timestamps import utc_now
 from tidemark_airflow.dag_factories import monitor
-from tidemark_airflow.dag_factories.monitor import Note, deliver, find_place, observe, on_blind
+from tidemark_airflow.dag_factories.monitor import DueMessage, deliver, find_place, observe, on_blind
 
 KEY = "gap/kafka-1/orders/0-0/100"
 
@@ -58,19 +58,19 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookServer]:
 
 
 @pytest.fixture
-def notes(world: World, variables: Variables, hook: HookServer) -> list[Note]:
+def notes(world: World, variables: Variables, hook: HookServer) -> list[DueMessage]:
     """What is due after a look that finds a gap."""
     world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]))
     return observe()
 
 
-def test_a_note_is_small_and_there_is_one_for_each_notifier(notes: list[Note]) -> None:
+def test_a_note_is_small_and_there_is_one_for_each_notifier(notes: list[DueMessage]) -> None:
     assert [(one["notifier"], one["key"]) for one in notes] == [("hook", KEY), ("mail", KEY)]
     assert observe() == notes, "what was not sent is due again"
 
 
 def test_killed_between_sending_and_recording_it_is_sent_again_with_the_same_id(
-    notes: list[Note], hook: HookServer, monkeypatch: pytest.MonkeyPatch
+    notes: list[DueMessage], hook: HookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -89,7 +89,7 @@ def test_killed_between_sending_and_recording_it_is_sent_again_with_the_same_id(
 
 
 def test_what_changes_while_a_message_is_on_its_way_is_not_lost(
-    notes: list[Note], world: World, hook: HookServer
+    notes: list[DueMessage], world: World, hook: HookServer
 ) -> None:
     def grow() -> None:
         hook.before_answer = lambda: None

@@ -11,7 +11,7 @@ from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, gap, state
 from tests.support.receivers import SECRET, HookServer, SmtpServer
 from tests.support.waiting import wait_until
-from tidemark.formats.audit_report import AuditReport, Finding, Verdict
+from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
@@ -84,10 +84,10 @@ def audit(world: World, *, failed: bool) -> None:
         seconds=1,
         bytes_read=1,
         dates=(DATE,),
-        findings=(Finding(kind="stray_rows", dt=DATE, detail="two"),) if failed else (),
+        findings=(AuditFinding(kind="stray_rows", dt=DATE, detail="two"),) if failed else (),
     )
     lake = world.lake("orders")
-    verdict = Verdict(cluster=CLUSTER, topic="orders", audited_at=utc_now()).after(report, "report")
+    verdict = AuditVerdict(cluster=CLUSTER, topic="orders", audited_at=utc_now()).after(report, "report")
     lake.store.put(lake.keys.deployment.verdict("orders"), verdict.to_bytes())
 
 

@@ -12,7 +12,7 @@ from threading import Thread
 
 from tests.support.waiting import wait_until
 from tidemark_spark.cluster.session import spark
-from tidemark_spark.cluster.target import Where
+from tidemark_spark.cluster.target import ClusterTarget
 
 
 def work(folder: str, number: int) -> int:
@@ -27,7 +27,7 @@ def main(folder: str) -> None:
     from tests.spark.half_done import work as importable
 
     remote = os.environ.get("SPARK_REMOTE")
-    there = spark("half done", Where(None if remote else "local[2]", remote))
+    there = spark("half done", ClusterTarget(None if remote else "local[2]", remote))
     made: list[int] = []
     runs = Thread(target=lambda: made.extend(there.on_each(importable, folder, [0, 1])))
     runs.start()

@@ -21,11 +21,11 @@ from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import TidemarkError, UnknownOutcome
 from tidemark.formats.ledger import new_attempt
-from tidemark.formats.plan import Cut, PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.formats.plan import BranchCut, ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.store import Store
 from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import utc_now
 from tidemark.topics import Compaction
 from tidemark_spark.convert.row_sink import Sink
@@ -92,13 +92,13 @@ def ingest(lake: Lake, rng: random.Random) -> None:
 
 def elect(lake: Lake, rng: random.Random) -> None:
     """Cut a few landed offsets of a partition off, and land others in their place."""
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     state = rng.choice(standing.ledger.partitions) if standing.ledger.partitions else None
     if state is None or state.next_offset < 2:
         return
     at = rng.randrange(max(1, state.next_offset - 12), state.next_offset)
     reach = standing.from_offset(state.key, at)
-    cut = Cut(at=at, old_next=state.next_offset, leader_epoch=0, lineage=(), removes=reach.files)
+    cut = BranchCut(at=at, old_next=state.next_offset, leader_epoch=0, lineage=(), removes=reach.files)
     span = reach.start, at + rng.randint(1, 9)
     plan = _plan("ingest", {state.partition: span})
     part = plan.partitions[0].model_copy(update={"branch": state.branch, "cut": cut})
@@ -143,7 +143,7 @@ def _carry_out(lake: Lake, rng: random.Random, plan: RunPlan) -> None:
     run(lake, plan, _convert)
 
 
-def _convert(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def _convert(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     """Made-up rows, through the real sink."""
     outcomes = []
     for task in tasks:
@@ -180,7 +180,7 @@ def _partition(partition: int, start: int, end: int) -> PartitionPlan:
     )
 
 
-def _task(partition: int, start: int, end: int) -> Task:
+def _task(partition: int, start: int, end: int) -> ConversionTask:
     source = SegmentRange(
         store="file:///none",
         key=f"orders-{partition}/{start:020d}.log",
@@ -192,7 +192,7 @@ def _task(partition: int, start: int, end: int) -> Task:
         to_offset=end,
         uploaded_at=utc_now(),
     )
-    return Task(incarnation=0, topic_id=None, partition=partition, ranges=(source,))
+    return ConversionTask(incarnation=0, topic_id=None, partition=partition, ranges=(source,))
 
 
 def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dict[str, str]) -> None:

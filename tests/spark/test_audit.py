@@ -21,7 +21,7 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, with_records
 from tidemark.errors import StoreError
-from tidemark.formats.audit_report import AuditReport, Finding, Verdict
+from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.planning import plan_replay, write_plan
 from tidemark.table.delta_table import LiveFile, live_files, open_table
 from tidemark.table.evidence import evidence_key
@@ -44,7 +44,7 @@ def audited(world: World, *dates: str) -> AuditReport:
     return audit(world.lake, here, dates)
 
 
-def found(world: World, *dates: str) -> list[Finding]:
+def found(world: World, *dates: str) -> list[AuditFinding]:
     """What an audit finds."""
     return list(audited(world, *dates).findings)
 
@@ -429,9 +429,9 @@ def test_an_audit_that_cannot_be_carried_out_is_one_that_failed(landed: World) -
     assert _verdict(landed).failed == {}
 
 
-def _verdict(world: World) -> Verdict:
+def _verdict(world: World) -> AuditVerdict:
     key = world.lake.keys.deployment.verdict("orders")
-    return Verdict.from_bytes(world.lake.store.get(key).body, key)
+    return AuditVerdict.from_bytes(world.lake.store.get(key).body, key)
 
 
 def _reports(world: World) -> list[Any]:

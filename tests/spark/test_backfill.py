@@ -32,7 +32,7 @@ from tests.spark.test_runs import DAY, rebuild, spread
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.plan import Task
+from tidemark.formats.plan import ConversionTask
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.cli import convert
@@ -162,7 +162,7 @@ def test_a_moved_date_that_an_ingest_overtakes_loses_nothing(tmp_path: Path) -> 
     found = planned_here(event, "2026-02-02")
     write_plan(event.lake, found.plan)
 
-    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         plain.raw.segment([batch(4, records(b'{"at":%d}' % T0, at=[T0 + DAY]))])
         assert plain.land().dates == ("2026-02-03",)  # a date that the rebuild touches, with the settings of before
         return in_process(job, tasks)
@@ -184,7 +184,7 @@ def test_of_two_moves_of_the_same_rows_one_lands(tmp_path: Path) -> None:
     found, other = planned_here(event, "2026-02-02"), planned_here(event, "2026-02-03")
     write_plan(event.lake, found.plan)
 
-    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         assert carry_out(event, other).status == "landed"
         return in_process(job, tasks)
 
@@ -198,7 +198,7 @@ def test_a_rebuild_that_the_same_attempt_overtakes_has_landed(world: World) -> N
     plan = plan_rebuild(world.lake, ["2026-02-02"])
     write_plan(world.lake, plan)
 
-    def twin(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def twin(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         assert run(world.lake, plan, in_process).status == "landed"
         return in_process(job, tasks)
 
@@ -237,7 +237,7 @@ def test_a_parser_bug_is_fixed_by_backfill_while_ingestion_goes_on(tmp_path: Pat
     found = planned_here(fixed, "2026-02-02", "2026-02-03", extend=False)
     write_plan(fixed.lake, found.plan)
 
-    def meanwhile(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def meanwhile(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         buggy.raw.segment([batch(12, records(*values, at=[T0 + DAY] * 4))])
         assert buggy.land().rows == 2
         outcomes = in_process(job, tasks)

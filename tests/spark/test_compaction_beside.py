@@ -17,7 +17,7 @@ from tests.spark.test_truncation import branch
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, batch, simple
-from tidemark.formats.plan import RunPlan, RunResult, Task
+from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
 from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark_spark.model import Job, Outcome
@@ -196,7 +196,7 @@ def test_a_rebuild_of_the_date_makes_it_stale(world: World, meanwhile: bool) -> 
     plan = plan_compaction(world.lake)
     rows = delta_rows(world)
 
-    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
         assert carried_out(world, plan_rebuild(world.lake, [DAYS[0]])).status == "landed"
         return outcomes

@@ -16,7 +16,7 @@ from tests.spark.world import World, in_process
 from tests.tidemark.records.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.planning import plan_compaction
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.cli import compact
 from tidemark_spark.compaction.merge import merged
 from tidemark_spark.convert import parquet_writer
@@ -90,7 +90,7 @@ def test_a_file_that_evidence_does_not_tell_of_is_not_planned_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     piecemeal(world)
-    monkeypatch.setattr(Standing, "by_attempt", lambda self: iter([[]]))
+    monkeypatch.setattr(EffectiveEvidence, "by_attempt", lambda self: iter([[]]))
     with pytest.raises(ContinuityError, match="evidence tells of 0"):
         plan_compaction(world.lake)
 

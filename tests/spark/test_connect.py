@@ -28,7 +28,7 @@ from tidemark.formats.audit_report import AuditReport
 from tidemark.formats.plan import RunResult
 from tidemark.raw import byte_ranges, topic
 from tidemark_spark.cluster import warm_up
-from tidemark_spark.cluster.target import Where, add_options
+from tidemark_spark.cluster.target import ClusterTarget, add_options
 
 
 @pytest.fixture(scope="module")
@@ -217,18 +217,18 @@ def test_compaction_runs_on_spark(tmp_path: Path, client: Programs) -> None:
     world.check()
 
 
-def where(*arguments: str) -> Where:
+def where(*arguments: str) -> ClusterTarget:
     """What a job's command line says."""
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return Where.of(parser.parse_args(arguments))
+    return ClusterTarget.of(parser.parse_args(arguments))
 
 
 def test_the_environment_names_the_server_unless_there_is_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
-    assert where() == Where(None, "sc://127.0.0.1:15002")
-    assert where("--remote", "sc://[::1]:1/;use_ssl=true") == Where(None, "sc://[::1]:1/;use_ssl=true")
-    assert where("--master", "local[2]") == Where("local[2]", None)
+    assert where() == ClusterTarget(None, "sc://127.0.0.1:15002")
+    assert where("--remote", "sc://[::1]:1/;use_ssl=true") == ClusterTarget(None, "sc://[::1]:1/;use_ssl=true")
+    assert where("--master", "local[2]") == ClusterTarget("local[2]", None)
 
 
 @pytest.mark.parametrize("url", ["spark://host:7077", "sc://", "sc://host:port", "sc://host:15002/path", "host:15002"])

@@ -25,7 +25,7 @@ from tests.tidemark.records.build import (
     with_records,
 )
 from tidemark.errors import ConfigError, PreconditionFailed
-from tidemark.formats.manifest import Damage
+from tidemark.formats.manifest import SegmentDamage
 from tidemark.planning import plan_ingest
 from tidemark.raw import byte_ranges, topic
 from tidemark_spark.convert import segment_reader
@@ -193,7 +193,7 @@ def test_what_later_tasks_of_a_held_partition_wrote_does_not_count(
 
 def test_the_sound_part_of_a_corrupt_segment_lands(world: World) -> None:
     good = simple(0) + simple(3)
-    damage = Damage(position=len(good), offset=6, rule="checksum")
+    damage = SegmentDamage(position=len(good), offset=6, rule="checksum")
     world.raw.segment(good + b"\xff" * 80, damage=damage)
     known = world.raw.partition()
     known.gaps = [world.raw.gap(6, 9, "corrupt")]

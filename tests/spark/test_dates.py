@@ -12,7 +12,7 @@ import pytest
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.errors import NotFound
-from tidemark.formats.plan import RunPlan, RunResult, Task
+from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, delta_log, driver, success_markers
@@ -27,7 +27,7 @@ class Died(Exception):
     """Planted where a process is killed."""
 
 
-def never(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def never(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     """Nothing may be converted."""
     raise AssertionError("nothing may be converted")
 

@@ -20,7 +20,7 @@ from tidemark.formats.ledger import new_attempt
 from tidemark.formats.plan import Aborted, PartitionPlan, SegmentRange
 from tidemark.store import open_store
 from tidemark_spark.cluster.session import in_worker
-from tidemark_spark.convert.classify import Rules, Verdict, judge
+from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import LocalDates
 from tidemark_spark.convert.upload import upload_once
 
@@ -69,7 +69,7 @@ def _offset(seconds: int, zone: ZoneInfo) -> timedelta | None:
     return datetime.fromtimestamp(seconds, zone).utcoffset()
 
 
-def judged(data: bytes, start: int, end: int, *, lineage: Any = ((3, 0),), **more: Any) -> Verdict:
+def judged(data: bytes, start: int, end: int, *, lineage: Any = ((3, 0),), **more: Any) -> BatchVerdict:
     """The verdict on the batches of ``data``, of which the offsets ``[start, end)`` are wanted."""
     compacted = more.pop("compacted", False)
     plan = PartitionPlan(
@@ -87,10 +87,10 @@ def judged(data: bytes, start: int, end: int, *, lineage: Any = ((3, 0),), **mor
         uploaded_at=datetime.now(UTC),
         compacted=compacted,
     )
-    return judge(scan_headers(data, "0.log", 0), start, part, Rules.of(plan))
+    return judge(scan_headers(data, "0.log", 0), start, part, PartitionRules.of(plan))
 
 
-def runs(verdict: Verdict) -> list[tuple[str, int, int]]:
+def runs(verdict: BatchVerdict) -> list[tuple[str, int, int]]:
     return [(one.offset_class, one.start, one.end) for one in verdict.runs]
 
 

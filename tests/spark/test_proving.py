@@ -26,7 +26,7 @@ from tidemark.formats.plan import SegmentRange
 from tidemark_spark.cluster.session import trying
 from tidemark_spark.convert.process_limits import IDLE, TIMERS, bounded_memory, resident
 from tidemark_spark.convert.prover import PARTS, _Lived, proved
-from tidemark_spark.convert.prover_client import Batches, Piece, Prover, Rows
+from tidemark_spark.convert.prover_client import Batches, ProvenItems, Prover, Rows
 from tidemark_spark.model import Job
 
 PART = SegmentRange(
@@ -52,7 +52,7 @@ def test_what_kills_alone_is_found_and_all_else_is_done(rng: random.Random) -> N
         children = 0
 
         def run(
-            pieces: list[Piece], deadly: set[int] = deadly, leaky: set[int] = leaky, together: int = together
+            pieces: list[ProvenItems], deadly: set[int] = deadly, leaky: set[int] = leaky, together: int = together
         ) -> _Lived:
             nonlocal children
             children += 1
@@ -85,7 +85,7 @@ def rows_of(*values: bytes) -> pa.RecordBatch:
     return rows
 
 
-def reasons(pieces: list[Piece]) -> dict[int, str]:
+def reasons(pieces: list[ProvenItems]) -> dict[int, str]:
     return {one.start: one.reason for one in pieces if one.reason}
 
 
@@ -110,13 +110,17 @@ def test_a_batch_that_kills_the_decoder_is_named(prover: Prover) -> None:
     values = [b"value", IN_DECODER, b"value"]
     data = b"".join(batch(i, [Record(0, T0, None, value)], "lz4") for i, value in enumerate(values))
     found = prover.ask(Batches(data, scan_headers(data, "x", 0), "x", 0))
-    assert found == [Piece(0, 1), Piece(1, 2, "converting it ends the process by SIGSEGV"), Piece(2, 3)]
+    assert found == [
+        ProvenItems(0, 1),
+        ProvenItems(1, 2, "converting it ends the process by SIGSEGV"),
+        ProvenItems(2, 3),
+    ]
 
 
 def test_a_kill_from_elsewhere_says_nothing_of_a_record(prover: Prover) -> None:
     with pytest.raises(ChildProcessError, match="SIGKILL from elsewhere"):
         prover.ask(Rows.of(rows_of(b"value", KILLED), PART))
-    assert prover.ask(Rows.of(rows_of(b"value"), PART)) == [Piece(0, 1)]
+    assert prover.ask(Rows.of(rows_of(b"value"), PART)) == [ProvenItems(0, 1)]
 
 
 def test_nothing_is_left_when_the_worker_goes(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.records.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
-from tidemark.formats.plan import Task
+from tidemark.formats.plan import ConversionTask
 from tidemark.table.delta_table import live_files
 from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job, Outcome
@@ -116,7 +116,7 @@ def test_a_zombie_beside_its_retry_lands_once(world: World) -> None:
     plan = world.plan()
     both = threading.Barrier(2, timeout=60)
 
-    def together(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def together(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         both.wait()
         outcomes = in_process(job, tasks)
         both.wait()
@@ -134,7 +134,7 @@ def test_a_zombie_that_its_retry_has_overtaken_changes_nothing(world: World) -> 
     world.raw.publish()
     plan = world.plan()
 
-    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
         assert driver.run(world.lake, plan, in_process).status == "landed"
         world.raw.segment([simple(3)])

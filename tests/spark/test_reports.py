@@ -16,12 +16,12 @@ from tests.spark.test_parsers import function_parser, records, refused
 from tests.spark.world import World
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.backfill.estimate import MEASURED_RATE, START_SECONDS, minutes, rate_of, requests
-from tidemark.backfill.outcome import Counts, outcome_of
+from tidemark.backfill.outcome import RecordCounts, outcome_of
 from tidemark.backfill.preview import Preview
-from tidemark.backfill.report import Report, read_report, write_part
+from tidemark.backfill.report import BackfillReport, read_report, write_part
 from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
-from tidemark.backfill.request import Mode, Request
-from tidemark.formats.plan import Progress, RunResult
+from tidemark.backfill.request import BackfillRequest, Mode
+from tidemark.formats.plan import RunProgress, RunResult
 from tidemark.planning import lost_files, plan_rebuild
 from tidemark_spark.cli import convert
 from tidemark_spark.model import Job
@@ -40,9 +40,9 @@ def job(world: World, *options: str) -> int:
     return convert.main(["--topics", str(world.topics_file), "--topic", "orders", *options])
 
 
-def asked(world: World, *, mode: Mode = "rebuild", dry_run: bool = False, first: str = DAYS[1]) -> Report:
+def asked(world: World, *, mode: Mode = "rebuild", dry_run: bool = False, first: str = DAYS[1]) -> BackfillReport:
     """The report after the request was written, for the dates from ``first`` to the last."""
-    request = Request(
+    request = BackfillRequest(
         cluster="east",
         topic="orders",
         mode=mode,
@@ -69,7 +69,7 @@ def prepared(world: World, *options: str) -> Preview:
     return found
 
 
-def carried_out(world: World, found: Preview) -> Report:
+def carried_out(world: World, found: Preview) -> BackfillReport:
     """The report after the second step."""
     assert job(world, "--plan", found.plan) == 0
     world.check()
@@ -102,9 +102,9 @@ def test_a_rebuild_with_another_parser_says_which_rows_changed(tmp_path: Path) -
     }
     assert report.outcome is not None
     [change] = report.outcome.dates
-    assert (change.before, change.after) == (Counts(landed=2, quarantined=1), Counts(landed=3))
+    assert (change.before, change.after) == (RecordCounts(landed=2, quarantined=1), RecordCounts(landed=3))
     assert report.outcome.ledger_n == fixed.ledger.n
-    assert Report.from_json(json.loads(json.dumps(report.as_json()))) == report
+    assert BackfillReport.from_json(json.loads(json.dumps(report.as_json()))) == report
 
 
 def test_rows_that_move_are_told_date_by_date(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_replay_says_how_many_refused_rows_land(tmp_path: Path) -> None:
     report = carried_out(mended, found)
     assert report.outcome is not None
     [change] = report.outcome.dates
-    assert (change.before, change.after) == (Counts(quarantined=2), Counts(landed=2))
+    assert (change.before, change.after) == (RecordCounts(quarantined=2), RecordCounts(landed=2))
     assert "2026-02-02  0 → 2   2 → 0        0         +2" in text(report)
     assert prepared(mended, "--replay", "--dt", DAYS[1]).empty
 
@@ -271,7 +271,7 @@ def test_progress_is_told_while_people_wait(world: World, capsys: pytest.Capture
     with watched(Job.of(world.lake, plan), 4, finished, seconds=0.001):
         assert told.wait(30)
     key = world.lake.keys.progress(plan.attempt)
-    shown = Progress.from_bytes(world.lake.store.get(key).body, key)
+    shown = RunProgress.from_bytes(world.lake.store.get(key).body, key)
     assert (shown.done, shown.total, shown.attempt) == (4, 4, plan.attempt)
     assert "progress: 1 of 4 tasks, 25 %" in capsys.readouterr().err
 

@@ -17,8 +17,8 @@ from tests.tidemark.records.build import marker, simple, transactional
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import ContinuityError
 from tidemark.formats import tombstones
-from tidemark.formats.manifest import Damage
-from tidemark.formats.plan import SegmentRange, Task
+from tidemark.formats.manifest import SegmentDamage
+from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport
@@ -26,7 +26,7 @@ from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import open_lake
 from tidemark.topics import load_topics
 from tidemark_spark.cli.retain import retain
-from tidemark_spark.datasource import Bounds, SegmentReader
+from tidemark_spark.datasource import RowBounds, SegmentReader
 
 NOW = UPLOADED_AT + timedelta(days=31)
 OPTED_IN = "retention: {raw: 30d, apply: true}"
@@ -128,7 +128,7 @@ def provisional(world: World) -> None:
 
 def corrupt(world: World) -> None:
     body = simple(3)
-    world.raw.segment(body, base=3, damage=Damage(position=len(body), offset=6, rule="planted"))
+    world.raw.segment(body, base=3, damage=SegmentDamage(position=len(body), offset=6, rule="planted"))
 
 
 def uploaded_again(world: World) -> None:
@@ -171,7 +171,7 @@ def being_read(world: World) -> None:
         to_offset=6,
         uploaded_at=NOW,
     )
-    task = Task(incarnation=0, topic_id=None, partition=0, ranges=(part,))
+    task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(part,))
     write_plan(world.lake, plan.model_copy(update={"attempt": plan.attempt + 1, "kind": "rebuild", "tasks": (task,)}))
 
 
@@ -290,7 +290,7 @@ def test_a_new_table_begins_where_raw_does(world: World) -> None:
 
 def test_the_source_reads_what_there_is(world: World) -> None:
     remove(world)
-    reader = SegmentReader(world.lake, SCHEMA, Bounds(), committed=True, fail_on_loss=True)
+    reader = SegmentReader(world.lake, SCHEMA, RowBounds(), committed=True, fail_on_loss=True)
     found = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert [offset for one in found for offset in one.column("kafka_offset").to_pylist()] == [12, 13, 14]
 

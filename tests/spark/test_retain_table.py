@@ -20,7 +20,7 @@ from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.retention import plan_retain
 from tidemark.planning.retention_report import RetentionReport, reviewed
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.cli import retain as command
 from tidemark_spark.cli.retain import retain
 from tidemark_spark.model import DataFile
@@ -163,7 +163,7 @@ def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: W
 def test_rows_that_a_rebuild_moves_to_an_expired_date_reopen_it(world: World) -> None:
     drop(world)
     file = DataFile("dt=2026-02-02/x.parquet", 1, 3, date.fromisoformat(PAST), 0, 0, 2, 0, 0)
-    live = Standing.of(world.lake).live.values()
+    live = EffectiveEvidence.of(world.lake).live.values()
     ledger = rebased(world.ledger, plan_rebuild(world.lake, [ALSO]), Change((file,), (), ()), live)
     assert (ledger.dates[PAST].state, ledger.dates[PAST].rows, ledger.dates[PAST].late_rows) == ("reopened", 3, 3)
 
@@ -280,7 +280,7 @@ def test_a_retention_that_is_killed_is_carried_out_again(
 
 
 def test_files_that_the_evidence_does_not_know_are_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Standing, "evidence", lambda _self: iter(()))
+    monkeypatch.setattr(EffectiveEvidence, "evidence", lambda _self: iter(()))
     with pytest.raises(ContinuityError, match=r"has \d rows, and evidence tells of 0"):
         drop(world)
     assert {row["dt"] for row in world.rows()} == {PAST, ALSO, KEPT}

@@ -13,7 +13,7 @@ from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import RunResult, Task
+from tidemark.formats.plan import ConversionTask, RunResult
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files, open_table
 from tidemark.table.evidence import evidence_key
@@ -89,7 +89,7 @@ def test_a_run_that_another_overtakes_while_it_converts_is_stale(world: World) -
     world.raw.publish()
     first, second = world.plan(), world.plan()
 
-    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         assert run(world.lake, first, in_process).status == "landed"
         return in_process(job, tasks)
 
@@ -104,7 +104,7 @@ def test_a_table_changed_while_a_run_converts_is_left_alone(world: World) -> Non
     world.raw.segment([simple(22)])
     world.raw.publish()
 
-    def tampered(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def tampered(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         DeltaTable(world.lake.url).delete("kafka_offset = 3")
         return in_process(job, tasks)
 
@@ -259,7 +259,7 @@ def test_a_run_whose_files_are_gone_does_not_commit(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
 
-    def write_and_lose(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def write_and_lose(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
         world.lake.store.delete(f"{world.lake.keys.root}/{outcomes[0].files[0].path}")
         return outcomes
@@ -274,7 +274,7 @@ def test_offsets_without_a_class_are_never_committed(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
 
-    def drop_one(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def drop_one(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         return in_process(job, tasks)[1:]
 
     with pytest.raises(ContinuityError, match="tasks end at offset 0"):

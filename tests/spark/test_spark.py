@@ -36,7 +36,7 @@ from tidemark.cli.read_models import files_of
 from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.planning import read_plan
 from tidemark.table.delta_table import live_files
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.run.driver import run
 from tidemark_spark.vacuum import sweep
 
@@ -113,7 +113,7 @@ def check_directory(world: World) -> None:
     landed = {f"orders/{one.path}" for one in live_files(DeltaTable(world.lake.url))}
     refused = {
         f"orders__quarantine/{one.file}"
-        for one in Standing.of(world.lake).told(lambda _dt, _file: True).aside
+        for one in EffectiveEvidence.of(world.lake).told(lambda _dt, _file: True).aside
         if one.offset_class == "quarantined"
     }
     lake = world.topics_file.parent / "lake"

@@ -15,7 +15,7 @@ from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
-from tidemark.formats.plan import RUN_LIMIT, RunPlan, Task
+from tidemark.formats.plan import RUN_LIMIT, ConversionTask, RunPlan
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning import vacuum as rules
 from tidemark.planning.vacuum import MARGIN, TOMBSTONES, judge
@@ -201,7 +201,7 @@ def test_files_of_a_landed_run_that_its_commit_left_out_go(world: World) -> None
     world.raw.publish()
     plan = world.plan()
 
-    def twice(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def twice(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
         path = outcomes[0].files[0].path
         body = world.lake.store.get(f"{world.lake.keys.root}/{path}").body

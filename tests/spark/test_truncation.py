@@ -15,11 +15,11 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch, marker, reseal, simple, transactional
 from tidemark.errors import ContinuityError
 from tidemark.formats.manifest import OpenTransaction
-from tidemark.formats.plan import RunPlan, RunResult, Task
+from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
 from tidemark.formats.watermark import Truncation
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit as publish
 from tidemark_spark.run import driver
@@ -393,7 +393,7 @@ def test_a_run_killed_while_it_leaves_a_branch_is_exact_at_every_instant(
     assert world.ledger.n == 3
 
 
-def _killed(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def _killed(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     in_process(job, tasks)
     raise KeyboardInterrupt
 
@@ -422,7 +422,7 @@ def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -
     ledger = world.ledger
     live = {one.path: one._replace(rows=one.rows + 1) for one in live_files(DeltaTable(world.lake.url))}
     with pytest.raises(ContinuityError, match="of which evidence gives 4 to partition 0"):
-        Standing(world.lake, ledger, live).from_offset((0, 0), 6)
+        EffectiveEvidence(world.lake, ledger, live).from_offset((0, 0), 6)
 
 
 @pytest.mark.timeout(1800)

@@ -14,7 +14,7 @@ from tests.spark.test_parsers import again, column, json_parser, records
 from tests.spark.world import World, in_process
 from tests.tidemark.records.build import T0, batch
 from tidemark.errors import ConfigError
-from tidemark.formats.plan import Task
+from tidemark.formats.plan import ConversionTask
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, delta_log
@@ -135,7 +135,7 @@ def test_rows_of_the_narrow_type_that_land_meanwhile_make_the_rebuild_stale(worl
     plan = plan_rebuild(wide.lake, None)
     write_plan(wide.lake, plan)
 
-    def overtaken(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         narrow.raw.segment([batch(4, records(b'{"id":4}'))])
         assert narrow.land().rows == 1
         return in_process(job, tasks)

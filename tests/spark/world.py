@@ -18,11 +18,11 @@ from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import RunPlan, RunResult, Task
+from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store import open_store
 from tidemark.table.delta_table import Lake, committed_ledger, ledger_of, live_files, open_lake, open_table
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.topics import load_topics
 from tidemark_spark.model import Job, Outcome
@@ -32,7 +32,7 @@ from tidemark_spark.worker import convert
 Sent = TypeVar("Sent")
 
 
-def in_process(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def in_process(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     """All tasks here, one after the other, sent and returned as Spark does it."""
     return [_sent(convert(_sent(job), _sent(task))) for task in tasks]
 
@@ -152,7 +152,7 @@ class Seen:
     def quarantine(self) -> list[dict[str, Any]]:
         """See :meth:`World.quarantine`."""
         live = {one.path: one for one in self._live}
-        standing = Standing(self._lake, self.ledger, live, lambda _, attempt: self._evidence(attempt))
+        standing = EffectiveEvidence(self._lake, self.ledger, live, lambda _, attempt: self._evidence(attempt))
         rows = (row for rows in standing.by_attempt() for row in rows)
         files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
         folder = self._lake.keys.quarantine

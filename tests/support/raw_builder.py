@@ -18,7 +18,7 @@ from tidemark import kafka_log
 from tidemark.formats.gaps import Acknowledgement, Gap, GapReason
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
-from tidemark.formats.manifest import Damage, LineagePairs, ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.manifest import LineagePairs, ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
 from tidemark.formats.watermark import Truncation, Watermark, render
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import SegmentScanner, segment_name
@@ -107,7 +107,7 @@ class RawBuilder:
         state: str = "whole",
         compacted: bool = False,
         aborted: Iterable[tuple[int, int, int]] = (),
-        damage: Damage | None = None,
+        damage: SegmentDamage | None = None,
         incarnation: int | None = None,
     ) -> str:
         """Upload a segment; returns the key of its log. Each is uploaded a minute after the one before.
@@ -253,9 +253,9 @@ class RawBuilder:
         return len(self.lives.incarnations) - 1 if incarnation is None else incarnation
 
 
-def _opened(known: PartitionRaw) -> list[kafka_log.OpenTransaction]:
+def _opened(known: PartitionRaw) -> list[kafka_log.UnfinishedTransaction]:
     return [
-        kafka_log.OpenTransaction(one.producer_id, one.producer_epoch, one.first_offset)
+        kafka_log.UnfinishedTransaction(one.producer_id, one.producer_epoch, one.first_offset)
         for one in known.open_transactions
     ]
 

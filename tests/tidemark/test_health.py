@@ -7,7 +7,7 @@ import pytest
 from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import Ledger, PartitionState
 from tidemark.formats.watermark_index import IndexEntry
-from tidemark.monitoring.health import MOST_MARKS, Mark, TopicHealth, marked, topic_health
+from tidemark.monitoring.health import MOST_MARKS, TopicHealth, WaitingSince, marked, topic_health
 from tidemark.topics import TopicSettings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -59,7 +59,7 @@ class Looks:
     """One topic, looked at again and again."""
 
     def __init__(self) -> None:
-        self.marks: tuple[Mark, ...] = ()
+        self.marks: tuple[WaitingSince, ...] = ()
 
     def __call__(self, minute: int, known: Ledger, *entries: IndexEntry) -> TopicHealth:
         found = topic_health(TOPIC, known, entries, NOW + minute * MINUTE, marks=self.marks)
@@ -145,14 +145,14 @@ def test_before_the_first_commit() -> None:
     ],
 )
 def test_a_mark_stays_until_it_is_reached(reached: int, goal: int, offset: int | None, minutes: int | None) -> None:
-    before = [Mark(incarnation=0, partition=0, offset=100, since=NOW)]
+    before = [WaitingSince(incarnation=0, partition=0, offset=100, since=NOW)]
     found = marked({(0, 0): goal}, {(0, 0): reached}, before, NOW + 5 * MINUTE)
     wanted = [] if offset is None else [(offset, NOW + (minutes or 0) * MINUTE)]
     assert [(one.offset, one.since) for one in found] == wanted
 
 
 def test_the_oldest_marks_are_kept() -> None:
-    old = [Mark(incarnation=0, partition=5000, offset=9, since=NOW)]
+    old = [WaitingSince(incarnation=0, partition=5000, offset=9, since=NOW)]
     goals = {(0, number): 10 for number in range(3 * MOST_MARKS)} | {(0, 5000): 10}
     found = marked(goals, {}, old, NOW + MINUTE)
     assert (len(found), found[0]) == (MOST_MARKS, old[0])

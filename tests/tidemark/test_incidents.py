@@ -10,8 +10,8 @@ from tidemark.monitoring.incidents import (
     MOST_CLOSED,
     REOPENS_WITHIN,
     Condition,
-    Delivery,
     Incident,
+    IncidentDelivery,
     Incidents,
     Unknown,
     merge,
@@ -37,7 +37,7 @@ def condition(key: str = "gap/east/orders/0-0/100", **changes: Any) -> Condition
 
 
 def told(incident: Incident, by: str = "mail") -> Incident:
-    record = Delivery(revision=incident.revision, key=incident.key, closed=not incident.open, at=NOW)
+    record = IncidentDelivery(revision=incident.revision, key=incident.key, closed=not incident.open, at=NOW)
     return incident.model_copy(update={"delivered": {**incident.delivered, by: record}})
 
 

@@ -13,7 +13,7 @@ from tidemark.formats import watermark as wm
 from tidemark.formats.base import StoredObject
 from tidemark.formats.gaps import Acknowledgement, Gap
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.manifest import Damage, ObjectSum, SegmentManifest
+from tidemark.formats.manifest import ObjectSum, SegmentDamage, SegmentManifest
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, merge
 from tidemark.timestamps import utc_now
 
@@ -136,7 +136,7 @@ def test_manifests_round_trip() -> None:
         ({"last_batch_end": 26}, "must not decrease"),
         ({"next_offset": 9}, "must not decrease"),
         ({"state": "corrupt"}, "if and only if"),
-        ({"damage": Damage(position=1, offset=2, rule="CRC").model_dump()}, "if and only if"),
+        ({"damage": SegmentDamage(position=1, offset=2, rule="CRC").model_dump()}, "if and only if"),
         ({"format": 2}, "format"),
         ({"objects": {"x": {"size": 1, "crc32c": "XYZ", "etag": ""}}}, "crc32c"),
     ],

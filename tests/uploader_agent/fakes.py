@@ -24,7 +24,7 @@ from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
-from uploader_agent.disk.watcher import Doorbell, SilentDoorbell
+from uploader_agent.disk.watcher import NoWatcher, Watcher
 from uploader_agent.settings import AgentSettings
 
 CLUSTER = "test-cluster"
@@ -242,9 +242,9 @@ class World:
         return AgentSettings.model_validate(base | changes)
 
     @contextmanager
-    def agent(self, doorbell: Doorbell | None = None, *, read_only: bool = False, **changes: Any) -> Iterator[Agent]:
+    def agent(self, doorbell: Watcher | None = None, *, read_only: bool = False, **changes: Any) -> Iterator[Agent]:
         self.metadata.node_id = self.broker.node_id
-        with closing(doorbell or SilentDoorbell()) as bell:
+        with closing(doorbell or NoWatcher()) as bell:
             settings = self.settings(**changes)
             surroundings = settings, self.broker, self.metadata, lambda _url: self.store, bell
             yield Agent(*surroundings, authority=self.authority, read_only=read_only)

@@ -27,7 +27,7 @@ from uploader_agent import cli
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.cli import common
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
-from uploader_agent.disk.watcher import Heard, InotifyDoorbell
+from uploader_agent.disk.watcher import DirectoryWatcher, Heard
 
 _POLL = 0.01
 
@@ -85,8 +85,8 @@ class Gates:
                 begun.write(f"{key}\n")
             self.pass_through("slow")
 
-    def doorbell(self) -> InotifyDoorbell:
-        class Gated(InotifyDoorbell):
+    def doorbell(self) -> DirectoryWatcher:
+        class Gated(DirectoryWatcher):
             """An inotify doorbell that may be deaf."""
 
             def wait(bell, timeout: float) -> Heard:  # noqa: N805 - `self` is the gates

@@ -14,7 +14,7 @@ from tests.uploader_agent.test_gaps import with_hole
 from tests.uploader_agent.test_verify import examine
 from tidemark.remote import RemoteTopics, Storage, Stretch
 from uploader_agent.broker.admin import Led
-from uploader_agent.verify import Word
+from uploader_agent.verify import Severity
 
 
 def acknowledge(world: World, start: int, end: int) -> None:
@@ -67,7 +67,7 @@ def test_it_outlives_later_uploads_of_the_same_agent(world: World) -> None:
             append(world, base, base + 100)
             world.store.await_put(lambda end=base + 100: stated(world)[0] == end)  # type: ignore[misc]
             assert stated(world) == (base + 100, [], [(100, 200)])
-    assert examine(world) == (Word.GAP, [(Word.GAP, 100, 200, False)])
+    assert examine(world) == (Severity.GAP, [(Severity.GAP, 100, 200, False)])
     assert consumed(world) == [(0, 100), (200, 300), (300, 400), (400, 500), (500, 600)]
 
 
@@ -78,7 +78,7 @@ def test_it_outlives_restarts(world: World) -> None:
         assert stated(world) == (base + 100, [], [(100, 200)])
         no_errors(world.once())
         assert stated(world) == (base + 100, [], [(100, 200)])
-    assert examine(world) == (Word.GAP, [(Word.GAP, 100, 200, False)])
+    assert examine(world) == (Severity.GAP, [(Severity.GAP, 100, 200, False)])
 
 
 def test_it_outlives_a_change_of_leader(world: World) -> None:
@@ -92,7 +92,7 @@ def test_it_outlives_a_change_of_leader(world: World) -> None:
     assert stated(second) == (400, [], [(100, 200)])
     no_errors(second.once())
     assert stated(second) == (400, [], [(100, 200)])
-    assert examine(second)[1][0] == (Word.GAP, 100, 200, False)
+    assert examine(second)[1][0] == (Severity.GAP, 100, 200, False)
     assert consumed(second)[-1][1] == 400
 
 
@@ -117,7 +117,7 @@ def test_offsets_that_the_disk_has_again_are_uploaded_and_nothing_goes_back(worl
         world.store.before = lambda _operation, _key: None
     no_errors(world.once())
     assert stated(world) == (300, [], [])
-    assert examine(world) == (Word.OK, [])
+    assert examine(world) == (Severity.OK, [])
     assert consumed(world) == [(0, 100), (100, 200), (200, 300)]
 
 
@@ -166,7 +166,7 @@ def test_a_hole_below_the_watermark_that_only_runs_know_is_passed_once_it_is_ack
     for extension in ("log", "manifest.json"):
         world.store.inner.delete(world.keys().segment(100, extension))
     remove(world.disk.partition(), 0, 100)
-    assert (Word.GAP, 100, 200, True) in examine(world)[1]
+    assert (Severity.GAP, 100, 200, True) in examine(world)[1]
     acknowledge(world, 100, 200)
-    assert examine(world) == (Word.GAP, [(Word.GAP, 100, 200, False)])
+    assert examine(world) == (Severity.GAP, [(Severity.GAP, 100, 200, False)])
     assert consumed(world) == [(0, 100), (200, 300)]

@@ -22,7 +22,7 @@ from tidemark.timestamps import utc_now
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
 from uploader_agent.disk.active_segment import ActiveReader
-from uploader_agent.disk.watcher import SilentDoorbell
+from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.partitions import observation
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Pace
@@ -250,7 +250,7 @@ def test_a_tail_goes_when_followers_fetch_after_the_only_look_at_the_last_append
     """No scan, no poll, no event and no timer: the answer below the log end alone makes the agent ask again."""
     world.disk.partition().segment(0, records(0, 600))
     world.metadata.default_high = 0
-    with running(world, SilentDoorbell(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="0s") as agent:
+    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="0s") as agent:
         wait_until(lambda: _pause(agent) > 2 * observation.FIRST_PAUSE, what="several answers in vain")
         world.metadata.default_high = 600
         world.store.await_put(lambda: watermark_is(world, 600))

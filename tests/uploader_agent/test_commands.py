@@ -17,9 +17,9 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import Led
 from uploader_agent.cli import status_table, upload_plan
 from uploader_agent.cli.upload_plan import PlanLine
-from uploader_agent.remote.destinations import Places
-from uploader_agent.repair.reupload import Backfill, Line
-from uploader_agent.verify import Word
+from uploader_agent.remote.destinations import Destinations
+from uploader_agent.repair.reupload import Backfill, ReuploadRow
+from uploader_agent.verify import Severity
 
 
 def planned(world: World, quiet_before: float = 0.0) -> list[PlanLine]:
@@ -98,20 +98,20 @@ def test_leaders_are_what_is_led(world: World) -> None:
     assert line == ("orders-0", 3, ID, 1_000_000, str(world.disk.log_dirs[0] / "orders-0"))
 
 
-def places(world: World) -> Places:
+def places(world: World) -> Destinations:
     def opener(_url: str) -> Store:
         return world.store
 
-    return Places(world.control.cluster, resolver_of(world.settings().raw), opener, record=True)
+    return Destinations(world.control.cluster, resolver_of(world.settings().raw), opener, record=True)
 
 
-def backfilled(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[Line]:
+def backfilled(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[ReuploadRow]:
     broker = world.broker
     found = Backfill(places(world), broker.node_id, broker.log_dirs, T, lambda _seconds: None)
     return list(found.run(start, end, dry_run=dry_run))
 
 
-def outcomes(lines: list[Line]) -> list[tuple[int, str]]:
+def outcomes(lines: list[ReuploadRow]) -> list[tuple[int, str]]:
     return [(line.base_offset, line.outcome) for line in lines]
 
 
@@ -129,11 +129,11 @@ def stored(world: World) -> World:
 )
 def test_what_was_lost_is_put_again(stored: World, base: int, extension: str) -> None:
     delete(stored, base, extension)
-    assert examine(stored)[0] is not Word.OK
+    assert examine(stored)[0] is not Severity.OK
     stored.once()
-    assert examine(stored)[0] is not Word.OK or extension == "manifest.json", "the agent takes it for final"
+    assert examine(stored)[0] is not Severity.OK or extension == "manifest.json", "the agent takes it for final"
     assert outcomes(backfilled(stored, 100, 200)) == [(100, "brought")]
-    assert examine(stored, deep=True) == (Word.OK, [])
+    assert examine(stored, deep=True) == (Severity.OK, [])
     assert stored.keys().watermark not in stored.store.puts
 
 
@@ -144,9 +144,9 @@ def test_what_is_there_is_adopted(stored: World) -> None:
 
 def test_a_manifest_of_another_version_is_written_anew(stored: World) -> None:
     put(stored, 100, "log", stored.stored(100))
-    assert examine(stored)[0] is Word.CORRUPT
+    assert examine(stored)[0] is Severity.CORRUPT
     assert outcomes(backfilled(stored, 150, 151)) == [(100, "brought")]
-    assert examine(stored) == (Word.OK, [])
+    assert examine(stored) == (Severity.OK, [])
 
 
 def test_a_dry_run_only_names_the_range(stored: World) -> None:

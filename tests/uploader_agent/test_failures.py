@@ -12,7 +12,7 @@ from structlog.typing import EventDict
 from tests.uploader_agent.fakes import T
 from tidemark.errors import AccessDenied, BucketMissing, FormatError, PreconditionFailed, UnknownOutcome
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.retry import Backoff, Failures
 
@@ -27,7 +27,7 @@ class Situation:
     def __init__(self) -> None:
         self.now = 0.0
         self.metrics = Metrics()
-        repeats = Repeats(structlog.get_logger(), timedelta(minutes=5), lambda: self.now)
+        repeats = ErrorDeduplicator(structlog.get_logger(), timedelta(minutes=5), lambda: self.now)
         backoff = Backoff(timedelta(seconds=1), timedelta(seconds=30), lambda _low, high: high)
         self.failures = Failures(backoff, self.metrics, repeats)
 

@@ -16,7 +16,7 @@ from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tests.uploader_agent.test_gaps import gap_reasons, with_hole
 from tidemark.formats.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import SilentDoorbell
+from uploader_agent.disk.watcher import NoWatcher
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def test_many_fill_at_a_time(leader: World) -> None:
         replica(other, *wanted, end=200)
     barrier = threading.Barrier(len(others))
     with ExitStack() as stack:
-        fillers = [stack.enter_context(other.agent(SilentDoorbell()))._filler for other in others]
+        fillers = [stack.enter_context(other.agent(NoWatcher()))._filler for other in others]
 
         def fill(number: int) -> None:
             barrier.wait()
@@ -364,7 +364,7 @@ def test_a_running_follower_fills_by_itself(leader: World, follower: World) -> N
 
 
 def running(world: World, **settings: Any) -> Iterator[object]:
-    with world.agent(SilentDoorbell(), **settings) as agent:
+    with world.agent(NoWatcher(), **settings) as agent:
         thread = threading.Thread(target=agent.run)
         thread.start()
         try:

@@ -11,7 +11,7 @@ from tests.uploader_agent.fakes import ID, T, World, records
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark import parse, render
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
-from uploader_agent.broker.authority import Mark
+from uploader_agent.broker.authority import MetadataMark
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.remote import foreign_epochs
 from uploader_agent.remote.foreign_epochs import PAUSE, ForeignEpochs
@@ -30,11 +30,11 @@ class Quorum:
     same: bool = True
     down: bool = False
 
-    def mark(self) -> Mark:
+    def mark(self) -> MetadataMark:
         self._check()
-        return Mark(1, 1, 100)
+        return MetadataMark(1, 1, 100)
 
-    def confirms(self, mark: Mark) -> bool | None:
+    def confirms(self, mark: MetadataMark) -> bool | None:
         self._check()
         assert mark.offset == 100
         return (self.had is None) if self.same else None

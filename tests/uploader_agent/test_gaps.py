@@ -16,7 +16,7 @@ from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import parse_offset_index, parse_time_index, parse_txn_index
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import SilentDoorbell
+from uploader_agent.disk.watcher import NoWatcher
 
 
 def die_before(world: World, key: str) -> None:
@@ -152,7 +152,7 @@ def test_a_running_leader_searches_again_and_rests_in_between(world: World) -> N
             searches.append(key)
 
     world.store.before = note
-    with world.agent(SilentDoorbell(), scan_interval="1d", metadata_interval="10ms") as agent:
+    with world.agent(NoWatcher(), scan_interval="1d", metadata_interval="10ms") as agent:
         thread = threading.Thread(target=agent.run)
         thread.start()
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)

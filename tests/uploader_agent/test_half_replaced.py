@@ -16,7 +16,7 @@ from tests.uploader_agent.test_verify import verified
 from tidemark.errors import UnknownOutcome
 from tidemark.remote import Storage
 from uploader_agent.broker.admin import Led
-from uploader_agent.verify import Word
+from uploader_agent.verify import Severity
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def test_what_a_dead_leader_left_is_read_as_far_as_its_manifest_goes(left: World
 def test_what_a_dead_leader_left_is_no_fault_to_verify(left: World, third: World) -> None:
     for deep in (False, True):
         verdict, findings = verified(third, deep=deep)
-        assert (verdict.word, verdict.wrong) == (Word.OVERLAP, 0)
-        [lagging] = [one for one in findings if one.word is Word.LAGGING]
+        assert (verdict.word, verdict.wrong) == (Severity.OVERLAP, 0)
+        [lagging] = [one for one in findings if one.word is Severity.LAGGING]
         assert (lagging.offset, lagging.end, lagging.object) == (100, 200, left.keys().segment(100, "log"))
     left.store.inner.put(left.keys().segment(100, "log"), records(100, 400, value="other"))
     verdict, findings = verified(third)
-    assert verdict.word is Word.CORRUPT
+    assert verdict.word is Severity.CORRUPT
     assert "and its manifest says" in next(one.detail for one in findings if one.wrong)
 
 

@@ -27,7 +27,7 @@ from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
 from uploader_agent.hold import Hold, backends, discovery
 from uploader_agent.hold.descriptors import HEADROOM, MOST, budget
 from uploader_agent.hold.eviction import Cost, Space, to_yield
-from uploader_agent.hold.held_segments import Key
+from uploader_agent.hold.held_segments import HeldKey
 from uploader_agent.hold.taking import ends_at
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
@@ -266,8 +266,8 @@ def test_what_is_held_is_no_hole(world: World) -> None:
     partition.fill(100, 200, 300, 400, end=500)
     with watching(world) as agent:
         lose(partition, 0, 100, 200, 300)
-        agent.hold._shelf.drop(Key((T, ID), 100))
-        agent.hold._shelf.drop(Key((T, ID), 300))
+        agent.hold._shelf.drop(HeldKey((T, ID), 100))
+        agent.hold._shelf.drop(HeldKey((T, ID), 300))
         world.metadata.default_high, world.metadata.log_start = 150, 400
         agent.upload_once()
         assert gaps(world) == [(100, 200, "deleted_before_upload"), (300, 400, "deleted_before_upload")]

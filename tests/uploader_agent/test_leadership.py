@@ -16,10 +16,10 @@ from tests.uploader_agent.test_run import NEVER, running, watermark_is
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.disk import partition_dir as folders
-from uploader_agent.disk.log_dirs import Listing, list_segments
+from uploader_agent.disk.log_dirs import DirectoryListing, list_segments
 from uploader_agent.disk.partition_dir import Folder
-from uploader_agent.disk.watcher import Heard, InotifyDoorbell, SilentDoorbell
-from uploader_agent.scheduling.timers import Agenda
+from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
+from uploader_agent.scheduling.timers import Timers
 
 OTHER = TopicPartition("orders", 1)
 
@@ -32,7 +32,7 @@ def test_a_lower_epoch_is_never_believed(world: World) -> None:
     """A broker that lags tells of a former leadership: under epoch 5 we led, under 6 another broker does."""
     world.disk.partition().fill(0, end=100)
     world.metadata.leads = {T: Led(5, ID)}
-    with running(world, SilentDoorbell(), scan_interval=NEVER, metadata_interval="10ms") as agent:
+    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval="10ms") as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         leads, asked = agent.leadership.partitions[T], world.metadata.asked
         world.metadata.leads = {T: Led(4, ID)}
@@ -53,7 +53,7 @@ def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:
     partition = world.disk.partition()
     partition.fill(0, end=100)
     world.metadata.leads = {T: Led(5, ID)}
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval="10ms") as agent:
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval="10ms") as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         world.metadata.leads = {T: Led(0, OTHER_ID)}
         partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
@@ -67,7 +67,7 @@ def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:
 
 def test_a_directory_that_is_newly_watched_is_looked_at(tmp_path: Path) -> None:
     """Its files may have been made between the last look and the watch: nobody heard of them."""
-    with closing(InotifyDoorbell()) as doorbell:
+    with closing(DirectoryWatcher()) as doorbell:
         doorbell.watch([tmp_path])
         assert doorbell.wait(HUNG) == Heard(frozenset({tmp_path}))
         doorbell.watch([tmp_path])
@@ -79,7 +79,7 @@ def test_an_epoch_file_on_any_replica_is_a_hint(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     follower = world.disk.partition(OTHER)
     follower.fill(0, end=50)
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval=NEVER) as agent:
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         assert OTHER not in agent.leadership.partitions
         world.metadata.leads[OTHER] = Led(4, ID)
@@ -92,7 +92,7 @@ def test_an_epoch_file_on_any_replica_is_a_hint(world: World) -> None:
 def test_checkpoints_of_the_broker_are_no_hints(world: World) -> None:
     """Every 5 s a broker replaces files beside the partitions: that must not make the agent ask."""
     world.disk.partition().fill(0, end=100)
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval=NEVER):
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         asked = world.metadata.asked
         new = world.disk.log_dirs[0] / "replication-offset-checkpoint.tmp"
@@ -109,7 +109,7 @@ def test_moved_to_another_log_directory(tmp_path: Path) -> None:
     world = World(tmp_path, log_dirs=2)
     former = world.disk.partition()
     former.fill(0, end=100)
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval=NEVER):
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         moved = world.disk.partition(log_dir=1)
         moved.fill(0, end=100)
@@ -133,7 +133,7 @@ def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
         return real(wanted)
 
     world.metadata.leaders = leaders  # type: ignore[method-assign]
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval="50ms") as agent:
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval="50ms") as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         hangs.set()
         wait_until(lambda: agent._poller.hangs(0.1), what="a question to hang")
@@ -160,7 +160,7 @@ def test_offsets_are_asked_for_where_the_log_has_changed(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     changing = world.disk.partition(OTHER)
     changing.fill(0, end=100)
-    with running(world, SilentDoorbell(), scan_interval="50ms", metadata_interval="50ms"):
+    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval="50ms"):
         world.store.await_put(lambda: watermark_is(world, 100) and watermark_is(world, 100, OTHER))
         before, polls = len(asked), world.metadata.asked
         asked_more(world.metadata, polls + 3)
@@ -175,7 +175,7 @@ def test_a_quiet_tail_is_noticed_by_time(world: World) -> None:
     partition = world.disk.partition()
     partition.segment(0, records(0, 50))
     world.metadata.default_high = 50
-    with running(world, SilentDoorbell(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="1s"):
+    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="1s"):
         world.store.await_put(lambda: watermark_is(world, 50))
 
 
@@ -183,7 +183,7 @@ def test_a_missed_event_is_counted(world: World, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(folders, "_PROMPT", -3600.0)  # no event could have told in time
     partition = world.disk.partition()
     partition.fill(0, end=100)
-    with running(world, SilentDoorbell(), scan_interval="50ms", metadata_interval=NEVER) as agent:
+    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         partition.segment(100, records(100, 200))
         partition.roll(200)
@@ -204,7 +204,7 @@ def test_a_folder_is_listed_again_only_when_it_changed(world: World, monkeypatch
     folder = Folder(partition.folder)
     real = list_segments
 
-    def listing(path: Path) -> Listing:
+    def listing(path: Path) -> DirectoryListing:
         listed.append(path)
         return real(path)
 
@@ -228,7 +228,7 @@ def test_a_folder_is_listed_again_only_when_it_changed(world: World, monkeypatch
 
 
 def test_agenda() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: Timers[str] = Timers()
     assert agenda.next_time() == float("inf")
     agenda.add("a", 5.0)
     agenda.add("b", 3.0)

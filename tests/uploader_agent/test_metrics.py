@@ -44,7 +44,7 @@ def test_every_metric_is_set_somewhere() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
-def test_every_metric_is_served_with_a_help_that_is_a_sentence(line: metrics_doc.Line) -> None:
+def test_every_metric_is_served_with_a_help_that_is_a_sentence(line: metrics_doc.MetricRow) -> None:
     text = generate_latest(METRICS.registry).decode()
     assert f"# HELP {line.name} {line.help}\n" in text
     assert re.fullmatch(r"[A-Z0-9].+\.", line.help)

@@ -10,7 +10,7 @@ from tests.uploader_agent.test_verify import examine
 from tidemark.formats.tombstones import RemovedSegment, Tombstone, control_of
 from tidemark.timestamps import stamp, utc_now
 from uploader_agent.broker.admin import Led
-from uploader_agent.verify import Word
+from uploader_agent.verify import Severity
 
 REMOVED_AT = utc_now()
 
@@ -109,8 +109,8 @@ def test_a_search_for_a_gap_leaves_what_retention_has_not_deleted_yet(removed: W
 
 
 def test_verify_takes_the_tombstones_word(removed: World) -> None:
-    assert examine(removed) == (Word.OK, [])
+    assert examine(removed) == (Severity.OK, [])
     forget(removed)
     word, findings = examine(removed)
-    assert word is Word.GAP
-    assert (Word.GAP, 0, 200, True) in findings
+    assert word is Severity.GAP
+    assert (Severity.GAP, 0, 200, True) in findings

@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 from structlog.testing import capture_logs
 
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 
 def test_once_then_with_its_count_then_its_end() -> None:
     clock = Clock()
-    repeats = Repeats(structlog.get_logger(), timedelta(minutes=5), clock)
+    repeats = ErrorDeduplicator(structlog.get_logger(), timedelta(minutes=5), clock)
     with capture_logs() as lines:
         for number in range(10):
             repeats.failed("index", "index_not_written", error=f"no. {number}")
@@ -37,7 +37,7 @@ def test_once_then_with_its_count_then_its_end() -> None:
 
 
 def test_what_comes_back_is_new_and_keys_are_apart() -> None:
-    repeats = Repeats(structlog.get_logger(), timedelta(minutes=5), Clock())
+    repeats = ErrorDeduplicator(structlog.get_logger(), timedelta(minutes=5), Clock())
     with capture_logs() as lines:
         repeats.failed(("job", 1), "job_failed", "error")
         repeats.failed(("job", 2), "job_failed", "error")
@@ -52,7 +52,7 @@ def test_what_comes_back_is_new_and_keys_are_apart() -> None:
 
 
 def test_threads_lose_no_count() -> None:
-    repeats = Repeats(structlog.get_logger(), timedelta(hours=1))
+    repeats = ErrorDeduplicator(structlog.get_logger(), timedelta(hours=1))
 
     def fail() -> None:
         for _ in range(500):

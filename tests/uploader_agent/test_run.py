@@ -25,14 +25,14 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.store import StoreOptions, open_store
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import Doorbell, InotifyDoorbell, SilentDoorbell
+from uploader_agent.disk.watcher import DirectoryWatcher, NoWatcher, Watcher
 from uploader_agent.observability.health import Health, HttpServer
 
 NEVER = "1d"
 
 
 @contextmanager
-def running(world: World, doorbell: Doorbell, **settings: Any) -> Iterator[Agent]:
+def running(world: World, doorbell: Watcher, **settings: Any) -> Iterator[Agent]:
     """An agent in a thread of this process; it has drained when the block ends."""
     with world.agent(doorbell, **settings) as agent:
         thread = threading.Thread(target=agent.run)
@@ -53,7 +53,7 @@ def test_rotation_rings_the_bell(world: World) -> None:
     """Neither scan nor metadata poll is due for a day: only inotify can have told."""
     partition = world.disk.partition()
     partition.fill(0, end=100)
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval=NEVER):
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         for base in range(100, 600, 100):
             partition.segment(base, records(base, base + 100))
@@ -64,7 +64,7 @@ def test_rotation_rings_the_bell(world: World) -> None:
 def test_missed_event_is_found_by_the_scan(world: World) -> None:
     partition = world.disk.partition()
     partition.fill(0, end=100)
-    with running(world, SilentDoorbell(), scan_interval="50ms", metadata_interval=NEVER):
+    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         partition.segment(100, records(100, 200))
         partition.roll(200)
@@ -73,7 +73,7 @@ def test_missed_event_is_found_by_the_scan(world: World) -> None:
 
 def test_silent_bell_alone_finds_nothing(world: World) -> None:
     """The seed of the test above: without inotify and without a scan, a ring alone changes nothing."""
-    partition, bell = world.disk.partition(), SilentDoorbell()
+    partition, bell = world.disk.partition(), NoWatcher()
     partition.fill(0, end=100)
     with running(world, bell, scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
@@ -87,7 +87,7 @@ def test_high_watermark_that_lags_is_asked_for_again(world: World) -> None:
     partition = world.disk.partition()
     partition.fill(0, end=100)
     world.metadata.default_high = 50
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval=NEVER):
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)
         world.metadata.default_high = 100
         world.store.await_put(lambda: watermark_is(world, 100))
@@ -96,7 +96,7 @@ def test_high_watermark_that_lags_is_asked_for_again(world: World) -> None:
 def test_new_and_lost_partitions(world: World) -> None:
     other = TopicPartition("orders", 1)
     world.disk.partition().fill(0, end=100)
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval="20ms") as agent:
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval="20ms") as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         world.disk.partition(other).fill(0, end=50)
         world.metadata.leads = {other: Led(3, ID)}
@@ -109,7 +109,7 @@ def test_topic_made_again_under_a_watched_path_rings_again(world: World) -> None
     former = world.disk.partition()
     former.fill(0, end=100)
     place, incarnations = f"orders@{OTHER_ID}", world.control.incarnations("orders")
-    with running(world, InotifyDoorbell(), scan_interval=NEVER, metadata_interval=NEVER):
+    with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         world.metadata.leads = {T: Led(4, OTHER_ID)}
         former.folder.rename(former.folder.with_name("orders-0.f00-delete"))
@@ -141,7 +141,7 @@ def test_several_that_finish_together_are_written_together(world: World) -> None
 def test_health_and_metrics(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     with (
-        running(world, InotifyDoorbell()) as agent,
+        running(world, DirectoryWatcher()) as agent,
         HttpServer("127.0.0.1", 0, agent.health, agent.metrics.registry, agent.waiting) as server,
     ):
         world.store.await_put(lambda: watermark_is(world, 100))

@@ -13,7 +13,7 @@ from tests.uploader_agent.test_run import NEVER, running, watermark_is
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import InotifyDoorbell, SilentDoorbell
+from uploader_agent.disk.watcher import DirectoryWatcher, NoWatcher
 
 QUIET = {"scan_interval": NEVER, "metadata_interval": NEVER}
 
@@ -34,7 +34,7 @@ def requests(world: World) -> list[str]:
 def settled(world: World, requests: list[str], *ats: TopicPartition, **settings: Any) -> bool:
     """Whether a new agent leaves the partitions' part of the store alone."""
     requests.clear()
-    with running(world, SilentDoorbell(), **QUIET, **settings) as agent:
+    with running(world, NoWatcher(), **QUIET, **settings) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
         wait_until(lambda: all(agent.leadership.partitions[at].offsets for at in ats), what="offsets")
         wait_until(lambda: not agent._queue.unfinished(), what="nothing to do")
@@ -66,7 +66,7 @@ def test_a_settled_partition_goes_on_when_there_is_something_to_do(world: World,
     partition.fill(0, end=100)
     world.metadata.default_high = 100
     world.once()
-    with running(world, InotifyDoorbell(), **QUIET) as agent:
+    with running(world, DirectoryWatcher(), **QUIET) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
         assert agent.leadership.partitions[T].settled
         assert agent.leadership.partitions[T].bytes_per_offset, "as the former index says"
@@ -128,7 +128,7 @@ def test_other_endpoints_settle_nothing(world: World, requests: list[str]) -> No
     world.once()
     raw = {"url": world.store.url, "topics": {"orders": {"entropy_bits": 3}}}
     requests.clear()
-    with running(world, SilentDoorbell(), raw=raw, **QUIET):
+    with running(world, NoWatcher(), raw=raw, **QUIET):
         world.store.await_put(lambda: any("offset.wm" in put and put.startswith("0") for put in world.store.puts))
 
 
@@ -143,12 +143,12 @@ def test_a_tail_that_was_uploaded(world: World, requests: list[str]) -> None:
     assert settled(world, requests, T, tail_after="1s")
     assert world.manifest(0).state == "provisional"
     partition.roll(50)
-    with running(world, SilentDoorbell(), tail_after="1s", **QUIET):
+    with running(world, NoWatcher(), tail_after="1s", **QUIET):
         wait_until(lambda: world.manifest(0).state == "whole", what="the rotated segment to be whole")
 
 
 def test_a_damaged_index_settles_nothing(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     world.store.inner.put(world.control.index(1), b"{")
-    with running(world, SilentDoorbell(), **QUIET):
+    with running(world, NoWatcher(), **QUIET):
         world.store.await_put(lambda: watermark_is(world, 100))

@@ -12,7 +12,7 @@ from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, remove
 from tests.uploader_agent.test_gaps import with_hole
 from uploader_agent.broker.admin import Led
-from uploader_agent.verify import Finding, Verdict, Word, verify
+from uploader_agent.verify import Severity, VerifyFinding, VerifyVerdict, verify
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def stored(world: World) -> World:
     """[0, 300) in three segments, all well."""
     world.disk.partition().fill(0, 100, 200, end=300)
     world.once()
-    assert examine(world) == (Word.OK, [])
-    assert examine(world, deep=True) == (Word.OK, [])
+    assert examine(world) == (Severity.OK, [])
+    assert examine(world, deep=True) == (Severity.OK, [])
     return world
 
 
-def verified(world: World, *, deep: bool = False) -> tuple[Verdict, list[Finding]]:
-    findings: list[Finding] = []
+def verified(world: World, *, deep: bool = False) -> tuple[VerifyVerdict, list[VerifyFinding]]:
+    findings: list[VerifyFinding] = []
     world.store.puts.clear()
     with world.agent(read_only=True) as agent, ThreadPoolExecutor(3) as pool:
         agent.survey()
@@ -37,7 +37,7 @@ def verified(world: World, *, deep: bool = False) -> tuple[Verdict, list[Finding
     return verdict, findings
 
 
-def examine(world: World, *, deep: bool = False) -> tuple[Word, list[tuple[Word, int, int, bool]]]:
+def examine(world: World, *, deep: bool = False) -> tuple[Severity, list[tuple[Severity, int, int, bool]]]:
     verdict, findings = verified(world, deep=deep)
     assert verdict.wrong == sum(one.wrong for one in findings)
     return verdict.word, [(one.word, one.offset, one.end, one.wrong) for one in findings]
@@ -64,7 +64,7 @@ def lie(world: World, base: int, extension: str, content: bytes) -> None:
 def test_a_lost_log_is_a_gap(stored: World) -> None:
     delete(stored, 100, "log")
     verdict, findings = verified(stored)
-    assert verdict.word is Word.GAP
+    assert verdict.word is Severity.GAP
     assert [(one.offset, one.end) for one in findings if one.wrong] == [(100, 200), (100, 200)]
     assert findings[0].object == stored.keys().segment(100, "log")
     assert "is not there" in findings[0].detail
@@ -74,8 +74,8 @@ def test_a_lost_log_is_a_gap(stored: World) -> None:
 def test_a_lost_manifest_is_a_gap(stored: World) -> None:
     delete(stored, 100, "manifest.json")
     assert examine(stored) == (
-        Word.GAP,
-        [(Word.GAP, 100, 200, True), (Word.LAGGING, 100, 200, False)],
+        Severity.GAP,
+        [(Severity.GAP, 100, 200, True), (Severity.LAGGING, 100, 200, False)],
     ), "the broker still has it, too"
 
 
@@ -83,7 +83,7 @@ def test_a_lost_manifest_is_a_gap(stored: World) -> None:
 def test_another_lost_object_is_corrupt(stored: World, extension: str) -> None:
     base = 200 if extension == "snapshot" else 100
     delete(stored, base, extension)
-    assert examine(stored) == (Word.CORRUPT, [(Word.CORRUPT, 100, 200, True)])
+    assert examine(stored) == (Severity.CORRUPT, [(Severity.CORRUPT, 100, 200, True)])
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_another_lost_object_is_corrupt(stored: World, extension: str) -> None:
 def test_an_object_that_is_not_the_manifests_is_corrupt(stored: World, content: bytes, rule: str) -> None:
     put(stored, 100, "log", content)
     verdict, findings = verified(stored)
-    assert verdict.word is Word.CORRUPT
+    assert verdict.word is Severity.CORRUPT
     assert rule in findings[0].detail
-    assert (findings[0].word, findings[0].object) == (Word.CORRUPT, stored.keys().segment(100, "log"))
+    assert (findings[0].word, findings[0].object) == (Severity.CORRUPT, stored.keys().segment(100, "log"))
 
 
 def remember_checksums(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +116,9 @@ def test_a_byte_that_rotted_is_seen_by_deep_alone(
 ) -> None:
     remember_checksums(stored, monkeypatch)
     lie(stored, 100, extension, flipped(stored.stored(100, extension)))
-    assert examine(stored) == (Word.OK, [])
+    assert examine(stored) == (Severity.OK, [])
     verdict, findings = verified(stored, deep=True)
-    assert verdict.word is Word.CORRUPT
+    assert verdict.word is Severity.CORRUPT
     assert findings[0].object == stored.keys().segment(100, extension)
 
 
@@ -126,18 +126,18 @@ def test_a_manifest_that_does_not_parse_is_corrupt(stored: World) -> None:
     remove(FakePartition(stored.disk.log_dirs[0] / "orders-0"), 0)
     put(stored, 0, "manifest.json", b"{}")
     assert examine(stored) == (
-        Word.CORRUPT,
-        [(Word.CORRUPT, 0, 0, True), (Word.GAP, 0, 100, True)],
+        Severity.CORRUPT,
+        [(Severity.CORRUPT, 0, 0, True), (Severity.GAP, 0, 100, True)],
     )
 
 
 def test_a_broker_s_file_that_differs_is_corrupt(stored: World) -> None:
     partition = FakePartition(stored.disk.log_dirs[0] / "orders-0")
     partition.segment(100, records(100, 200, value="x"))
-    assert examine(stored) == (Word.OK, [])
-    assert examine(stored, deep=True) == (Word.CORRUPT, [(Word.CORRUPT, 100, 200, True)])
+    assert examine(stored) == (Severity.OK, [])
+    assert examine(stored, deep=True) == (Severity.CORRUPT, [(Severity.CORRUPT, 100, 200, True)])
     partition.segment(100, records(100, 150))
-    assert examine(stored) == (Word.CORRUPT, [(Word.CORRUPT, 100, 200, True)])
+    assert examine(stored) == (Severity.CORRUPT, [(Severity.CORRUPT, 100, 200, True)])
 
 
 def test_segments_of_two_leaders_overlap(stored: World) -> None:
@@ -148,7 +148,7 @@ def test_segments_of_two_leaders_overlap(stored: World) -> None:
     partition.segment(250, records(250, 300) + records(300, 350, epoch=4))
     partition.segment(350, records(350, 400, epoch=4))
     other.once()
-    assert examine(other) == (Word.OVERLAP, [(Word.OVERLAP, 250, 300, False)])
+    assert examine(other) == (Severity.OVERLAP, [(Severity.OVERLAP, 250, 300, False)])
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
@@ -162,12 +162,12 @@ def test_missing_offsets_within_a_segment(world: World, policy: str) -> None:
     world.once()
     found = [(one.offset, one.end) for one in verified(world, deep=True)[1]]
     if policy == "compact":
-        assert examine(world) == (Word.COMPACTED, [(Word.COMPACTED, 51, 100, False)])
-        assert examine(world, deep=True)[0] is Word.COMPACTED
+        assert examine(world) == (Severity.COMPACTED, [(Severity.COMPACTED, 51, 100, False)])
+        assert examine(world, deep=True)[0] is Severity.COMPACTED
         assert found == [(10, 50), (51, 100)]
     else:
-        assert examine(world) == (Word.OK, []), "nothing but the bytes can tell"
-        assert examine(world, deep=True)[0] is Word.GAP
+        assert examine(world) == (Severity.OK, []), "nothing but the bytes can tell"
+        assert examine(world, deep=True)[0] is Severity.GAP
         assert found == [(10, 50), (51, 90)]
 
 
@@ -181,9 +181,9 @@ def test_an_unclean_election_has_truncated(stored: World) -> None:
     stored.metadata.leads, stored.metadata.default_high = {T: Led(5, ID)}, 220
     stored.once()
     word, findings = examine(stored)
-    assert word is Word.TRUNCATED
-    assert (Word.TRUNCATED, 150, 300, False) in findings, "offset.wm says so"
-    assert (Word.TRUNCATED, 200, 300, False) in findings, "the dead branch's segment says so"
+    assert word is Severity.TRUNCATED
+    assert (Severity.TRUNCATED, 150, 300, False) in findings, "offset.wm says so"
+    assert (Severity.TRUNCATED, 200, 300, False) in findings, "the dead branch's segment says so"
     assert not any(wrong for *_, wrong in findings)
 
 
@@ -191,9 +191,9 @@ def test_what_has_not_gone_yet_lags(stored: World) -> None:
     partition = FakePartition(stored.disk.log_dirs[0] / "orders-0")
     partition.segment(300, records(300, 400))
     partition.roll(400)
-    assert examine(stored) == (Word.LAGGING, [(Word.LAGGING, 300, 400, False)])
+    assert examine(stored) == (Severity.LAGGING, [(Severity.LAGGING, 300, 400, False)])
     stored.metadata.default_high = 399
-    assert examine(stored) == (Word.OK, []), "it may not go"
+    assert examine(stored) == (Severity.OK, []), "it may not go"
 
 
 def test_a_watermark_that_lags(stored: World) -> None:
@@ -204,16 +204,16 @@ def test_a_watermark_that_lags(stored: World) -> None:
     partition.roll(400)
     stored.once()
     stored.store.inner.put(key, before)
-    assert examine(stored) == (Word.LAGGING, [(Word.LAGGING, 300, 400, False)])
+    assert examine(stored) == (Severity.LAGGING, [(Severity.LAGGING, 300, 400, False)])
 
 
 def test_an_open_gap_is_wrong_and_an_acknowledged_one_is_not(world: World) -> None:
     with_hole(world)
     world.once()
-    assert examine(world) == (Word.GAP, [(Word.GAP, 100, 200, True)])
+    assert examine(world) == (Severity.GAP, [(Severity.GAP, 100, 200, True)])
     world.store.inner.put(world.control.acknowledgement("orders", 0, 100, 200), word(100, 200).to_bytes())
     world.once()
-    assert examine(world) == (Word.GAP, [(Word.GAP, 100, 200, False)])
+    assert examine(world) == (Severity.GAP, [(Severity.GAP, 100, 200, False)])
 
 
 def test_a_damaged_segment_is_wrong_until_it_is_mended(world: World) -> None:
@@ -222,19 +222,19 @@ def test_a_damaged_segment_is_wrong_until_it_is_mended(world: World) -> None:
     partition.segment(0, flipped(records(0, 100)))
     world.once()
     word, findings = examine(world)
-    assert word is Word.CORRUPT
-    assert (Word.GAP, 90, 100, True) in findings
-    assert (Word.CORRUPT, 90, 100, False) in findings
+    assert word is Severity.CORRUPT
+    assert (Severity.GAP, 90, 100, True) in findings
+    assert (Severity.CORRUPT, 90, 100, False) in findings
     follower = world.another(2, leads={})
     follower.disk.partition().fill(40, end=150)
     follower.once()
     world.once()
     word, findings = examine(world)
-    assert word is Word.CORRUPT
+    assert word is Severity.CORRUPT
     assert not any(wrong for *_, wrong in findings), "the damaged bytes are kept, and nobody needs them"
 
 
 def test_line_1_names_a_segment(stored: World) -> None:
     delete(stored, 200, "manifest.json")
     _, findings = verified(stored)
-    assert any(one.object == stored.keys().watermark and one.word is Word.CORRUPT for one in findings)
+    assert any(one.object == stored.keys().watermark and one.word is Severity.CORRUPT for one in findings)

@@ -18,7 +18,7 @@ from tidemark.formats.keys import ControlKeys, Endpoint
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3_clients import forget_clients
 from uploader_agent.broker.admin import Led
-from uploader_agent.verify import Word
+from uploader_agent.verify import Severity
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_the_agent_replaces_and_copies_aside(stored: World, server: S3Server) ->
     assert stored.stored(200) == records(200, 300, epoch=4, value="other")
     assert [one["Size"] for one in versions(server, key)] == [len(records(200, 300))] * 2 + [len(records(200, 250))]
     assert list(stored.store.inner.list(stored.control.superseded("orders", 0, 4)))
-    assert examine(stored, deep=True)[0] in {Word.OK, Word.TRUNCATED}
+    assert examine(stored, deep=True)[0] in {Severity.OK, Severity.TRUNCATED}
 
 
 def test_no_role_of_ours_takes_a_version_away(stored: World, server: S3Server) -> None:
@@ -112,20 +112,20 @@ def test_a_spoilt_segment_is_undone(stored: World, server: S3Server) -> None:
     """Under the ETag that its manifest names."""
     key = stored.keys().segment(100, "log")
     server.client("other").put_object(Bucket="raw", Key=key, Body=b"spoilt")
-    assert examine(stored)[0] is not Word.OK
+    assert examine(stored)[0] is not Severity.OK
     assert undo(server, key) == b"spoilt"
     assert stored.stored(100) == records(100, 200)
-    assert examine(stored, deep=True) == (Word.OK, [])
+    assert examine(stored, deep=True) == (Severity.OK, [])
 
 
 def test_a_deleted_segment_is_undone(stored: World, server: S3Server) -> None:
     key = stored.keys().segment(0, "log")
     server.client().delete_object(Bucket="raw", Key=key)
-    assert examine(stored)[0] is Word.GAP
+    assert examine(stored)[0] is Severity.GAP
     [marker] = [one["VersionId"] for one in versions(server, key) if one["IsLatest"]]
     client = server.client("undo")
     client.delete_object(Bucket="raw", Key=key, VersionId=marker, BypassGovernanceRetention=True)
-    assert examine(stored, deep=True) == (Word.OK, [])
+    assert examine(stored, deep=True) == (Severity.OK, [])
 
 
 def test_the_lifecycle_rules_are_taken(server: S3Server) -> None:

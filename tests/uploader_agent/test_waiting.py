@@ -21,7 +21,7 @@ from uploader_agent import cli
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.cli.common import Output
-from uploader_agent.disk.watcher import SilentDoorbell
+from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.partitions import lag
 from uploader_agent.partitions.led_partition import LedPartition
@@ -186,7 +186,7 @@ def test_the_page_is_json(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     world.metadata.default_high = 90
     with (
-        running(world, SilentDoorbell()) as agent,
+        running(world, NoWatcher()) as agent,
         HttpServer("127.0.0.1", 0, agent.health, agent.metrics.registry, agent.waiting) as server,
     ):
         wait_until(lambda: agent.waiting()["agent"] is None, what="ready")

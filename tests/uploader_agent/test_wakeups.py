@@ -20,23 +20,23 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent import agent as loop
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import Leader, Led, Offsets
-from uploader_agent.disk.watcher import Heard, InotifyDoorbell, SilentDoorbell
+from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.scheduling.timers import Agenda
+from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
-from uploader_agent.scheduling.workers import Task, Workers
+from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.watermark_index.publisher import Indexes
+from uploader_agent.watermark_index.publisher import IndexPublisher
 
 
 def test_a_tail_is_offered_again_by_the_scan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer that would look again when it is quiet is lost."""
-    monkeypatch.setattr(Agenda, "add", lambda *_: None)
+    monkeypatch.setattr(Timers, "add", lambda *_: None)
     world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
-    with running(world, SilentDoorbell(), scan_interval="50ms", metadata_interval=NEVER, tail_after="1s"):
+    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER, tail_after="1s"):
         world.store.await_put(lambda: watermark_is(world, 50))
 
 
@@ -46,7 +46,7 @@ def test_a_tail_has_its_timer_though_other_work_goes_first(world: World) -> None
     partition.fill(0, end=100)
     partition.segment(100, records(100, 130))
     world.metadata.default_high = 130
-    with running(world, SilentDoorbell(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="2s"):
+    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="2s"):
         world.store.await_put(lambda: watermark_is(world, 130))
 
 
@@ -54,7 +54,7 @@ def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
     world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     never = {"scan_interval": NEVER, "metadata_interval": NEVER}
-    with running(world, SilentDoorbell(), **never, tail_after=NEVER) as agent:
+    with running(world, NoWatcher(), **never, tail_after=NEVER) as agent:
         wait_until(lambda: T in agent._agenda._times, what="the timer of the tail")
         shorter = world.settings(**never, tail_after="1s")
         agent.soon(lambda: agent.reconfigure(shorter, "agent.yaml"))
@@ -67,11 +67,11 @@ def test_whatever_the_former_index_meets_the_agent_uploads(
 ) -> None:
     world.disk.partition().fill(0, end=100)
 
-    def read(_: Indexes) -> Mapping[TopicPartition, Any]:
+    def read(_: IndexPublisher) -> Mapping[TopicPartition, Any]:
         raise error("told so")
 
-    monkeypatch.setattr(Indexes, "read", read)
-    with running(world, SilentDoorbell()) as agent:
+    monkeypatch.setattr(IndexPublisher, "read", read)
+    with running(world, NoWatcher()) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)
         assert agent.health.trouble() is None
@@ -81,13 +81,13 @@ def test_a_former_index_that_is_never_read_is_given_up(world: World, monkeypatch
     world.disk.partition().fill(0, end=100)
     ends = threading.Event()
 
-    def read(_: Indexes) -> Mapping[TopicPartition, Any]:
+    def read(_: IndexPublisher) -> Mapping[TopicPartition, Any]:
         ends.wait(HUNG)
         return {}
 
-    monkeypatch.setattr(Indexes, "read", read)
+    monkeypatch.setattr(IndexPublisher, "read", read)
     monkeypatch.setattr(loop, "_INDEX_LIMIT", 0.2)
-    with running(world, SilentDoorbell(), scan_interval="50ms"):
+    with running(world, NoWatcher(), scan_interval="50ms"):
         world.store.await_put(lambda: watermark_is(world, 100))
         ends.set()
 
@@ -110,7 +110,7 @@ def test_a_tail_goes_by_the_checkpoint_while_the_broker_hangs_and_is_said_to(
 
     world.metadata.offsets = offsets  # type: ignore[method-assign]
     intervals = {"scan_interval": "50ms", "metadata_interval": NEVER, "tail_after": "1s"}
-    with running(world, SilentDoorbell(), **intervals) as agent:
+    with running(world, NoWatcher(), **intervals) as agent:
         world.store.await_put(lambda: watermark_is(world, 50))
         assert agent.metrics.broker_reachable._value.get() == 1
         hangs.set()
@@ -135,7 +135,7 @@ def test_after_an_overflow_a_directory_that_was_made_again_is_watched(tmp_path: 
 
     inotify.read = read
     folder.mkdir()
-    with closing(InotifyDoorbell(inotify)) as doorbell:
+    with closing(DirectoryWatcher(inotify)) as doorbell:
         doorbell.watch([folder])
         doorbell.wait(0)
         overflows[0] = True
@@ -152,23 +152,23 @@ def test_a_partition_is_looked_at_again_only_when_its_job_has_ended(world: World
     """If it were before, the same job that is planned then would be taken for the one that is running."""
     seen: list[int] = []
     looked = threading.Event()
-    queue: UploadQueue[TopicPartition, Task] = UploadQueue(1)
+    queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(1)
 
     def revisit(_: TopicPartition, __: float) -> None:
         seen.append(queue.running())
         looked.set()
 
     settings, metrics = world.settings().upload, Metrics()
-    health, repeats = Health(60, timedelta(minutes=1)), Repeats(get_logger(), timedelta(minutes=1))
+    health, repeats = Health(60, timedelta(minutes=1)), ErrorDeduplicator(get_logger(), timedelta(minutes=1))
     with world.agent() as agent:
         world.disk.partition().fill(0, end=100)
         agent.refresh()
         partition = agent.leadership.partitions[T]
-        Workers(queue, settings, metrics, health, revisit, repeats).start()
-        queue.offer(T, [Task(partition, "survey")])
+        UploadWorkers(queue, settings, metrics, health, revisit, repeats).start()
+        queue.offer(T, [PartitionJob(partition, "survey")])
         assert looked.wait(HUNG)
         looked.clear()
-        queue.offer(T, [Task(partition, Work(7, 8, 9, provisional=False))])  # there is no such segment
+        queue.offer(T, [PartitionJob(partition, Work(7, 8, 9, provisional=False))])  # there is no such segment
         assert looked.wait(HUNG)
         queue.close()
     assert seen == [0, 0]
@@ -217,7 +217,7 @@ THREADS: dict[str, Callable[[Agent], Any]] = {
 
 @pytest.mark.parametrize("name", THREADS)
 def test_the_agents_own_threads_are_watched(world: World, name: str) -> None:
-    with running(world, SilentDoorbell()) as agent:
+    with running(world, NoWatcher()) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
         assert {"metadata", "index", "fill", "upload-0", "upload-1", "upload-2"} == agent.health._threads.keys()
         assert agent.health.trouble() is None
@@ -244,7 +244,7 @@ def test_the_pollers_open_question_is_the_healths(world: World) -> None:
         return dict.fromkeys(wanted, Leader(2, Led(3, None)))
 
     world.metadata.leaders = leaders  # type: ignore[method-assign]
-    with running(world, SilentDoorbell()) as agent:
+    with running(world, NoWatcher()) as agent:
         assert opened.wait(HUNG)
         wait_until(lambda: agent.health.question_open_for() > 0, what="an open question")
         ends.set()
@@ -253,7 +253,7 @@ def test_the_pollers_open_question_is_the_healths(world: World) -> None:
 
 def test_a_bell_that_was_closed_may_be_rung(tmp_path: Path) -> None:
     """A worker may end after the loop has: by then the pipe's number may be that of another file."""
-    doorbell = SilentDoorbell()
+    doorbell = NoWatcher()
     doorbell.close()
     with (tmp_path / "file").open("wb") as one, (tmp_path / "other").open("wb") as two:
         doorbell.ring()

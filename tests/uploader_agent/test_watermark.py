@@ -16,7 +16,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import LocalStore
 from uploader_agent.remote import watermark
 from uploader_agent.remote.gaps import Evidence, find_gaps, split
-from uploader_agent.remote.watermark import Fenced, View
+from uploader_agent.remote.watermark import Fenced, WatermarkState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -25,8 +25,10 @@ def gap(start: int, end: int, reason: str = "unknown") -> Gap:
     return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": NOW})
 
 
-def view(*present: tuple[int, int], start: int = 0, epoch: int = 3, acknowledged: tuple[Gap, ...] = ()) -> View:
-    return View(ID, epoch, 1, start, Intervals(present), Lineage(((3, 0),)), (), acknowledged)
+def view(
+    *present: tuple[int, int], start: int = 0, epoch: int = 3, acknowledged: tuple[Gap, ...] = ()
+) -> WatermarkState:
+    return WatermarkState(ID, epoch, 1, start, Intervals(present), Lineage(((3, 0),)), (), acknowledged)
 
 
 def made(*present: tuple[int, int], **options: object) -> Watermark:

@@ -31,7 +31,7 @@ from uploader_agent.broker.authority import ZooKeeperAuthority
 from uploader_agent.broker.leadership_hints import state_path
 from uploader_agent.broker.properties import read_broker
 from uploader_agent.broker.zookeeper import ZooKeeperHints
-from uploader_agent.disk.watcher import SilentDoorbell
+from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.settings import AgentSettings
 
 AT = TopicPartition("orders", 0)
@@ -161,7 +161,7 @@ def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[Agent]:
     settings = world.settings(include=[topic], scan_interval="1d", metadata_interval="1d")
     with (
         closing(AdminMetadata(lambda: connect(broker.bootstrap, "PLAINTEXT", {}))) as metadata,
-        closing(SilentDoorbell()) as bell,
+        closing(NoWatcher()) as bell,
         closing(ZooKeeperHints(broker.zookeeper or {})) as hints,
     ):
         agent = Agent(settings, broker, metadata, lambda _url: world.store, bell, hints=hints)

@@ -31,7 +31,7 @@ _MIGRATION = "/migration"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MetadataMark:
     """Up to where the metadata went when it was asked for; of a quorum under ``epoch``, with its voters' fetch times.
 
     ``fetched`` are milliseconds by the quorum leader's clock, and are compared with one another alone.
@@ -46,11 +46,11 @@ class Mark:
 class Authority(Protocol):
     """Every method raises :class:`BrokerUnavailable` where there is no answer to build on."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> MetadataMark:
         """Up to where the cluster's metadata goes now."""
         ...
 
-    def confirms(self, mark: Mark) -> bool | None:
+    def confirms(self, mark: MetadataMark) -> bool | None:
         """Whether the metadata went to ``mark`` indeed, and this broker has it by now; None: ask for a new mark."""
         ...
 
@@ -62,11 +62,11 @@ class Authority(Protocol):
 class NoAuthority:
     """Of commands that change nothing: nothing is ever certain."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> MetadataMark:
         """See :class:`Authority`."""
         raise BrokerUnavailable("the cluster's metadata is not asked for here")
 
-    def confirms(self, mark: Mark) -> bool | None:
+    def confirms(self, mark: MetadataMark) -> bool | None:
         """See :class:`Authority`."""
         raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not up to {mark}")
 
@@ -83,14 +83,14 @@ class QuorumAuthority:
         self._node_id = node_id
         self._connect = connect
 
-    def mark(self) -> Mark:
+    def mark(self) -> MetadataMark:
         """See :class:`Authority`."""
         found = self._quorum()
         if found["high_watermark"] < 0:
             raise BrokerUnavailable("the quorum's new leader does not know its high watermark yet")
-        return Mark(found["leader_id"], found["leader_epoch"], found["high_watermark"], _fetched(found))
+        return MetadataMark(found["leader_id"], found["leader_epoch"], found["high_watermark"], _fetched(found))
 
-    def confirms(self, mark: Mark) -> bool | None:
+    def confirms(self, mark: MetadataMark) -> bool | None:
         """See :class:`Authority`."""
         found = self._quorum()
         if (found["leader_id"], found["leader_epoch"]) != (mark.leader, mark.epoch):
@@ -138,13 +138,13 @@ class ZooKeeperAuthority:
         """``options`` are those of ``KazooClient``, ``hosts`` among them. Nothing is connected yet."""
         self._options = options
 
-    def mark(self) -> Mark:
+    def mark(self) -> MetadataMark:
         """See :class:`Authority`: what is read later is newer than all that was written before."""
-        return Mark()
+        return MetadataMark()
 
-    def confirms(self, mark: Mark) -> bool | None:
+    def confirms(self, mark: MetadataMark) -> bool | None:
         """See :class:`Authority`."""
-        return mark == Mark()
+        return mark == MetadataMark()
 
     def leader(self, at: TopicPartition) -> Leader | None:
         """See :class:`Authority`."""

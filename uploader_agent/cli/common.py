@@ -23,7 +23,7 @@ from uploader_agent.broker.leadership_hints import Hints, NoHints
 from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.cli.directory_lock import lock_directories
 from uploader_agent.cli.status_table import columns
-from uploader_agent.disk.watcher import InotifyDoorbell
+from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
@@ -74,7 +74,7 @@ def built(
     with (
         opened(settings) as (opener, traffic),
         closing(AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata,
-        closing(InotifyDoorbell()) as doorbell,
+        closing(DirectoryWatcher()) as doorbell,
         closing(_hints(settings, broker)) as hints,
     ):
         yield Agent(
@@ -138,7 +138,7 @@ def surveyed(settings: AgentSettings, topics: list[str] | None = None) -> Iterat
         yield agent
 
 
-class Answer:
+class CommandAnswer:
     """Lines of one kind, named tuples: JSON lines as they come, or a table at the end."""
 
     def __init__(self, output: Output) -> None:

@@ -14,7 +14,7 @@ from tidemark.errors import TidemarkError
 from uploader_agent.cli import status_table, upload_plan
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
-    Answer,
+    CommandAnswer,
     ConfigOption,
     Output,
     OutputOption,
@@ -23,13 +23,13 @@ from uploader_agent.cli.common import (
     surveyed,
 )
 from uploader_agent.settings import load_settings
-from uploader_agent.verify import Finding, verify
+from uploader_agent.verify import VerifyFinding, verify
 
 
 def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show what an agent would upload now, with bytes and requests; uploads nothing."""
     settings = load_settings(config)
-    answer = Answer(output)
+    answer = CommandAnswer(output)
     with surveyed(settings, topic) as agent:
         quiet_before = time.time() - settings.tail_after.total_seconds()
         lines = list(upload_plan.plan_of(agent.leadership.partitions.values(), quiet_before))
@@ -46,7 +46,7 @@ def leaders(
 ) -> None:
     """Show the partitions that this broker leads, by its metadata, as far as the agent's file takes them."""
     settings = load_settings(config)
-    answer = Answer(output)
+    answer = CommandAnswer(output)
     with surveyed(settings, topic) as agent:
         for line in status_table.led(agent.leadership.partitions.values()):
             answer.add(line)
@@ -98,7 +98,7 @@ def _tell_progress(partition: str, progress: Progress, done: int) -> None:
     progress.say(f"verify: {partition}: {done} segments")
 
 
-def _tell(partition: str, output: Output, finding: Finding) -> None:
+def _tell(partition: str, output: Output, finding: VerifyFinding) -> None:
     if output is Output.JSON:
         typer.echo(json.dumps({"partition": partition, **finding._asdict()}))
         return

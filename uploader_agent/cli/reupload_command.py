@@ -12,7 +12,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log.names import MAX_OFFSET
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
-    Answer,
+    CommandAnswer,
     ConfigOption,
     Output,
     OutputOption,
@@ -21,7 +21,7 @@ from uploader_agent.cli.common import (
     opened,
 )
 from uploader_agent.observability.log_config import configure
-from uploader_agent.remote.destinations import Places
+from uploader_agent.remote.destinations import Destinations
 from uploader_agent.repair.reupload import Backfill
 from uploader_agent.settings import load_settings
 
@@ -44,9 +44,9 @@ def backfill(
     configure(settings)
     broker = broker_of(settings)
     name = settings.cluster or broker.cluster_id
-    at, answer, progress, left = TopicPartition(topic, partition), Answer(output), Progress(), False
+    at, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
     with opened(settings) as (opener, _):
-        places = Places(name, resolver_of(settings.raw), opener, record=not dry_run)
+        places = Destinations(name, resolver_of(settings.raw), opener, record=not dry_run)
         filling = Backfill(places, broker.node_id, broker.log_dirs, at, time.sleep)
         for done, line in enumerate(filling.run(start, end, dry_run=dry_run), 1):
             answer.add(line)

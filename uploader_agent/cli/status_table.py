@@ -23,7 +23,7 @@ class GapLine(NamedTuple):
         return cls(gap.start, gap.end, gap.reason, gap.detected_at.isoformat())
 
 
-class Line(NamedTuple):
+class StatusRow(NamedTuple):
     """One partition. ``pending`` counts rotated segments that are not in the store; offsets are next offsets."""
 
     partition: str
@@ -51,7 +51,7 @@ class LedLine(NamedTuple):
     directory: str
 
 
-def of(partitions: Iterable[LedPartition]) -> list[Line]:
+def of(partitions: Iterable[LedPartition]) -> list[StatusRow]:
     """A line for each partition, by name."""
     return [_line(partition) for partition in sorted(partitions, key=lambda one: one.at)]
 
@@ -70,7 +70,7 @@ def led(partitions: Iterable[LedPartition]) -> list[LedLine]:
     ]
 
 
-def table(lines: Iterable[Line]) -> str:
+def table(lines: Iterable[StatusRow]) -> str:
     """Columns for a terminal, and below them a line for each gap."""
     lines = list(lines)
     heads = ["PARTITION", "EPOCH", "NEXT", "UPLOADED", "HIGH WM", "PENDING", "BYTES", "GAPS", "ERROR"]
@@ -94,9 +94,9 @@ def _told(gap: GapLine) -> str:
     return f"{gap.reason}, since {gap.detected_at}"
 
 
-def _line(partition: LedPartition) -> Line:
+def _line(partition: LedPartition) -> StatusRow:
     watermark, pending = partition.watermark, partition.pending()
-    return Line(
+    return StatusRow(
         partition=str(partition.at),
         leader_epoch=partition.led.leader_epoch,
         next_offset=watermark.next_offset if watermark else None,

@@ -116,14 +116,14 @@ def _parse(log_dir: Path, names: list[str]) -> _Parsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class DirectoryListing:
     """A partition's directory: its segments by base offset, the last one active, and the bases of ``.log.deleted``."""
 
     segments: list[LocalSegment]
     deleted: frozenset[int] = frozenset()
 
 
-def list_segments(folder: Path) -> Listing:
+def list_segments(folder: Path) -> DirectoryListing:
     """What is in a partition's directory; nothing if it is gone, or keeps changing: the next scan sees what is left."""
     for _ in range(_LISTINGS):
         try:
@@ -131,7 +131,7 @@ def list_segments(folder: Path) -> Listing:
         except FileNotFoundError:
             if not folder.is_dir():
                 break
-    return Listing([])
+    return DirectoryListing([])
 
 
 def find_segments(folder: Path) -> list[LocalSegment]:
@@ -194,7 +194,7 @@ def _folders(log_dir: Path) -> tuple[list[str], list[Path]]:
     return sorted(names), sorted(links)
 
 
-def _list(folder: Path) -> Listing:
+def _list(folder: Path) -> DirectoryListing:
     logs: dict[int, os.stat_result] = {}
     deleted: set[int] = set()
     with os.scandir(folder) as entries:
@@ -211,4 +211,4 @@ def _list(folder: Path) -> Listing:
         LocalSegment(base, following, logs[base].st_size, logs[base].st_mtime)
         for base, following in zip_longest(bases, bases[1:])
     ]
-    return Listing(segments, frozenset(deleted))
+    return DirectoryListing(segments, frozenset(deleted))

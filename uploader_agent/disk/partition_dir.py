@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from uploader_agent.disk.log_dirs import Listing, list_segments
+from uploader_agent.disk.log_dirs import DirectoryListing, list_segments
 from uploader_agent.disk.segment_files import file_name
 from uploader_agent.runtime import MACHINE, Runtime
 
@@ -23,7 +23,7 @@ _PROMPT = 1.0
 """Seconds within which a file event is told."""
 
 
-class Tail(NamedTuple):
+class LogTail(NamedTuple):
     """What moves when a log does: its first and its active segment's base, the active one's size, and its time."""
 
     first: int
@@ -38,8 +38,8 @@ class Folder:
     def __init__(self, path: Path, runtime: Runtime = MACHINE) -> None:
         self.path = path
         self._time = runtime.time
-        self.listing = Listing([])
-        self.tail: Tail | None = None
+        self.listing = DirectoryListing([])
+        self.tail: LogTail | None = None
         self.overdue = 0
         """Segments that the last look found, and that had begun more than a second before: nobody told of them."""
         self._listed: tuple[int, int] | None = None
@@ -53,7 +53,7 @@ class Folder:
         try:
             stat = os.stat(self._text)  # noqa: PTH116 - thousands of times in a scan
         except FileNotFoundError:
-            self._listed, self.listing, listed = None, Listing([]), True
+            self._listed, self.listing, listed = None, DirectoryListing([]), True
         else:
             if (stat.st_ino, stat.st_mtime_ns) != self._listed or not self._look_at_active():
                 self._list(stat)
@@ -88,8 +88,8 @@ class Folder:
             self.listing = replace(self.listing, segments=[*rotated, grown])
         return True
 
-    def _tail(self) -> Tail | None:
+    def _tail(self) -> LogTail | None:
         if not self.listing.segments:
             return None
         first, active = self.listing.segments[0], self.listing.segments[-1]
-        return Tail(first.base_offset, active.base_offset, active.size, active.modified)
+        return LogTail(first.base_offset, active.base_offset, active.size, active.modified)

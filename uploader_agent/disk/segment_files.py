@@ -40,7 +40,7 @@ class SegmentChanged(TidemarkError):
     """What was read is no longer what the broker has: discard it, look at the disk again, judge anew."""
 
 
-class Content(Protocol):
+class SegmentContent(Protocol):
     """Bytes that can be put into the store, again and again."""
 
     @property
@@ -62,7 +62,7 @@ class Content(Protocol):
         ...
 
 
-class Window(io.RawIOBase):
+class FileWindow(io.RawIOBase):
     """The first ``size`` bytes of a descriptor as a file of its own, with its own position.
 
     An HTTP client reads a body to its end, and the file of an active segment grows: only a window ends where it must.
@@ -109,14 +109,14 @@ class OpenFile:
     stat: os.stat_result
 
     def chunks(self) -> Iterator[memoryview]:
-        """See :class:`Content`."""
-        window, buffer = Window(self.descriptor, self.size), memoryview(bytearray(min(CHUNK, self.size)))
+        """See :class:`SegmentContent`."""
+        window, buffer = FileWindow(self.descriptor, self.size), memoryview(bytearray(min(CHUNK, self.size)))
         while count := window.readinto(buffer):
             yield buffer[:count]
 
     def body(self) -> BinaryIO:
-        """See :class:`Content`. Buffered, because HTTP clients read 16 KiB at a time."""
-        return io.BufferedReader(Window(self.descriptor, self.size), CHUNK)
+        """See :class:`SegmentContent`. Buffered, because HTTP clients read 16 KiB at a time."""
+        return io.BufferedReader(FileWindow(self.descriptor, self.size), CHUNK)
 
     def cut(self, size: int) -> OpenFile:
         """The same file, ending at ``size``."""
@@ -149,15 +149,15 @@ class Bytes:
         return len(self.content)
 
     def chunks(self) -> Iterator[memoryview]:
-        """See :class:`Content`."""
+        """See :class:`SegmentContent`."""
         yield memoryview(self.content)
 
     def body(self) -> bytes:
-        """See :class:`Content`."""
+        """See :class:`SegmentContent`."""
         return self.content
 
 
-def checksum(content: Content, size: int | None = None) -> int:
+def checksum(content: SegmentContent, size: int | None = None) -> int:
     """CRC32C of the first ``size`` bytes, or of all."""
     left = content.size if size is None else size
     value = 0

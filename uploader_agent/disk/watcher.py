@@ -42,7 +42,7 @@ class Heard(NamedTuple):
 NOTHING = Heard()
 
 
-class Doorbell(Protocol):
+class Watcher(Protocol):
     """Wakes the loop."""
 
     def watch(self, folders: Iterable[Path]) -> None:
@@ -62,7 +62,7 @@ class Doorbell(Protocol):
         ...
 
 
-class SilentDoorbell:
+class NoWatcher:
     """Never heard of inotify: the loop is woken by :meth:`ring` and by time alone."""
 
     def __init__(self) -> None:
@@ -73,21 +73,21 @@ class SilentDoorbell:
         self._closed = False
 
     def watch(self, folders: Iterable[Path]) -> None:
-        """See :class:`Doorbell`."""
+        """See :class:`Watcher`."""
 
     def wait(self, timeout: float) -> Heard:
-        """See :class:`Doorbell`."""
+        """See :class:`Watcher`."""
         self._select([self._read], timeout)
         return NOTHING
 
     def ring(self) -> None:
-        """See :class:`Doorbell`."""
+        """See :class:`Watcher`."""
         with self._closing, suppress(BlockingIOError):  # the pipe is full of rings already
             if not self._closed:
                 os.write(self._write, b"\0")
 
     def close(self) -> None:
-        """See :class:`Doorbell`."""
+        """See :class:`Watcher`."""
         with self._closing:
             self._closed = True
             os.close(self._read)
@@ -101,8 +101,8 @@ class SilentDoorbell:
         return ready
 
 
-class InotifyDoorbell(SilentDoorbell):
-    """:class:`Doorbell` by inotify."""
+class DirectoryWatcher(NoWatcher):
+    """:class:`Watcher` by inotify."""
 
     def __init__(self, inotify: INotify | None = None) -> None:
         """Watch by ``inotify``, one of its own by default."""
@@ -114,7 +114,7 @@ class InotifyDoorbell(SilentDoorbell):
         self._complained = False
 
     def watch(self, folders: Iterable[Path]) -> None:
-        """See :class:`Doorbell`."""
+        """See :class:`Watcher`."""
         wanted = set(folders)
         for folder in [folder for folder in self._watched if folder not in wanted]:
             self._forget(folder)
@@ -127,7 +127,7 @@ class InotifyDoorbell(SilentDoorbell):
                 self._complain(folder, error)
 
     def wait(self, timeout: float) -> Heard:
-        """See :class:`Doorbell`."""
+        """See :class:`Watcher`."""
         folders, self._fresh = self._fresh, set()
         ready = self._select([self._read, self._inotify.fileno()], 0.0 if folders else timeout)
         if self._inotify.fileno() not in ready:
@@ -146,7 +146,7 @@ class InotifyDoorbell(SilentDoorbell):
         return Heard(frozenset(folders), leaders)
 
     def close(self) -> None:
-        """See :class:`Doorbell`."""
+        """See :class:`Watcher`."""
         self._inotify.close()
         super().close()
 

@@ -19,14 +19,14 @@ from typing import Protocol
 import structlog
 
 from tidemark.errors import FormatError
-from uploader_agent.hold.record import Note
+from uploader_agent.hold.record import HeldSegment
 
 logger = structlog.get_logger(__name__)
 
 NOTE = "segment.json"
 
 
-class Keeper(Protocol):
+class HoldBackend(Protocol):
     """Keeps the files of one segment. Errors are ``OSError``."""
 
     @property
@@ -46,7 +46,7 @@ class Keeper(Protocol):
         """Whether the broker has unlinked the file ``log``, so that keeping it costs space."""
         ...
 
-    def add(self, note: Note, name: str, descriptor: int) -> None:
+    def add(self, note: HeldSegment, name: str, descriptor: int) -> None:
         """Keep one more open file, which is named in ``note`` already; ``descriptor`` becomes the keeper's."""
         ...
 
@@ -55,7 +55,7 @@ class Keeper(Protocol):
         ...
 
 
-class Descriptors:
+class DescriptorBackend:
     """Open files, by name; they become this object's."""
 
     def __init__(self, files: Mapping[str, int]) -> None:
@@ -64,39 +64,39 @@ class Descriptors:
 
     @property
     def count(self) -> int:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         return len(self._files)
 
     def open(self, name: str) -> int | None:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         with self._lock:
             descriptor = self._files.get(name)
             return None if descriptor is None else os.dup(descriptor)
 
     def stat(self, name: str) -> os.stat_result:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         with self._lock:
             if name not in self._files:
                 raise FileNotFoundError(errno.ENOENT, "is not held any more", name)
             return os.fstat(self._files[name])
 
     def is_last(self, log: str) -> bool:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         return self.stat(log).st_nlink == 0
 
-    def add(self, note: Note, name: str, descriptor: int) -> None:
-        """See :class:`Keeper`."""
+    def add(self, note: HeldSegment, name: str, descriptor: int) -> None:
+        """See :class:`HoldBackend`."""
         with self._lock:
             self._files[name] = descriptor
 
     def drop(self) -> None:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         with self._lock:
             close_all(self._files)
             self._files.clear()
 
 
-class Links:
+class HardLinkBackend:
     """A directory of hard links."""
 
     count = 0
@@ -105,7 +105,7 @@ class Links:
         self.folder = folder
 
     @classmethod
-    def make(cls, parent: Path, note: Note, files: Mapping[str, int]) -> Links:
+    def make(cls, parent: Path, note: HeldSegment, files: Mapping[str, int]) -> HardLinkBackend:
         """Link the open ``files``, by name, into a new directory below ``parent``. They stay the caller's.
 
         Raises:
@@ -127,22 +127,22 @@ class Links:
         return cls(parent / name)
 
     def open(self, name: str) -> int | None:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         try:
             return os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
 
     def stat(self, name: str) -> os.stat_result:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         return (self.folder / name).stat()
 
     def is_last(self, log: str) -> bool:
-        """See :class:`Keeper`."""
+        """See :class:`HoldBackend`."""
         return self.stat(log).st_nlink == 1
 
-    def add(self, note: Note, name: str, descriptor: int) -> None:
-        """See :class:`Keeper`."""
+    def add(self, note: HeldSegment, name: str, descriptor: int) -> None:
+        """See :class:`HoldBackend`."""
         link(descriptor, self.folder / name)
         os.close(descriptor)
         temporary = self.folder / f".{NOTE}"
@@ -150,7 +150,7 @@ class Links:
         temporary.rename(self.folder / NOTE)
 
     def drop(self) -> None:
-        """See :class:`Keeper`. Under a dotted name first, so that a crash leaves no half of it to be believed."""
+        """See :class:`HoldBackend`. Under a dotted name first, so that a crash leaves no half of it to be believed."""
         gone = self.folder.with_name(f".{self.folder.name}")
         try:
             self.folder.rename(gone)
@@ -159,7 +159,7 @@ class Links:
             logger.warning("links_not_removed", folder=str(self.folder), error=str(error))
 
 
-def read_back(parent: Path) -> Iterator[tuple[Note, Links]]:
+def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
     """What a former agent left below ``parent``. What is incomplete, or no longer as it was, is removed."""
     try:
         folders = sorted(path for path in parent.iterdir() if path.is_dir())
@@ -185,11 +185,11 @@ def close_all(files: Mapping[str, int]) -> None:
         os.close(descriptor)
 
 
-def _read(folder: Path) -> tuple[Note, Links]:
+def _read(folder: Path) -> tuple[HeldSegment, HardLinkBackend]:
     path = folder / NOTE
     if folder.name.startswith("."):
         raise FormatError(str(folder), "was not finished, or was being removed, when its agent ended")
-    note, links = Note.from_bytes(path.read_bytes(), str(path)), Links(folder)
+    note, links = HeldSegment.from_bytes(path.read_bytes(), str(path)), HardLinkBackend(folder)
     for name in note.files:
         stat = links.stat(name)
         if name == note.log and (stat.st_size, stat.st_mtime) != (note.size, note.modified):

@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from tidemark.errors import FormatError
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage
-from uploader_agent.hold.record import Note
+from uploader_agent.hold.record import HeldSegment
 
 
 def believable(
-    found: Sequence[Note], held: Sequence[Note], live_start: int, live: Lineage, watermark: Watermark | None
-) -> list[Note]:
+    found: Sequence[HeldSegment],
+    held: Sequence[HeldSegment],
+    live_start: int,
+    live: Lineage,
+    watermark: Watermark | None,
+) -> list[HeldSegment]:
     """Those of ``found`` that count, beside what is ``held``, below a log that starts at ``live_start``.
 
     They lie below it, claim no offset that is held, and their lineage is no other than the ``live`` one and that of the
@@ -32,18 +36,18 @@ def believable(
     ]
 
 
-def _overlap(note: Note, other: Note) -> bool:
+def _overlap(note: HeldSegment, other: HeldSegment) -> bool:
     return note.base_offset < other.next_offset and other.base_offset < note.next_offset
 
 
-def _replaces(note: Note, other: Note) -> bool:
+def _replaces(note: HeldSegment, other: HeldSegment) -> bool:
     """Whether ``note`` was written after ``other`` had been truncated, by the first offset that both claim."""
     offset = max(note.base_offset, other.base_offset)
     epoch, before = (Lineage(one.lineage).epoch_at(offset) for one in (note, other))
     return epoch is not None and before is not None and epoch > before
 
 
-def agrees(note: Note, live: Lineage, watermark: Watermark | None) -> bool:
+def agrees(note: HeldSegment, live: Lineage, watermark: Watermark | None) -> bool:
     """Whether the lineage of a segment found ``.deleted`` is one with all that is known."""
     try:
         Lineage.of(note.lineage, note.log)

@@ -14,20 +14,20 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, parse_producer_snapshot
-from uploader_agent.disk.log_dirs import DELETED, Listing, LocalSegment
+from uploader_agent.disk.log_dirs import DELETED, DirectoryListing, LocalSegment
 from uploader_agent.disk.segment_files import PartitionFiles, file_name, opened
 from uploader_agent.hold.backends import close_all
-from uploader_agent.hold.record import Note
+from uploader_agent.hold.record import HeldSegment
 from uploader_agent.hold.taking import ends_at, extent, open_file, take, take_snapshot
 
 _AT_ONCE = 32
 """Segments opened before the directory is listed again: their descriptors come out of the head-room."""
 
 
-class Found(NamedTuple):
+class FoundSegment(NamedTuple):
     """A segment to hold: what to write down, and its open files on ``device``, which become the taker's."""
 
-    note: Note
+    note: HeldSegment
     files: dict[str, int]
     device: int
 
@@ -42,7 +42,7 @@ class Owned(NamedTuple):
 
 def rotated(
     files: PartitionFiles, owned: Owned, lineage: Lineage, segments: Sequence[LocalSegment]
-) -> Generator[Found]:
+) -> Generator[FoundSegment]:
     """Open ``segments``, oldest first; those that are not what they were a moment ago are left out.
 
     Closing the iterator closes what nobody has taken. OSError, if some could not be opened, is raised at the end.
@@ -71,7 +71,7 @@ def rotated(
         raise failure
 
 
-def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterator[Found]:
+def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterator[FoundSegment]:
     """Open what is ``.deleted`` of the segments with these ``bases``, as far as it makes sense."""
     for base in sorted(bases):
         taken = take(files, base, DELETED)
@@ -82,10 +82,10 @@ def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterat
             continue
         segment = LocalSegment(base, known.next_offset, log.size, log.stat.st_mtime)
         note = _note(owned, Lineage(known.epochs), segment, taken).model_copy(update={"deleted": True})
-        yield Found(note, taken, log.stat.st_dev)
+        yield FoundSegment(note, taken, log.stat.st_dev)
 
 
-def snapshot(files: PartitionFiles, note: Note) -> int | None:
+def snapshot(files: PartitionFiles, note: HeldSegment) -> int | None:
     """A descriptor of the producer snapshot at a segment's end; None while there is none that is whole."""
     descriptor = take_snapshot(files, note.snapshot)
     if descriptor is None:
@@ -99,7 +99,7 @@ def snapshot(files: PartitionFiles, note: Note) -> int | None:
     return descriptor
 
 
-def unknown_deleted(listing: Listing, known: Iterable[int], final: Intervals) -> set[int]:
+def unknown_deleted(listing: DirectoryListing, known: Iterable[int], final: Intervals) -> set[int]:
     """Bases of ``.deleted`` segments below the first live one that nothing is known of, and the store may not have."""
     if not listing.deleted:
         return set()
@@ -112,20 +112,20 @@ def unknown_deleted(listing: Listing, known: Iterable[int], final: Intervals) ->
 
 def _rotated(
     owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int], names: list[str]
-) -> Found | None:
+) -> FoundSegment | None:
     log = open_file(files, file_name(segment.base_offset, "log"))
     if log is None or (log.size, log.stat.st_mtime) != (segment.size, segment.modified):
         return None
     assert segment.next_offset is not None
     if not ends_at(names, segment.base_offset, segment.next_offset):
         return None
-    return Found(_note(owned, lineage, segment, files), files, log.stat.st_dev)
+    return FoundSegment(_note(owned, lineage, segment, files), files, log.stat.st_dev)
 
 
-def _note(owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int]) -> Note:
+def _note(owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int]) -> HeldSegment:
     assert segment.next_offset is not None
     times = open_file(files, file_name(segment.base_offset, "timeindex"))
-    return Note(
+    return HeldSegment(
         topic=owned.at.topic,
         partition=owned.at.partition,
         topic_id=owned.topic_id,

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from tidemark.errors import FormatError
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
 
@@ -21,7 +21,7 @@ logger = structlog.get_logger(__name__)
 Owner = tuple[TopicPartition, str | None]
 
 
-class _Entry(Part):
+class _Entry(Model):
     topic: str
     partition: int
     topic_id: str | None
@@ -32,7 +32,7 @@ class _File(StoredObject):
     yielded: tuple[_Entry, ...]
 
 
-class Yielded:
+class EvictedOffsets:
     """Offsets by partition and topic id, kept in ``path``; not thread-safe. A file that cannot be used is said."""
 
     def __init__(self, path: Path) -> None:

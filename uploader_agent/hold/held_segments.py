@@ -9,24 +9,24 @@ from typing import NamedTuple
 
 import structlog
 
-from uploader_agent.hold.backends import Descriptors, Keeper, Links, close_all, read_back
+from uploader_agent.hold.backends import DescriptorBackend, HardLinkBackend, HoldBackend, close_all, read_back
 from uploader_agent.hold.evicted_offsets import Owner
-from uploader_agent.hold.record import Note
+from uploader_agent.hold.record import HeldSegment
 
 logger = structlog.get_logger(__name__)
 
-Held = dict[int, tuple[Note, Keeper]]
+Held = dict[int, tuple[HeldSegment, HoldBackend]]
 """Held segments of one partition and topic id, by base offset."""
 
 
-class Key(NamedTuple):
+class HeldKey(NamedTuple):
     """A held set."""
 
     owner: Owner
     base_offset: int
 
 
-class Shelf:
+class HeldSegments:
     """All held sets. Any thread may read and drop; one alone adds."""
 
     def __init__(self, links: tuple[Path, ...], descriptors: int) -> None:
@@ -61,15 +61,15 @@ class Shelf:
         with self._lock:
             return list(self._sets)
 
-    def all(self) -> Iterator[tuple[Key, Note, Keeper]]:
+    def all(self) -> Iterator[tuple[HeldKey, HeldSegment, HoldBackend]]:
         """Everything held now."""
         with self._lock:
             everything = [(owner, dict(held)) for owner, held in self._sets.items()]
         for owner, held in everything:
             for base, (note, keeper) in held.items():
-                yield Key(owner, base), note, keeper
+                yield HeldKey(owner, base), note, keeper
 
-    def add(self, note: Note, files: Mapping[str, int], device: int) -> bool:
+    def add(self, note: HeldSegment, files: Mapping[str, int], device: int) -> bool:
         """Hold the open ``files``, which become the shelf's, of a log directory on ``device``; False if it is full."""
         keeper = self._link(note, files, device)
         if keeper is None and not self._has_room(len(files) + 1, note.modified):
@@ -77,10 +77,10 @@ class Shelf:
             return False
         if keeper is not None:
             close_all(files)
-        self._put(note, keeper or Descriptors(files))
+        self._put(note, keeper or DescriptorBackend(files))
         return True
 
-    def extend(self, key: Key, name: str, descriptor: int) -> None:
+    def extend(self, key: HeldKey, name: str, descriptor: int) -> None:
         """Hold one more open file of a set. Raises OSError if it cannot be kept; the set stays as it was."""
         with self._lock:
             note, keeper = self._sets[key.owner][key.base_offset]
@@ -92,7 +92,7 @@ class Shelf:
                 self._open += keeper.count
             self._sets[key.owner][key.base_offset] = new, keeper
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: HeldKey) -> None:
         """Hold a set no longer."""
         with self._lock:
             held = self._sets.get(key.owner, {})
@@ -110,16 +110,16 @@ class Shelf:
             if keeper.count:
                 self.drop(key)
 
-    def _put(self, note: Note, keeper: Keeper) -> None:
+    def _put(self, note: HeldSegment, keeper: HoldBackend) -> None:
         with self._lock:
             self._open += keeper.count
             self._newest = max(self._newest, note.modified if keeper.count else -1.0)
             self._sets.setdefault((note.at, note.topic_id), {})[note.base_offset] = note, keeper
 
-    def _link(self, note: Note, files: Mapping[str, int], device: int) -> Keeper | None:
+    def _link(self, note: HeldSegment, files: Mapping[str, int], device: int) -> HoldBackend | None:
         for parent in self._links.get(device, []):
             try:
-                return Links.make(parent, note, files)
+                return HardLinkBackend.make(parent, note, files)
             except OSError as error:
                 kept = "descriptors hold instead, until the agent ends"
                 self._say((parent, error.errno), "links_impossible", folder=str(parent), error=str(error), effect=kept)

@@ -19,18 +19,18 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from uploader_agent.disk.log_dirs import Listing, LocalSegment, list_segments
+from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
 from uploader_agent.hold import discovery
-from uploader_agent.hold.backends import Keeper, close_all
+from uploader_agent.hold.backends import HoldBackend, close_all
 from uploader_agent.hold.deleted_segments import agrees, believable
 from uploader_agent.hold.descriptors import raise_limit
-from uploader_agent.hold.discovery import Found, Owned
-from uploader_agent.hold.evicted_offsets import Owner, Yielded
+from uploader_agent.hold.discovery import FoundSegment, Owned
+from uploader_agent.hold.evicted_offsets import EvictedOffsets, Owner
 from uploader_agent.hold.eviction import Space
-from uploader_agent.hold.held_segments import Key, Shelf
-from uploader_agent.hold.limits import Limits, space_of
-from uploader_agent.hold.record import Note
+from uploader_agent.hold.held_segments import HeldKey, HeldSegments
+from uploader_agent.hold.limits import HoldLimits, space_of
+from uploader_agent.hold.record import HeldSegment
 from uploader_agent.hold.segment_files import HeldFiles
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime
@@ -44,7 +44,7 @@ _SNAPSHOT_WAIT = 60.0
 """Seconds after a rotation for which a missing producer snapshot is looked for again."""
 
 
-class Look(NamedTuple):
+class HoldLook(NamedTuple):
     """A partition's segments by base offset: those held that lie below what its directory has, and the directory's.
 
     The last ``live`` one is active; there is none if the directory is gone.
@@ -77,9 +77,9 @@ class Hold:
         self._settings = settings
         self._metrics = metrics
         links = settings.links if settings.enabled else ()
-        self._shelf = Shelf(links, raise_limit() if descriptors is None else descriptors)
-        self._yielded = Yielded(state_dir / YIELDED)
-        self._limits = Limits(settings, log_dirs, self._shelf, self._yielded, metrics, runtime.monotonic, space)
+        self._shelf = HeldSegments(links, raise_limit() if descriptors is None else descriptors)
+        self._yielded = EvictedOffsets(state_dir / YIELDED)
+        self._limits = HoldLimits(settings, log_dirs, self._shelf, self._yielded, metrics, runtime.monotonic, space)
         self._time = runtime.time
         self._unheld: dict[Owner, int] = {}
         self._ignored: dict[Owner, set[int]] = {}
@@ -117,7 +117,7 @@ class Hold:
                     raise
         elif not held:
             raise SegmentChanged(f"{at}: is on no disk here, and nothing of it is held")
-        return HeldFiles(folder or Path(str(at)), live, held, lambda base, why: self._spoilt(Key(owner, base), why))
+        return HeldFiles(folder or Path(str(at)), live, held, lambda base, why: self._spoilt(HeldKey(owner, base), why))
 
     def release(self, at: TopicPartition, topic_id: str | None, below: int) -> None:
         """Give up the held segments that end at or below the offset ``below``: the store has them for good."""
@@ -149,21 +149,21 @@ class Hold:
         folder: Path,
         final: Intervals,
         watermark: Watermark | None,
-        listing: Listing | None = None,
-    ) -> Look:
+        listing: DirectoryListing | None = None,
+    ) -> HoldLook:
         """Look at a led partition's directory, hold what retention may take, release what is ``final`` in the store.
 
         ``watermark`` is the partition's, if it is known; ``listing`` the directory's, if it is.
         """
         listing = list_segments(folder) if listing is None else listing
         if not self._settings.enabled or not listing.segments:
-            return Look([], listing.segments)
+            return HoldLook([], listing.segments)
         owned = Owned(at, topic_id, leader_epoch)
         self._release((at, topic_id), final)
         # First, since what does not count any more must not hide what has taken its place.
         judged = self._drop_what_no_longer_counts(owned, folder, listing, watermark)
         self._hold_new(owned, folder, listing, final, watermark)
-        return Look(self._below(owned, listing) if judged else [], listing.segments)
+        return HoldLook(self._below(owned, listing) if judged else [], listing.segments)
 
     def enforce(self) -> None:
         """Give up what is beyond the bounds, and count what is held. To be followed by a look at all partitions."""
@@ -174,11 +174,11 @@ class Hold:
     def _release(self, owner: Owner, final: Intervals) -> None:
         for base, (note, _) in self._shelf.of(owner).items():
             if final.covers(base, note.next_offset):
-                self._shelf.drop(Key(owner, base))
+                self._shelf.drop(HeldKey(owner, base))
         self._yielded.remove(owner, final)
 
     def _hold_new(
-        self, owned: Owned, folder: Path, listing: Listing, final: Intervals, watermark: Watermark | None
+        self, owned: Owned, folder: Path, listing: DirectoryListing, final: Intervals, watermark: Watermark | None
     ) -> None:
         """Open what is not held yet."""
         owner = (owned.at, owned.topic_id)
@@ -190,7 +190,9 @@ class Hold:
             if segment.base_offset in held:
                 if held[segment.base_offset][0].segment == segment:
                     continue
-                self._spoilt(Key(owner, segment.base_offset), "the live segment is another one: the log was truncated")
+                self._spoilt(
+                    HeldKey(owner, segment.base_offset), "the live segment is another one: the log was truncated"
+                )
             new.append(segment)
         ignored = self._ignored.get(owner, set()) & listing.deleted
         bases = discovery.unknown_deleted(listing, held, final) - ignored
@@ -221,7 +223,12 @@ class Hold:
                     return  # what is newer would find no room either
 
     def _hold_deleted(
-        self, files: PartitionFiles, owned: Owned, listing: Listing, bases: set[int], watermark: Watermark | None
+        self,
+        files: PartitionFiles,
+        owned: Owned,
+        listing: DirectoryListing,
+        bases: set[int],
+        watermark: Watermark | None,
     ) -> None:
         if not bases:
             return
@@ -235,7 +242,7 @@ class Hold:
             else:
                 close_all(one.files)
 
-    def _take_deleted(self, found: Found) -> None:
+    def _take_deleted(self, found: FoundSegment) -> None:
         note = found.note
         known = self._shelf.add(*found)
         logger.info(
@@ -246,7 +253,7 @@ class Hold:
             held=known,
         )
 
-    def _lacking_snapshot(self, owner: Owner) -> list[Note]:
+    def _lacking_snapshot(self, owner: Owner) -> list[HeldSegment]:
         since = self._time() - _SNAPSHOT_WAIT
         notes = [note for note, _ in self._shelf.of(owner).values()]
         return [note for note in notes if note.snapshot not in note.files and note.rotated_at > since]
@@ -255,10 +262,10 @@ class Hold:
         for note in self._lacking_snapshot(owner):
             descriptor = discovery.snapshot(files, note)
             if descriptor is not None:
-                self._shelf.extend(Key(owner, note.base_offset), note.snapshot, descriptor)
+                self._shelf.extend(HeldKey(owner, note.base_offset), note.snapshot, descriptor)
 
     def _drop_what_no_longer_counts(
-        self, owned: Owned, folder: Path, listing: Listing, watermark: Watermark | None
+        self, owned: Owned, folder: Path, listing: DirectoryListing, watermark: Watermark | None
     ) -> bool:
         """Judge the held segments that the directory no longer has; False if they cannot be judged now."""
         owner = (owned.at, owned.topic_id)
@@ -277,15 +284,15 @@ class Hold:
         for base, (note, keeper) in gone.items():
             reason = _no_longer_counts(note, keeper, lineage, watermark)
             if reason:
-                self._spoilt(Key(owner, base), reason)
+                self._spoilt(HeldKey(owner, base), reason)
         return True
 
-    def _below(self, owned: Owned, listing: Listing) -> list[LocalSegment]:
+    def _below(self, owned: Owned, listing: DirectoryListing) -> list[LocalSegment]:
         """The held segments below the first live one."""
         start = listing.segments[0].base_offset
         return [segment for segment in self.segments(owned.at, owned.topic_id) if segment.base_offset < start]
 
-    def _spoilt(self, key: Key, reason: str) -> None:
+    def _spoilt(self, key: HeldKey, reason: str) -> None:
         self._shelf.drop(key)
         at, _ = key.owner
         logger.warning("held_segment_dropped", partition=str(at), base_offset=key.base_offset, reason=reason)
@@ -305,7 +312,7 @@ def check_links(links: Collection[Path], log_dirs: Collection[Path]) -> None:
                 raise ConfigError("the agent's file", [("hold.links", rule)])
 
 
-def _no_longer_counts(note: Note, keeper: Keeper, live: Lineage, watermark: Watermark | None) -> str | None:
+def _no_longer_counts(note: HeldSegment, keeper: HoldBackend, live: Lineage, watermark: Watermark | None) -> str | None:
     """Why a held segment is not what the log had; None if it is."""
     try:
         stat = keeper.stat(note.log)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import structlog
 
-from uploader_agent.hold.evicted_offsets import Owner, Yielded
+from uploader_agent.hold.evicted_offsets import EvictedOffsets, Owner
 from uploader_agent.hold.eviction import Cost, Space, to_yield
-from uploader_agent.hold.held_segments import Key, Shelf
+from uploader_agent.hold.held_segments import HeldKey, HeldSegments
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import HoldSettings
 
@@ -24,15 +24,15 @@ def space_of(folder: Path) -> Space:
     return Space(found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail)
 
 
-class Limits:
+class HoldLimits:
     """The bounds of a shelf, by ``settings``. ``clock`` is monotonic: a clock that jumps must not make anything old."""
 
     def __init__(
         self,
         settings: HoldSettings,
         log_dirs: Collection[Path],
-        shelf: Shelf,
-        yielded: Yielded,
+        shelf: HeldSegments,
+        yielded: EvictedOffsets,
         metrics: Metrics,
         clock: Callable[[], float],
         space: Callable[[Path], Space],
@@ -44,7 +44,7 @@ class Limits:
         self._metrics = metrics
         self._clock = clock
         self._space = space
-        self._gone_since: dict[Key, float] = {}
+        self._gone_since: dict[HeldKey, float] = {}
 
     def enforce(self) -> None:
         """Give up what is beyond the bounds, on each file system for itself."""
@@ -56,9 +56,9 @@ class Limits:
         )
         self._metrics.held_segments.set(len(self._shelf))
 
-    def _costs(self) -> dict[int, list[Cost[Key]]]:
+    def _costs(self) -> dict[int, list[Cost[HeldKey]]]:
         """What the broker has unlinked and is held yet, by file system."""
-        now, costs = self._clock(), defaultdict[int, list[Cost[Key]]](list)
+        now, costs = self._clock(), defaultdict[int, list[Cost[HeldKey]]](list)
         before, self._gone_since = self._gone_since, {}
         for key, note, keeper in self._shelf.all():
             try:
@@ -71,7 +71,7 @@ class Limits:
                 logger.warning("held_segment_unreadable", partition=str(note.at), file=note.log, error=str(error))
         return costs
 
-    def _beyond(self, device: int, costs: list[Cost[Key]]) -> list[Key]:
+    def _beyond(self, device: int, costs: list[Cost[HeldKey]]) -> list[HeldKey]:
         bounds = self.settings
         space = self._space_on(device)
         return to_yield(costs, space, share=bounds.max, min_free=bounds.min_free, max_age=bounds.max_age)
@@ -86,7 +86,7 @@ class Limits:
                 logger.debug("log_dir_unreadable", folder=str(log_dir), error=str(error))  # leadership says so
         return None
 
-    def _give_up(self, keys: Collection[Key]) -> None:
+    def _give_up(self, keys: Collection[HeldKey]) -> None:
         lost: list[tuple[Owner, tuple[int, int]]] = []
         for key, note, _ in list(self._shelf.all()):
             if key not in keys:

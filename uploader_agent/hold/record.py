@@ -11,7 +11,7 @@ from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.segment_files import file_name
 
 
-class Note(StoredObject):
+class HeldSegment(StoredObject):
     """A rotated segment of a partition of one topic id.
 
     ``size`` and ``modified`` (seconds since 1970) are its ``.log``'s, ``rotated_at`` the time of its rotation,

@@ -11,10 +11,10 @@ from typing import Self
 
 from tidemark.kafka_log import Lineage
 from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, SegmentChanged, file_name, log_bases, opened
-from uploader_agent.hold.backends import Keeper
-from uploader_agent.hold.record import Note
+from uploader_agent.hold.backends import HoldBackend
+from uploader_agent.hold.record import HeldSegment
 
-Held = dict[int, tuple[Note, Keeper]]
+Held = dict[int, tuple[HeldSegment, HoldBackend]]
 """Held segments by base offset."""
 
 
@@ -85,7 +85,7 @@ class HeldFiles:
         """Close everything; what is held stays so."""
         self._stack.close()
 
-    def _is_same(self, note: Note) -> bool:
+    def _is_same(self, note: HeldSegment) -> bool:
         """Whether the live segment of the same base, if there is one, is the one that is held."""
         log = self._live.open(file_name(note.base_offset, "log")) if self._live else None
         return log is None or (log.size, log.stat.st_mtime) == (note.size, note.modified)

@@ -23,7 +23,7 @@ class _Trouble:
     times: int = 1
 
 
-class Repeats:
+class ErrorDeduplicator:
     """Tells ``logger`` of each error once, and every ``every`` again while it lasts. Thread-safe.
 
     A key says what fails, such as ``("index", url)``; how it fails may change meanwhile, and the line that comes

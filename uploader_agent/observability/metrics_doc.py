@@ -49,7 +49,7 @@ _UNITS = {
 """The unit by the end of the name: Prometheus' base units, and the words that our names end in."""
 
 
-class Line(NamedTuple):
+class MetricRow(NamedTuple):
     """One metric, as it is scraped."""
 
     name: str
@@ -59,7 +59,7 @@ class Line(NamedTuple):
     help: str
 
 
-def lines(metrics: Metrics) -> list[Line]:
+def lines(metrics: Metrics) -> list[MetricRow]:
     """All metrics: ours in the order of their definition, then those of the process.
 
     Raises:
@@ -76,16 +76,16 @@ def unit(name: str) -> str:
     return _UNITS[next((ending for ending in longest_first if bare.endswith(f"_{ending}")), bare)]
 
 
-def page(found: Iterable[Line]) -> str:
+def page(found: Iterable[MetricRow]) -> str:
     """The page, as Markdown."""
     rows = [f"| `{one.name}` | {one.kind} | {one.labels} | {one.unit} | {one.help} |\n" for one in found]
     return _INTRODUCTION + "\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n" + "".join(rows)
 
 
-def _line(metric: Metric, labels: Iterable[str]) -> Line:
+def _line(metric: Metric, labels: Iterable[str]) -> MetricRow:
     ending = {"counter": "_total", "info": "_info"}.get(metric.type, "")  # as the text format has it
     named = ", ".join(f"`{label}`" for label in labels)
-    return Line(metric.name + ending, metric.type, named, unit(metric.name + ending), metric.documentation)
+    return MetricRow(metric.name + ending, metric.type, named, unit(metric.name + ending), metric.documentation)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import structlog
 
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 
 logger = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Notifier:
         self._watchdog = _watchdog(environment)
         self._interval = min(_INTERVAL, self._watchdog / 3) if self._watchdog else _INTERVAL
         self._clock = clock
-        self._repeats = Repeats(logger, timedelta(minutes=5), clock)
+        self._repeats = ErrorDeduplicator(logger, timedelta(minutes=5), clock)
         self._ready = False
         self._next = -float("inf")
 

@@ -20,7 +20,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import IndexEntry
 from uploader_agent.broker.admin import UNKNOWN_POLICY, BrokerUnavailable, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import Context, LedPartition
 from uploader_agent.partitions.observation import Observation
@@ -38,7 +38,7 @@ class Leadership:
         takes: Callable[[str], bool],
         context: Context,
         metrics: Metrics,
-        repeats: Repeats,
+        repeats: ErrorDeduplicator,
     ) -> None:
         self.partitions: dict[TopicPartition, LedPartition] = {}
         self.replicas: dict[TopicPartition, Path] = {}

@@ -36,12 +36,12 @@ from uploader_agent.remote.gaps import Evidence
 from uploader_agent.remote.incarnations import Life
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.partition_state import RemoteState
-from uploader_agent.remote.watermark import StoredWatermark, View
+from uploader_agent.remote.watermark import StoredWatermark, WatermarkState
 from uploader_agent.repair.gap_search import Search, Wanted
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.upload import eligibility
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.segment_upload import Guards, Place, upload
+from uploader_agent.upload.segment_upload import Guards, UploadRoute, upload
 
 logger = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ class LedPartition:
         """What the broker said last; replaced as a whole, since other threads read it."""
         self.pace = Pace()
         self._context = context
-        self._place: Place | None = None
+        self._place: UploadRoute | None = None
         self._remote = RemoteState(context.broker)
         self._start: int | None = None
         self._active = ActiveReader()
@@ -390,7 +390,7 @@ class LedPartition:
             given_up = [part.start for part in hold.yielded(self.at, self.led.topic_id)]
             bases = [*remote.segments, *given_up, *(segment.base_offset for segment in self.segments[:1])]
             self._start = remote.stored.watermark.start_offset if remote.stored else min(bases)
-            self._place = Place(self.at, self.led.topic_id, self.folder, store, keys, broker, hold)
+            self._place = UploadRoute(self.at, self.led.topic_id, self.folder, store, keys, broker, hold)
 
     def _load(self, store: Store, keys: PartitionKeys) -> RemoteState:
         epoch, topic_id = self.led.leader_epoch, self.led.topic_id
@@ -513,7 +513,7 @@ class LedPartition:
             remote.segments = remote.segments | self._remote.segments
             self._remote = remote
 
-    def _view(self, lineage: Lineage, previous: Watermark | None) -> View:
+    def _view(self, lineage: Lineage, previous: Watermark | None) -> WatermarkState:
         with self._lock:
             present, damaged, start = self._remote.present, self._remote.damaged, self._start or 0
             lineage = self._remote.history(lineage)
@@ -529,7 +529,7 @@ class LedPartition:
         with self._lock:
             replacing, foreign = tuple(sorted(self._replacing)), self._remote.foreign
         epochs = (foreign.watermark.leader_epoch,) if foreign else ()
-        return View(topic_id, epoch, broker, start, present, lineage, holding, passed, replacing, epochs)
+        return WatermarkState(topic_id, epoch, broker, start, present, lineage, holding, passed, replacing, epochs)
 
     def _evidence(self, previous: Watermark | None) -> Evidence:
         cuts = previous.truncations if previous else ()

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from uploader_agent.broker.admin import Offsets
 from uploader_agent.disk.active_segment import Active
-from uploader_agent.disk.partition_dir import Tail
+from uploader_agent.disk.partition_dir import LogTail
 
 FIRST_PAUSE = 0.25
 """Seconds until a high watermark is asked for again that is below the log end: followers must fetch."""
@@ -32,7 +32,7 @@ class Observation:
 
     offsets: Offsets
     asked_at: datetime | None = None
-    tail: Tail | None = None
+    tail: LogTail | None = None
     active: Active | None = None
 
     @property
@@ -46,13 +46,13 @@ class Observation:
         """With other ``offsets``, of the broker's checkpoint or of an answer after which the log end was not read."""
         return replace(self, offsets=offsets)
 
-    def is_outdated(self, tail: Tail | None) -> bool:
+    def is_outdated(self, tail: LogTail | None) -> bool:
         """Whether the broker may say other offsets now, where the disk shows ``tail``."""
         if self.offsets.source == "checkpoint" or self.log_end is None or self.tail != tail:
             return True
         return self.offsets.high_watermark < self.log_end
 
-    def held_at(self, confirmed_at: datetime | None, tail: Tail | None) -> datetime | None:
+    def held_at(self, confirmed_at: datetime | None, tail: LogTail | None) -> datetime | None:
         """When the offsets held: at ``confirmed_at``, if the disk showed then that nothing was appended since."""
         if self.asked_at is None or confirmed_at is None or confirmed_at < self.asked_at or self.is_outdated(tail):
             return self.asked_at

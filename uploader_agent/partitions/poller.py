@@ -16,7 +16,7 @@ import structlog
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Metadata, Offsets
 from uploader_agent.disk.active_segment import Active
-from uploader_agent.disk.partition_dir import Tail
+from uploader_agent.disk.partition_dir import LogTail
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
@@ -46,7 +46,7 @@ class Question(NamedTuple):
 
     number: int
     partition: LedPartition
-    tail: Tail | None
+    tail: LogTail | None
 
 
 @dataclass(frozen=True, slots=True)

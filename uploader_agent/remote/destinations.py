@@ -15,7 +15,7 @@ from uploader_agent.remote.incarnations import Incarnations, Life
 OpenStore = Callable[[str], Store]
 
 
-class Places:
+class Destinations:
     """Answers for one cluster; opens each store once. Thread-safe."""
 
     def __init__(self, cluster: str, endpoints: EndpointResolver, opener: OpenStore, *, record: bool) -> None:

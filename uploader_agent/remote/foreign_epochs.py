@@ -26,7 +26,7 @@ import structlog
 
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
-from uploader_agent.broker.authority import Authority, Mark
+from uploader_agent.broker.authority import Authority, MetadataMark
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.remote.watermark import StoredWatermark
 
@@ -44,7 +44,7 @@ class _Case:
 
     etag: str
     led: Led
-    mark: Mark
+    mark: MetadataMark
     since: float
     seen: float
     confirmed: bool = False

@@ -38,16 +38,16 @@ class Based(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class StoredListing:
     """The manifests and the ``.log`` objects of a range, by base offset."""
 
     manifests: list[Based] = field(default_factory=list)
     logs: list[Based] = field(default_factory=list)
 
 
-def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None = None) -> Listing:
+def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None = None) -> StoredListing:
     """What is listed of the segments that start in ``[start, end)``."""
-    found = Listing()
+    found = StoredListing()
     named = (
         (name, info)
         for info in store.list(keys.folder, start_after=f"{keys.folder}{start:0{OFFSET_DIGITS}d}")
@@ -69,7 +69,7 @@ def manifests_of(store: Store, keys: PartitionKeys) -> Iterator[Based]:
             yield Based(named[0], info)
 
 
-def reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> Listing:
+def reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> StoredListing:
     """What is listed of the segments that may overlap ``holes``, of which there is at least one."""
     return list_segments(store, keys, max(0, holes.parts[0].start - REACH), holes.parts[-1].end)
 
@@ -77,7 +77,7 @@ def reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> Listing:
 def read_news(
     store: Store,
     keys: PartitionKeys,
-    listing: Listing,
+    listing: StoredListing,
     known: Mapping[int, str],
     holes: Intervals,
     gaps: tuple[Gap, ...],

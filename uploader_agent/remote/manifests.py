@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.keys import PartitionKeys, TopicPartition
-from tidemark.formats.manifest import Damage, ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentSummary
-from tidemark.kafka_log import OpenTransaction as LogTransaction
+from tidemark.kafka_log import UnfinishedTransaction as LogTransaction
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Offsets
@@ -44,7 +44,7 @@ class Facts:
     base_offset: int
     next_offset: int
     summary: SegmentSummary
-    damage: Damage | None
+    damage: SegmentDamage | None
     provisional: bool
     lineage: Lineage
     open_transactions: tuple[LogTransaction, ...]

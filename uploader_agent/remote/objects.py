@@ -16,7 +16,7 @@ from crc32c import crc32c
 from tidemark.errors import NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.formats.manifest import ObjectSum
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.disk.segment_files import Content, checksum
+from uploader_agent.disk.segment_files import SegmentContent, checksum
 
 READ_SIZE = 8 << 20
 
@@ -33,7 +33,7 @@ class Relation(Enum):
 class Summed(NamedTuple):
     """Content with the checksum of all its bytes."""
 
-    content: Content
+    content: SegmentContent
     crc32c: int
 
 

@@ -13,7 +13,7 @@ from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage, OpenTransaction
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.store import Store
 from uploader_agent.disk.segment_files import file_name
 from uploader_agent.remote import gaps, manifests, watermark
@@ -36,7 +36,7 @@ class StoredSegment:
     readable_end: int
     state: str
     broker: int
-    open_transactions: tuple[OpenTransaction, ...]
+    open_transactions: tuple[UnfinishedTransaction, ...]
     log_etag: str | None
     lineage: Lineage
 
@@ -47,7 +47,7 @@ class StoredSegment:
         own = Lineage(manifest.lineage)
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
-        opened = tuple(OpenTransaction(**one.model_dump()) for one in manifest.open_transactions)
+        opened = tuple(UnfinishedTransaction(**one.model_dump()) for one in manifest.open_transactions)
         log = manifest.objects.get(file_name(manifest.base_offset, "log"))
         etag = log.etag if log else None
         return cls(
@@ -127,7 +127,7 @@ class RemoteState:
         """Base offset of the first segment that may still grow; None if all are final."""
         return min((one.base_offset for one in self.segments.values() if one.state == "provisional"), default=None)
 
-    def open_before(self, base_offset: int) -> tuple[OpenTransaction, ...]:
+    def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...]:
         """The transactions open at ``base_offset``, if the segment that ends there is known; else none."""
         ends = (one for one in self.segments.values() if one.next_offset == base_offset and one.state == "whole")
         return next((one.open_transactions for one in ends), ())

@@ -44,7 +44,7 @@ IsForeign = Callable[[StoredWatermark], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class WatermarkState:
     """All that decides what a partition's watermark is."""
 
     topic_id: str | None
@@ -59,7 +59,7 @@ class View:
     foreign_epochs: tuple[int, ...] = ()
 
 
-def compute(view: View, previous: Watermark | None) -> Watermark | None:
+def compute(view: WatermarkState, previous: Watermark | None) -> Watermark | None:
     """The watermark by what is known now; None while nothing is contiguous and nothing was ever claimed."""
     passed = Intervals((gap.start, gap.end) for gap in view.acknowledged_gaps)
     contiguous = (view.present | passed).contiguous_from(view.start)

@@ -23,12 +23,12 @@ from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.hold import Hold
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.remote import gaps, watermark
-from uploader_agent.remote.destinations import Places
+from uploader_agent.remote.destinations import Destinations
 from uploader_agent.remote.manifests import StoredManifest
 from uploader_agent.repair.replica_upload import Replica, Surroundings, around, bring_all, overlapping
-from uploader_agent.runtime import Event
+from uploader_agent.runtime import EventLike
 from uploader_agent.settings import FillSettings
-from uploader_agent.upload.segment_upload import Place
+from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)
 
@@ -47,12 +47,12 @@ class _Known:
     entries: tuple[IndexEntry, ...]
 
 
-class Filler:
+class GapFiller:
     """One agent's. ``pause`` waits some seconds, shorter when the agent stops; ``takes`` says which topics go."""
 
     def __init__(
         self,
-        places: Places,
+        places: Destinations,
         broker: int,
         log_dirs: Collection[Path],
         takes: Callable[[str], bool],
@@ -97,7 +97,7 @@ class Filler:
 
     def run(
         self,
-        stopping: Event,
+        stopping: EventLike,
         settings: Callable[[], FillSettings],
         led: Callable[[], Collection[TopicPartition]],
     ) -> None:
@@ -158,7 +158,7 @@ class Filler:
         elif topic_id_of(folder) != entry.topic_id:
             return 0
         _, store, keys = self._places.settle(at, entry.topic_id)
-        replica = Replica(Place(at, entry.topic_id, folder, store, keys, self._broker, self._hold), self._pause)
+        replica = Replica(UploadRoute(at, entry.topic_id, folder, store, keys, self._broker, self._hold), self._pause)
         for wanted in gaps.offsets(entry.gaps):
             works = [
                 work

@@ -27,7 +27,7 @@ from uploader_agent.remote.manifests import Observed
 from uploader_agent.remote.partition_state import RemoteState
 from uploader_agent.repair import manifest_rebuild
 from uploader_agent.runtime import Runtime
-from uploader_agent.upload.segment_upload import Place
+from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ logger = structlog.get_logger(__name__)
 class Wanted:
     """What a search goes by. ``holes`` tells them anew; what starts at ``local_start`` or above is on the disk."""
 
-    place: Place
+    place: UploadRoute
     holes: Callable[[], Intervals]
     gaps: tuple[Gap, ...]
     local_start: int

@@ -20,10 +20,10 @@ from tidemark.kafka_log import (
     AbortedTransaction,
     BatchHeader,
     Lineage,
-    OpenTransaction,
     SegmentScanner,
     SegmentSummary,
     TransactionTracker,
+    UnfinishedTransaction,
 )
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import Bytes, checksum, file_name
@@ -98,7 +98,7 @@ def rebuild(
     base_offset: int,
     log: ObjectInfo,
     lineages: tuple[Lineage, int, Lineage],
-    open_before: Iterable[OpenTransaction],
+    open_before: Iterable[UnfinishedTransaction],
     fence: Callable[[], None],
 ) -> Facts:
     """Read the stored ``.log``, put its indexes, and say what its manifest must say.

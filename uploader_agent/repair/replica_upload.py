@@ -29,8 +29,8 @@ from uploader_agent.remote.lineage import OffLineage, lineage_of
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.watermark import StoredWatermark
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.segment_upload import Diverged, Guards, Place, upload
-from uploader_agent.upload.validation import Scanned
+from uploader_agent.upload.segment_upload import Diverged, Guards, UploadRoute, upload
+from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ _PAUSE = 0.1
 """Seconds at most until the next look."""
 
 
-class Refused(TidemarkError):
+class ReplicaRefused(TidemarkError):
     """A replica's segment must not go into the store; the message says why."""
 
 
@@ -54,11 +54,11 @@ class Surroundings:
     cleanup_policy: str
 
     def check(self, lineage: Lineage, end: int, path: str) -> None:
-        """Raise :class:`Refused` if ``lineage`` contradicts what is stored, below ``end``."""
+        """Raise :class:`ReplicaRefused` if ``lineage`` contradicts what is stored, below ``end``."""
         for known, known_end in self.lineages:
             at = known.divergence(lineage, min(end, known_end))
             if at is not None:
-                raise Refused(f"{path}: is of another branch of the log: lineages differ from offset {at} on")
+                raise ReplicaRefused(f"{path}: is of another branch of the log: lineages differ from offset {at} on")
 
 
 def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
@@ -91,7 +91,7 @@ def overlapping(segments: Iterable[LocalSegment], wanted: Interval, high_waterma
 class Replica:
     """One partition's directory and where it goes. ``again`` sends what the store counts as final, too."""
 
-    place: Place
+    place: UploadRoute
     pause: Callable[[float], object]
     again: bool = False
 
@@ -136,10 +136,12 @@ class Replica:
         )
         return upload(place, work, seen, guards, known=there is not None and there.manifest.state != "corrupt")
 
-    def _judge(self, work: Work, surroundings: Surroundings, scanned: Scanned, lineage: Lineage) -> Lineage:
+    def _judge(self, work: Work, surroundings: Surroundings, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
         path = str(self.place.folder / file_name(work.base_offset, "log"))
         if scanned.damage is not None:
-            raise Refused(f"{path}: is damaged here, too: at byte {scanned.damage.position}, {scanned.damage.rule}")
+            raise ReplicaRefused(
+                f"{path}: is damaged here, too: at byte {scanned.damage.position}, {scanned.damage.rule}"
+            )
         known, known_end = Lineage(), 0
         if surroundings.stored is not None:
             known = Lineage(surroundings.stored.watermark.lineage)
@@ -175,7 +177,7 @@ def bring_all(
     for work in works:
         try:
             yield work, replica.bring(work, surroundings, high_watermark)
-        except (Refused, Diverged, OffLineage, SegmentChanged) as error:
+        except (ReplicaRefused, Diverged, OffLineage, SegmentChanged) as error:
             yield work, error
 
 

@@ -18,16 +18,16 @@ from tidemark.kafka_log.names import MAX_OFFSET
 from uploader_agent.broker.admin import checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.remote import manifests
-from uploader_agent.remote.destinations import Places
+from uploader_agent.remote.destinations import Destinations
 from uploader_agent.remote.manifests import StoredManifest
 from uploader_agent.remote.objects import find
 from uploader_agent.repair.replica_upload import Replica, around, bring_all, overlapping
-from uploader_agent.upload.segment_upload import Place
+from uploader_agent.upload.segment_upload import UploadRoute
 
 Outcome = Literal["would bring", "brought", "as it was", "left"]
 
 
-class Line(NamedTuple):
+class ReuploadRow(NamedTuple):
     """One segment: what became of it, and why it was left if it was."""
 
     partition: str
@@ -43,7 +43,7 @@ class Backfill:
 
     def __init__(
         self,
-        places: Places,
+        places: Destinations,
         broker: int,
         log_dirs: tuple[Path, ...],
         at: TopicPartition,
@@ -60,10 +60,10 @@ class Backfill:
             raise FormatError(str(at), f"has no directory in {where}: run this on a broker that has a replica")
         topic_id = topic_id_of(folder)
         _, store, keys = places.settle(at, topic_id)
-        self._replica = Replica(Place(at, topic_id, folder, store, keys, broker), pause, again=True)
+        self._replica = Replica(UploadRoute(at, topic_id, folder, store, keys, broker), pause, again=True)
         self._high_watermark = _high_watermark(log_dirs, at, folder)
 
-    def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[Line]:
+    def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
         """Bring the rotated segments that hold offsets of ``[start, end)`` and lie below the high watermark.
 
         Raises StoreError: the store failed; what came before it is done.
@@ -75,7 +75,7 @@ class Backfill:
         sizes = {work.base_offset: work.size for work in works}
         if dry_run:
             for work in works:
-                yield Line(str(place.at), work.base_offset, work.end, work.size, "would bring", None)
+                yield ReuploadRow(str(place.at), work.base_offset, work.end, work.size, "would bring", None)
             return
         within = Intervals((work.base_offset, work.end) for work in works)
         surroundings = around(place.store, place.keys, Interval(within.parts[0].start, within.parts[-1].end))
@@ -83,10 +83,10 @@ class Backfill:
             intact = _intact(place, work.base_offset)
             [(_, outcome)] = bring_all(self._replica, [work], surroundings, self._high_watermark)
             base, size = work.base_offset, sizes[work.base_offset]
-            yield Line(str(place.at), base, work.end, size, *_told(intact, outcome))
+            yield ReuploadRow(str(place.at), base, work.end, size, *_told(intact, outcome))
 
 
-def _intact(place: Place, base_offset: int) -> str | None:
+def _intact(place: UploadRoute, base_offset: int) -> str | None:
     """The ETag of a manifest all of whose objects are there, as it names them; else None."""
     stored = manifests.read(place.store, place.keys, base_offset)
     if stored is None:

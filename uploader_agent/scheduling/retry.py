@@ -12,7 +12,7 @@ import structlog
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, Refused, StoreError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.observability.log_dedup import Level, Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator, Level
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.remote.watermark import Fenced
 
@@ -48,7 +48,7 @@ class Failures:
     over when a segment has gone up, or when no partition is left that was refused.
     """
 
-    def __init__(self, backoff: Backoff, metrics: Metrics, repeats: Repeats) -> None:
+    def __init__(self, backoff: Backoff, metrics: Metrics, repeats: ErrorDeduplicator) -> None:
         self.backoff = backoff
         self._metrics = metrics
         self._repeats = repeats

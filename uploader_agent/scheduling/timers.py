@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Agenda(Generic[Key]):
+class Timers(Generic[Key]):
     """Times are those of one clock, chosen by the caller."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import structlog
 from tidemark.errors import SlowDown
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.observability.health import Health
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import Job, LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
@@ -22,7 +22,7 @@ from uploader_agent.upload.eligibility import Work
 logger = structlog.get_logger(__name__)
 
 
-class Task(NamedTuple):
+class PartitionJob(NamedTuple):
     """A job of a partition."""
 
     partition: LedPartition
@@ -34,17 +34,17 @@ class Task(NamedTuple):
         return self.job.base_offset if isinstance(self.job, Work) else self.job
 
 
-class Workers:
+class UploadWorkers:
     """``settings.concurrency`` threads over one queue. ``revisit`` is told when a partition is worth another look."""
 
     def __init__(
         self,
-        queue: UploadQueue[TopicPartition, Task],
+        queue: UploadQueue[TopicPartition, PartitionJob],
         settings: UploadSettings,
         metrics: Metrics,
         health: Health,
         revisit: Callable[[TopicPartition, float], None],
-        repeats: Repeats,
+        repeats: ErrorDeduplicator,
         runtime: Runtime = MACHINE,
     ) -> None:
         self._runtime = runtime
@@ -104,7 +104,7 @@ class Workers:
         self._metrics.running.set(self._queue.running())
         self._metrics.upload_limit.set(self._queue.limit)
 
-    def _carry_out(self, task: Task) -> None:
+    def _carry_out(self, task: PartitionJob) -> None:
         started = self._runtime.monotonic()
         stored = task.partition.run(task.job)
         if stored is None:

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tidemark.formats.manifest import Damage
-from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, scan_batches
+from tidemark.formats.manifest import SegmentDamage
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
 from uploader_agent.disk.segment_files import OpenFile
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.validation import Scanned, scan
+from uploader_agent.upload.validation import ScannedSegment, scan
 
 _OFFSET_BYTES = 8
 
 
 def doubt(
-    log: OpenFile, path: str, work: Work, open_before: Iterable[OpenTransaction], lineage: Lineage, scanned: Scanned
-) -> Scanned:
+    log: OpenFile,
+    path: str,
+    work: Work,
+    open_before: Iterable[UnfinishedTransaction],
+    lineage: Lineage,
+    scanned: ScannedSegment,
+) -> ScannedSegment:
     """``scanned``, unless its batches contradict each other: then with that damage, and of what comes before it.
 
     The file is read again only where there is something to find.
@@ -29,10 +34,12 @@ def doubt(
     if damage is None:
         return scanned
     before = scan(log.cut(damage.position), path, work.base_offset, open_before)
-    return Scanned(before.summary, scanned.crc32c, damage)
+    return ScannedSegment(before.summary, scanned.crc32c, damage)
 
 
-def _foreign_epoch(log: OpenFile, path: str, work: Work, lineage: Lineage, scanned: Scanned) -> Damage | None:
+def _foreign_epoch(
+    log: OpenFile, path: str, work: Work, lineage: Lineage, scanned: ScannedSegment
+) -> SegmentDamage | None:
     """Kafka writes an epoch's start down before the first batch of that epoch, so the lineage knows them all."""
     if _agree(scanned.summary.epochs, lineage, scanned.summary.next_offset):
         return None
@@ -40,7 +47,7 @@ def _foreign_epoch(log: OpenFile, path: str, work: Work, lineage: Lineage, scann
         epoch = lineage.epoch_at(header.base_offset)
         if header.leader_epoch >= 0 and epoch not in {None, header.leader_epoch}:
             rule = f"leader epoch {header.leader_epoch} is not {epoch}, under which this offset was written"
-            return Damage(position=header.position, offset=header.base_offset, rule=rule)
+            return SegmentDamage(position=header.position, offset=header.base_offset, rule=rule)
     return None
 
 
@@ -54,7 +61,7 @@ def _agree(found: tuple[tuple[int, int], ...], lineage: Lineage, end: int) -> bo
     return True
 
 
-def _overlap(log: OpenFile, path: str, work: Work, scanned: Scanned) -> Damage | None:
+def _overlap(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> SegmentDamage | None:
     """The last sound batch, if it starts above where it must and reaches beyond what follows it."""
     following = work.end if scanned.damage is None else _base_offset_at(log, scanned.damage.position)
     if following is None or scanned.summary.next_offset <= following:
@@ -65,10 +72,10 @@ def _overlap(log: OpenFile, path: str, work: Work, scanned: Scanned) -> Damage |
     if last is None or last.base_offset == expected:
         return None
     rule = f"base offset {last.base_offset} is higher than {expected} and runs into offset {following}, which follows"
-    return Damage(position=last.position, offset=expected, rule=rule)
+    return SegmentDamage(position=last.position, offset=expected, rule=rule)
 
 
-def _sound(log: OpenFile, path: str, work: Work, scanned: Scanned) -> Iterator[BatchHeader]:
+def _sound(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> Iterator[BatchHeader]:
     """The headers of the batches before the damage."""
     part = log.cut(scanned.damage.position) if scanned.damage else log
     return scan_batches(part.chunks(), path, work.base_offset)

@@ -19,15 +19,15 @@ import structlog
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.manifest import ObjectSum, SegmentManifest
-from tidemark.kafka_log import Lineage, OpenTransaction
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import (
     Bytes,
-    Content,
     OpenFile,
     PartitionFiles,
     SegmentChanged,
+    SegmentContent,
     SegmentFiles,
     checksum,
     file_name,
@@ -41,7 +41,7 @@ from uploader_agent.upload.implausible_fields import doubt
 from uploader_agent.upload.provisional_tail import cut_indexes, cut_log
 from uploader_agent.upload.superseded import copy_aside
 from uploader_agent.upload.validation import (
-    Scanned,
+    ScannedSegment,
     await_producer_snapshot,
     missing_end,
     policy_of,
@@ -54,7 +54,7 @@ logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UploadRoute:
     """Where a partition's segments come from and where they go."""
 
     at: TopicPartition
@@ -72,7 +72,7 @@ class Place:
         return self.hold.files(self.at, self.topic_id, self.folder)
 
 
-def _accept(_scanned: Scanned, lineage: Lineage) -> Lineage:
+def _accept(_scanned: ScannedSegment, lineage: Lineage) -> Lineage:
     """A leader's own log is right, and what is damaged in it is kept."""
     return lineage
 
@@ -98,7 +98,7 @@ class Guards:
     fence: Callable[[], None]
     pause: Callable[[float], object]
     superseded: Callable[[], object]
-    judge: Callable[[Scanned, Lineage], Lineage] = _accept
+    judge: Callable[[ScannedSegment, Lineage], Lineage] = _accept
     supersede: bool = True
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
     announce: Callable[[int], None] = _silent
@@ -110,12 +110,12 @@ class Diverged(TidemarkError):
 
 
 def upload(
-    place: Place,
+    place: UploadRoute,
     work: Work,
     seen: Observed,
     guards: Guards,
     *,
-    open_before: Iterable[OpenTransaction] = (),
+    open_before: Iterable[UnfinishedTransaction] = (),
     known: bool = False,
 ) -> StoredManifest | None:
     """Bring ``work`` into the store and return the manifest that stands for it there; None if there is nothing yet.
@@ -136,7 +136,7 @@ def upload(
 class _Upload:
     """The steps of :func:`upload`, which share these."""
 
-    def __init__(self, place: Place, work: Work, seen: Observed, guards: Guards, files: SegmentFiles) -> None:
+    def __init__(self, place: UploadRoute, work: Work, seen: Observed, guards: Guards, files: SegmentFiles) -> None:
         self._place = place
         self._work = work
         policy = policy_of(place.folder.parent, place.at, work.base_offset, seen.cleanup_policy)
@@ -146,7 +146,7 @@ class _Upload:
         self._path = files.path(self._name("log"))
         self._owed = False  # a manifest, for a stored log that has grown by us
 
-    def run(self, open_before: Iterable[OpenTransaction], *, known: bool) -> StoredManifest | None:
+    def run(self, open_before: Iterable[UnfinishedTransaction], *, known: bool) -> StoredManifest | None:
         """All of it."""
         log, final = self._open_log(), not self._work.provisional
         if self._work.provisional and not log.size:
@@ -204,7 +204,7 @@ class _Upload:
         moment = max(log.stat.st_mtime, index.stat.st_mtime if index else 0.0)
         return datetime.fromtimestamp(moment, UTC)
 
-    def _scan(self, log: OpenFile, open_before: Iterable[OpenTransaction]) -> Scanned:
+    def _scan(self, log: OpenFile, open_before: Iterable[UnfinishedTransaction]) -> ScannedSegment:
         opened = tuple(open_before)
         scanned = scan(log, self._path, self._work.base_offset, opened)
         if not self._work.provisional:
@@ -219,7 +219,9 @@ class _Upload:
         if log.has_shrunk() if self._work.provisional else log.has_changed():
             raise SegmentChanged(f"{self._path}: changed while it was read")
 
-    def _send_log(self, log: OpenFile, scanned: Scanned, *, known: bool) -> dict[str, ObjectSum] | StoredManifest:
+    def _send_log(
+        self, log: OpenFile, scanned: ScannedSegment, *, known: bool
+    ) -> dict[str, ObjectSum] | StoredManifest:
         """Place the ``.log``: its sum, or the stored manifest that makes ours superfluous."""
         store, keys = self._place.store, self._place.keys
         key, ours = keys.file(log.name), Summed(log, scanned.crc32c)
@@ -240,7 +242,7 @@ class _Upload:
         self._owed = relation is Relation.STORED_IS_PREFIX
         return {log.name: sent}
 
-    def _send_corrupt(self, log: OpenFile, scanned: Scanned) -> dict[str, ObjectSum] | StoredManifest:
+    def _send_corrupt(self, log: OpenFile, scanned: ScannedSegment) -> dict[str, ObjectSum] | StoredManifest:
         """Keep all bytes of a damaged segment, unless the store has a sound copy already."""
         store, keys = self._place.store, self._place.keys
         logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
@@ -269,12 +271,12 @@ class _Upload:
         return [file for file in files if file is not None and (file.size or not file.name.endswith(".txnindex"))]
 
     def _send_derived(
-        self, scanned: Scanned, indexes: Sequence[OpenFile], snapshot: Bytes | None, sent: dict[str, ObjectSum]
+        self, scanned: ScannedSegment, indexes: Sequence[OpenFile], snapshot: Bytes | None, sent: dict[str, ObjectSum]
     ) -> Iterator[tuple[str, ObjectSum]]:
         """Send what follows from the ``.log`` that was ``sent``; nothing beside a corrupt one."""
         if scanned.damage:
             return
-        contents: Iterable[Content] = [*indexes, snapshot] if snapshot else indexes
+        contents: Iterable[SegmentContent] = [*indexes, snapshot] if snapshot else indexes
         if self._work.provisional:
             contents = cut_indexes(self._files, self._work.base_offset, scanned.summary)
         for content in contents:

@@ -11,11 +11,11 @@ import structlog
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import Damage
+from tidemark.formats.manifest import SegmentDamage
 from tidemark.kafka_log import (
-    OpenTransaction,
     SegmentScanner,
     SegmentSummary,
+    UnfinishedTransaction,
     open_transactions,
     parse_offset_checkpoint,
     parse_producer_snapshot,
@@ -34,15 +34,15 @@ _CLEANED = "cleaner-offset-checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScannedSegment:
     """A scan's result; ``damage`` names the first bad batch, and the summary then is of what comes before it."""
 
     summary: SegmentSummary
     crc32c: int
-    damage: Damage | None
+    damage: SegmentDamage | None
 
 
-def scan(log: OpenFile, path: str, base_offset: int, open_before: Iterable[OpenTransaction]) -> Scanned:
+def scan(log: OpenFile, path: str, base_offset: int, open_before: Iterable[UnfinishedTransaction]) -> ScannedSegment:
     """Read all of ``log`` once."""
     scanner = SegmentScanner(path, base_offset, open_before=open_before)
     try:
@@ -50,12 +50,12 @@ def scan(log: OpenFile, path: str, base_offset: int, open_before: Iterable[OpenT
             scanner.feed(chunk)
         summary = scanner.finish()
     except SegmentError as error:
-        damage = Damage(position=error.position, offset=error.offset, rule=error.detail)
-        return Scanned(scanner.summary(), checksum(log), damage)
-    return Scanned(summary, summary.crc32c, None)
+        damage = SegmentDamage(position=error.position, offset=error.offset, rule=error.detail)
+        return ScannedSegment(scanner.summary(), checksum(log), damage)
+    return ScannedSegment(summary, summary.crc32c, None)
 
 
-def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damage | None:
+def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> SegmentDamage | None:
     """A sound segment that stops short of the next one's base has lost its last batches, unless compaction took them.
 
     Kafka rolls at the log's end, so in a segment that was never compacted the two are equal.
@@ -63,7 +63,7 @@ def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Damag
     if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or "compact" in cleanup_policy.split(","):
         return None
     rule = f"ends at offset {summary.next_offset}, and the next segment starts at {end}: its last batches are lost"
-    return Damage(position=summary.size, offset=summary.next_offset, rule=rule)
+    return SegmentDamage(position=summary.size, offset=summary.next_offset, rule=rule)
 
 
 def policy_of(log_dir: Path, at: TopicPartition, base_offset: int, cleanup_policy: str) -> str:
@@ -114,7 +114,7 @@ def await_producer_snapshot(
         pause(_SNAPSHOT_POLL)
 
 
-def transactions_in(snapshot: Bytes) -> tuple[OpenTransaction, ...]:
+def transactions_in(snapshot: Bytes) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open where the snapshot was taken."""
     return open_transactions(parse_producer_snapshot(snapshot.content, snapshot.name))
 

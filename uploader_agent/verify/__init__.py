@@ -7,7 +7,7 @@
 Only reads. Memory is bounded by the segments looked at at a time, not by a partition's age.
 """
 
-from uploader_agent.verify.findings import Finding, Word
-from uploader_agent.verify.partition import Verdict, verify
+from uploader_agent.verify.findings import Severity, VerifyFinding
+from uploader_agent.verify.partition import VerifyVerdict, verify
 
-__all__ = ["Finding", "Verdict", "Word", "verify"]
+__all__ = ["Severity", "VerifyFinding", "VerifyVerdict", "verify"]

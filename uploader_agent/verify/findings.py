@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Word(StrEnum):
+class Severity(StrEnum):
     """Ascending by how much a person should care."""
 
     OK = "OK"
@@ -24,14 +24,14 @@ class Word(StrEnum):
     """An object that is not what its manifest says, or bytes that break the format."""
 
 
-class Finding(NamedTuple):
+class VerifyFinding(NamedTuple):
     """``[offset, end)`` of a partition, the object that it is about if it is one, and what is to be said.
 
     ``wrong`` is what makes the command fail: a GAP that nobody has acknowledged, or a CORRUPT object whose offsets no
     other segment has or that its own manifest vouches for.
     """
 
-    word: Word
+    word: Severity
     offset: int
     end: int
     object: str | None

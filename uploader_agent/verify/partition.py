@@ -18,7 +18,7 @@ from uploader_agent.disk.segment_files import PartitionFiles, checksum, file_nam
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.remote import gaps, listing, watermark
 from uploader_agent.remote.watermark import StoredWatermark
-from uploader_agent.verify.findings import Finding, Word
+from uploader_agent.verify.findings import Severity, VerifyFinding
 from uploader_agent.verify.segment import Checked, check
 
 Item = TypeVar("Item")
@@ -27,11 +27,11 @@ _AT_A_TIME = 64
 """Segments that are looked at before the next are listed."""
 
 
-class Verdict(NamedTuple):
+class VerifyVerdict(NamedTuple):
     """A partition's word is that of its worst finding."""
 
     partition: str
-    word: Word
+    word: Severity
     wrong: int
     segments: int
     bytes: int
@@ -42,11 +42,11 @@ class Verdict(NamedTuple):
 def verify(
     partition: LedPartition,
     pool: ThreadPoolExecutor,
-    tell: Callable[[Finding], None],
+    tell: Callable[[VerifyFinding], None],
     progress: Callable[[int], None],
     *,
     deep: bool,
-) -> Verdict:
+) -> VerifyVerdict:
     """Verify a surveyed ``partition``; ``tell`` gets each finding, ``progress`` the segments done so far.
 
     Raises StoreError, FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
@@ -61,7 +61,7 @@ class _Verification:
         self,
         partition: LedPartition,
         pool: ThreadPoolExecutor,
-        tell: Callable[[Finding], None],
+        tell: Callable[[VerifyFinding], None],
         progress: Callable[[int], None],
         *,
         deep: bool,
@@ -71,13 +71,13 @@ class _Verification:
         self._tell = tell
         self._progress = progress
         self._deep = deep
-        self._worst = Word.OK
+        self._worst = Severity.OK
         self._wrong = self._segments = self._bytes = 0
         self._covered = Intervals()
         self._line_1: int | None = None
         self._line_1_is_there = False
 
-    def run(self) -> Verdict:
+    def run(self) -> VerifyVerdict:
         """All of it."""
         store, keys = self._partition.where
         stored = watermark.read(store, keys)
@@ -93,7 +93,7 @@ class _Verification:
             self._tell_holes(stored, keys)
         self._tell_lag(stored)
         offsets = self._partition.offsets
-        return Verdict(
+        return VerifyVerdict(
             str(self._partition.at),
             self._worst,
             self._wrong,
@@ -103,8 +103,8 @@ class _Verification:
             offsets.high_watermark if offsets else None,
         )
 
-    def _say(self, finding: Finding) -> None:
-        order = list(Word)
+    def _say(self, finding: VerifyFinding) -> None:
+        order = list(Severity)
         if order.index(finding.word) > order.index(self._worst):
             self._worst = finding.word
         self._wrong += finding.wrong
@@ -114,12 +114,12 @@ class _Verification:
         found = stored.watermark
         for cut in found.truncations:
             detail = f"cut off when epoch {cut.new_epoch} took over from {cut.old_epoch}"
-            self._say(Finding(Word.TRUNCATED, cut.at, cut.old_next, None, detail))
+            self._say(VerifyFinding(Severity.TRUNCATED, cut.at, cut.old_next, None, detail))
         for gap in found.gaps:
             detail = f"{gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC"
-            self._say(Finding(Word.GAP, gap.start, gap.end, None, detail, wrong=True))
+            self._say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, detail, wrong=True))
         for gap in found.acknowledged_gaps:
-            self._say(Finding(Word.GAP, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
+            self._say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
 
     def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
         one = partial(check, store, keys, live=live, deep=self._deep)
@@ -137,7 +137,7 @@ class _Verification:
         own = Intervals([(checked.base_offset, checked.readable_end)])
         for part in own & self._covered:
             detail = f"also in segments before {checked.base_offset}"
-            self._say(Finding(Word.OVERLAP, part.start, part.end, None, detail))
+            self._say(VerifyFinding(Severity.OVERLAP, part.start, part.end, None, detail))
         self._covered |= own
         self._compare_with_disk(checked)
 
@@ -146,7 +146,7 @@ class _Verification:
         try:
             self._covered |= tombstones.removed(store, keys)
         except FormatError as error:
-            self._say(Finding(Word.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
+            self._say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
     def _compare_with_disk(self, checked: Checked) -> None:
         """The broker's own file of the same offsets has the same bytes, but where compaction goes on."""
@@ -163,7 +163,7 @@ class _Verification:
                 rule = f"has CRC32C {log.crc32c}, and {files.path(file.name)} another one"
         if rule is not None:
             key = self._partition.where[1].file(file.name)
-            self._say(Finding(Word.CORRUPT, base, checked.next_offset, key, rule, wrong=True))
+            self._say(VerifyFinding(Severity.CORRUPT, base, checked.next_offset, key, rule, wrong=True))
 
     def _tell_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
         """What ``offset.wm`` counts must be there; what is missing above must stand in it as a gap."""
@@ -172,17 +172,23 @@ class _Verification:
         uncovered = self._covered.missing(found.start_offset, found.next_offset) - told
         acknowledged = self._partition.acknowledged() if uncovered else Intervals()
         for hole in uncovered & acknowledged:
-            self._say(Finding(Word.GAP, hole.start, hole.end, None, "no readable segment has them; acknowledged"))
+            self._say(
+                VerifyFinding(Severity.GAP, hole.start, hole.end, None, "no readable segment has them; acknowledged")
+            )
         for hole in uncovered - acknowledged:
             detail = "offset.wm counts them, but no readable segment has them"
-            self._say(Finding(Word.GAP, hole.start, hole.end, None, detail, wrong=True))
+            self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
         for above in found.ranges_above:
             for hole in self._covered.missing(*above) - told:
                 detail = "offset.wm names them above its next offset, but no readable segment has them"
-                self._say(Finding(Word.GAP, hole.start, hole.end, None, detail, wrong=True))
+                self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
         if not self._line_1_is_there:
             detail = f"line 1 names {stored.base_offset}, which is the base of no stored segment"
-            self._say(Finding(Word.CORRUPT, stored.base_offset, stored.base_offset, keys.watermark, detail, wrong=True))
+            self._say(
+                VerifyFinding(
+                    Severity.CORRUPT, stored.base_offset, stored.base_offset, keys.watermark, detail, wrong=True
+                )
+            )
 
     def _tell_lag(self, stored: StoredWatermark | None) -> None:
         partition, offsets = self._partition, self._partition.offsets
@@ -193,11 +199,13 @@ class _Verification:
                 continue
             for part in self._covered.missing(segment.base_offset, end):
                 detail = "on the broker's disk, rotated and committed, and not in the store yet"
-                self._say(Finding(Word.LAGGING, part.start, part.end, None, detail))
+                self._say(VerifyFinding(Severity.LAGGING, part.start, part.end, None, detail))
         next_offset = stored.watermark.next_offset if stored else partition.start
         reached = self._covered.contiguous_from(next_offset)
         if reached > next_offset:
-            self._say(Finding(Word.LAGGING, next_offset, reached, None, "in the store, and not in offset.wm yet"))
+            self._say(
+                VerifyFinding(Severity.LAGGING, next_offset, reached, None, "in the store, and not in offset.wm yet")
+            )
 
 
 def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

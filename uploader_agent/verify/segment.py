@@ -16,7 +16,7 @@ from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import file_name
 from uploader_agent.remote import manifests
 from uploader_agent.remote.objects import READ_SIZE
-from uploader_agent.verify.findings import Finding, Word
+from uploader_agent.verify.findings import Severity, VerifyFinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Checked:
     readable_end: int
     size: int = 0
     log: ObjectSum | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[VerifyFinding] = field(default_factory=list)
 
 
 def check(store: Store, keys: PartitionKeys, base_offset: int, live: Lineage, *, deep: bool) -> Checked:
@@ -44,7 +44,7 @@ def check(store: Store, keys: PartitionKeys, base_offset: int, live: Lineage, *,
     try:
         stored = manifests.read(store, keys, base_offset)
     except FormatError as error:
-        wrong = Finding(Word.CORRUPT, base_offset, base_offset, key, error.rule, wrong=True)
+        wrong = VerifyFinding(Severity.CORRUPT, base_offset, base_offset, key, error.rule, wrong=True)
         return Checked(base_offset, base_offset, base_offset, findings=[wrong])
     if stored is None:
         return Checked(base_offset, base_offset, base_offset)
@@ -64,7 +64,7 @@ class _Check:
         self._manifest = manifest
         self._live = live
         self._log = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
-        self._findings: list[Finding] = []
+        self._findings: list[VerifyFinding] = []
         self._grown = False  # whether the log is longer than its manifest says, and begins with what that describes
 
     def run(self, *, deep: bool) -> Checked:
@@ -78,7 +78,7 @@ class _Check:
                 readable = readable and name != self._log
         if self._log not in manifest.objects:
             key = self._keys.segment(manifest.base_offset, manifests.EXTENSION)
-            self._say(Word.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
+            self._say(Severity.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
             readable = False
         if manifest.last_batch_end < manifest.next_offset and not manifest.damage:
             self._say_missing(manifest.last_batch_end, manifest.next_offset)
@@ -99,26 +99,28 @@ class _Check:
             end = manifest.damage.offset
             detail = f"kept as damaged: at byte {manifest.damage.position}, {manifest.damage.rule}"
             key = self._keys.file(self._log)
-            self._findings.append(Finding(Word.CORRUPT, end, manifest.next_offset, key, detail))
+            self._findings.append(VerifyFinding(Severity.CORRUPT, end, manifest.next_offset, key, detail))
         diverged = Lineage(manifest.lineage).divergence(self._live, end)
         if diverged is None:
             return end
         at = max(manifest.base_offset, diverged)
-        self._findings.append(Finding(Word.TRUNCATED, at, end, self._keys.file(self._log), "is of a dead branch"))
+        self._findings.append(
+            VerifyFinding(Severity.TRUNCATED, at, end, self._keys.file(self._log), "is of a dead branch")
+        )
         return at
 
-    def _check_object(self, name: str, total: ObjectSum, *, deep: bool) -> Finding | None:
+    def _check_object(self, name: str, total: ObjectSum, *, deep: bool) -> VerifyFinding | None:
         key = self._keys.file(name)
         try:
             info = self._store.head(key)
         except NotFound:
-            word = Word.GAP if name == self._log else Word.CORRUPT
+            word = Severity.GAP if name == self._log else Severity.CORRUPT
             return self._wrong(word, key, "is not there, though its manifest names it")
         try:
             rule = self._judge(name, info, total, deep=deep)
         except (PreconditionFailed, NotFound):
             rule = "was replaced while it was read: verify again"
-        return None if rule is None else self._wrong(Word.CORRUPT, key, rule)
+        return None if rule is None else self._wrong(Severity.CORRUPT, key, rule)
 
     def _judge(self, name: str, info: ObjectInfo, total: ObjectSum, *, deep: bool) -> str | None:
         if name == self._log and info.size > total.size:
@@ -128,7 +130,7 @@ class _Check:
                     f"has {info.size} bytes, and its manifest speaks of the first {total.size}; `backfill` mends that"
                 )
                 base, end = self._manifest.base_offset, self._manifest.next_offset
-                self._findings.append(Finding(Word.LAGGING, base, end, info.key, detail))
+                self._findings.append(VerifyFinding(Severity.LAGGING, base, end, info.key, detail))
         if self._grown and name.endswith(_WITH_LOG):
             return self._judge_grown(name, info, total, deep=deep)
         rule = _differs(info, total)
@@ -178,16 +180,16 @@ class _Check:
     def _say_missing(self, start: int, end: int) -> None:
         key = self._keys.file(self._log)
         if self._manifest.compacted:
-            self._findings.append(Finding(Word.COMPACTED, start, end, key, "removed by compaction"))
+            self._findings.append(VerifyFinding(Severity.COMPACTED, start, end, key, "removed by compaction"))
         else:
             detail = f"not in the segment, and cleanup.policy was {self._manifest.cleanup_policy}"
-            self._findings.append(Finding(Word.GAP, start, end, key, detail, wrong=True))
+            self._findings.append(VerifyFinding(Severity.GAP, start, end, key, detail, wrong=True))
 
-    def _say(self, word: Word, start: int, end: int, key: str, detail: str) -> None:
-        self._findings.append(Finding(word, start, end, key, detail, wrong=True))
+    def _say(self, word: Severity, start: int, end: int, key: str, detail: str) -> None:
+        self._findings.append(VerifyFinding(word, start, end, key, detail, wrong=True))
 
-    def _wrong(self, word: Word, key: str, detail: str) -> Finding:
-        return Finding(word, self._manifest.base_offset, self._manifest.next_offset, key, detail, wrong=True)
+    def _wrong(self, word: Severity, key: str, detail: str) -> VerifyFinding:
+        return VerifyFinding(word, self._manifest.base_offset, self._manifest.next_offset, key, detail, wrong=True)
 
 
 def _differs(info: ObjectInfo, total: ObjectSum) -> str | None:

@@ -16,10 +16,10 @@ from tidemark.formats.watermark_index import IndexEntry
 from tidemark.store import Store
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
-from uploader_agent.remote.destinations import Places
+from uploader_agent.remote.destinations import Destinations
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
-from uploader_agent.watermark_index.writer import IndexWriter, Statement
+from uploader_agent.watermark_index.writer import IndexRow, IndexWriter
 
 NEVER = datetime.fromtimestamp(0, UTC)
 """When a partition was observed whose log end could never be read: no date of it is taken for complete."""
@@ -31,18 +31,18 @@ class _Known(NamedTuple):
     partition: LedPartition
     changes: int
     observation: Observation
-    statement: Statement
+    statement: IndexRow
 
     def holds(self, partition: LedPartition) -> bool:
         """Whether nothing has changed since."""
         return self.partition is partition and self.changes == partition.changes
 
 
-class Indexes:
+class IndexPublisher:
     """Reads and writes all indexes of one broker; one thread at a time."""
 
     def __init__(
-        self, places: Places, broker: int, endpoints: str, settings: IndexSettings, runtime: Runtime = MACHINE
+        self, places: Destinations, broker: int, endpoints: str, settings: IndexSettings, runtime: Runtime = MACHINE
     ) -> None:
         """``endpoints`` is a digest of the configuration by which ``places`` decides."""
         self._places = places
@@ -86,7 +86,7 @@ class Indexes:
         idle = any(writer.is_idle() for writer in writers)
         if not now and not (idle or (any(writer.due() for writer in writers) and self._have_changed(partitions))):
             return False
-        by_store: dict[str, dict[TopicPartition, tuple[Statement, datetime]]] = {url: {} for url in self._writers}
+        by_store: dict[str, dict[TopicPartition, tuple[IndexRow, datetime]]] = {url: {} for url in self._writers}
         known: dict[TopicPartition, _Known] = {}
         for partition in partitions:
             at = partition.at
@@ -98,7 +98,7 @@ class Indexes:
                 observed_at = made.observation.held_at(confirmed_at, partition.disk.tail)
                 said = (made.statement, observed_at) if observed_at else _as_observed_before(made.statement, former)
             elif former is not None:
-                said = Statement.of(former), former.observed_at
+                said = IndexRow.of(former), former.observed_at
             else:
                 continue
             url, control = self._places.bucket(at)
@@ -159,13 +159,13 @@ class Indexes:
             observed_at=NEVER,
             gaps=partition.gaps,
         )
-        statement = Statement.of(entry)
+        statement = IndexRow.of(entry)
         if known is not None and known.statement.said == statement.said:
             statement = known.statement
         return _Known(partition, changes, observation, statement)
 
 
-def _as_observed_before(statement: Statement, former: IndexEntry | None) -> tuple[Statement, datetime]:
+def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple[IndexRow, datetime]:
     """``statement`` of a log that this agent has not observed yet, as of when the ``former`` one had.
 
     The checkpoint may be older than that: what was observed then still is the least that there was.
@@ -173,6 +173,6 @@ def _as_observed_before(statement: Statement, former: IndexEntry | None) -> tupl
     if former is None:
         return statement, NEVER
     least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
-    return Statement(
+    return IndexRow(
         {**statement.said, **{name: max(statement.said[name], least[name]) for name in least}}
     ), former.observed_at

@@ -13,12 +13,12 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.store import clock as clocks
 from uploader_agent import clock
-from uploader_agent.observability.log_dedup import Repeats
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
-from uploader_agent.watermark_index.publisher import Indexes
+from uploader_agent.watermark_index.publisher import IndexPublisher
 
 logger = structlog.get_logger(__name__)
 
@@ -36,9 +36,9 @@ class IndexThread:
 
     def __init__(
         self,
-        indexes: Indexes,
+        indexes: IndexPublisher,
         metrics: Metrics,
-        repeats: Repeats,
+        repeats: ErrorDeduplicator,
         interval: float,
         was_read: Callable[[], None],
         runtime: Runtime = MACHINE,
@@ -72,7 +72,7 @@ class IndexThread:
         self._indexes.reconfigure(settings)
 
     def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
-        """What there is to be told, as :meth:`Indexes.offer` takes it; ``partitions`` must not change afterwards."""
+        """What there is to be told, as ``offer`` takes it; ``partitions`` must not change afterwards."""
         self._shown = _Shown(partitions, confirmed_at)
         self._showing.set()
 

@@ -33,7 +33,7 @@ _PATIENT = {"log_end_offset", "high_watermark", "active_first_timestamp", "activ
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Statement:
+class IndexRow:
     """An entry as it goes into the index, but for the time at which it was observed: another one is another object."""
 
     said: Mapping[str, Any]
@@ -44,12 +44,12 @@ class Statement:
         return {name: value for name, value in self.said.items() if name not in _PATIENT}
 
     @classmethod
-    def of(cls, entry: IndexEntry) -> Statement:
+    def of(cls, entry: IndexEntry) -> IndexRow:
         """Of ``entry``, which is not kept: thousands of them take room."""
         return cls(entry.model_dump(mode="json", by_alias=True))
 
 
-Statements = Mapping[TopicPartition, tuple[Statement, datetime]]
+Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
 """What is said of each partition, and when it was observed."""
 
 
@@ -82,7 +82,7 @@ class IndexWriter:
         self._runtime = runtime
         self._clock = runtime.monotonic
         self._of_gaps = of_gaps
-        self._written: Mapping[TopicPartition, Statement] | None = None
+        self._written: Mapping[TopicPartition, IndexRow] | None = None
         self._written_at = -float("inf")
         self.is_current = False
         """Whether the last offer had no news that waits."""
@@ -151,11 +151,11 @@ class IndexWriter:
             return
         except FormatError:
             return
-        self._written = {TopicPartition(one.topic, one.partition): Statement.of(one) for one in entries}
+        self._written = {TopicPartition(one.topic, one.partition): IndexRow.of(one) for one in entries}
         self._written_at = self._clock()
 
 
-def _have_news(current: Mapping[TopicPartition, Statement], written: Mapping[TopicPartition, Statement] | None) -> bool:
+def _have_news(current: Mapping[TopicPartition, IndexRow], written: Mapping[TopicPartition, IndexRow] | None) -> bool:
     if written is None or current.keys() != written.keys():
         return True
     return any(one != written[at] and one.news != written[at].news for at, one in current.items())

@@ -7,11 +7,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.table.evidence import Kept
 
 
-class Differing(Part):
+class Differing(Model):
     """How the records of a class (landed, quarantined, filtered) and date of a partition would change.
 
     ``now`` and ``then`` are all there are; ``changed`` counts landed rows with other values by column; ``offsets`` are

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime
 from tidemark.backfill.preview import Preview
 from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.plan import RunResult
 from tidemark.table.delta_table import Lake
 from tidemark.table.evidence import PARSED, read_evidence
@@ -25,7 +25,7 @@ class Approval(StoredObject):
     at: AwareDatetime
 
 
-class Counts(Part):
+class RecordCounts(Model):
     """Records of a date by what became of them."""
 
     landed: int = 0
@@ -33,15 +33,15 @@ class Counts(Part):
     filtered: int = 0
 
 
-class DateChange(Part):
+class DateChange(Model):
     """The records of a date (ISO, empty for those without) that the run replaced, and those that it put in place."""
 
     dt: str
-    before: Counts
-    after: Counts
+    before: RecordCounts
+    after: RecordCounts
 
 
-class Outcome(StoredObject):
+class BackfillOutcome(StoredObject):
     """``reports/<name>/outcome-<attempt>.json``.
 
     ``landed``: ledger ``ledger_n`` has the rows. ``stale``: the table has moved on since the dry run, and nothing was
@@ -60,7 +60,7 @@ class Outcome(StoredObject):
     dates: tuple[DateChange, ...] = ()
 
 
-def outcome_of(lake: Lake, preview: Preview) -> Outcome:
+def outcome_of(lake: Lake, preview: Preview) -> BackfillOutcome:
     """What came of the plan that ``preview`` shows.
 
     What ingestion landed meanwhile is in none of the numbers: they are of the rows that the run itself replaced, which
@@ -70,9 +70,9 @@ def outcome_of(lake: Lake, preview: Preview) -> Outcome:
     try:
         result = RunResult.load(lake.store, key)
     except NotFound:
-        return Outcome(status="failed", attempt=preview.attempt)
+        return BackfillOutcome(status="failed", attempt=preview.attempt)
     landed = result.status == "landed"
-    return Outcome(
+    return BackfillOutcome(
         status=result.status,
         attempt=preview.attempt,
         ledger_n=result.ledger_n if landed else None,
@@ -86,7 +86,8 @@ def outcome_of(lake: Lake, preview: Preview) -> Outcome:
 
 def _changes(lake: Lake, preview: Preview) -> tuple[DateChange, ...]:
     before = {
-        one.dt: Counts(landed=one.rows, quarantined=one.quarantined, filtered=one.filtered) for one in preview.dates
+        one.dt: RecordCounts(landed=one.rows, quarantined=one.quarantined, filtered=one.filtered)
+        for one in preview.dates
     }
     after: dict[str, Counter[str]] = {}
     columns = ["class", "rows", "dt", "attempt"]
@@ -94,6 +95,6 @@ def _changes(lake: Lake, preview: Preview) -> tuple[DateChange, ...]:
         if row["attempt"] == preview.attempt and row["class"] in PARSED:
             after.setdefault(row["dt"].isoformat() if row["dt"] else "", Counter())[row["class"]] += row["rows"]
     return tuple(
-        DateChange(dt=dt, before=before.get(dt, Counts()), after=Counts(**after.get(dt, Counter())))
+        DateChange(dt=dt, before=before.get(dt, RecordCounts()), after=RecordCounts(**after.get(dt, Counter())))
         for dt in sorted({*before, *after})
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 
 
-class DatePreview(Part):
+class DatePreview(Model):
     """A date (ISO, empty for rows without one) as it is. ``other_settings`` of its records landed by other settings.
 
     ``then`` are the records that it would have, if that was found out. ``lost`` are files that are not in the store, or
@@ -35,7 +35,7 @@ class DatePreview(Part):
         return line if self.then is None else f"{line}; then {self.then} records"
 
 
-class PartitionPreview(Part):
+class PartitionPreview(Model):
     """What is read of a partition: offsets ``[start, end)``, of so many segments from ``first`` to ``last``."""
 
     incarnation: int

@@ -10,27 +10,27 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from tidemark.backfill.comparison import Comparison
-from tidemark.backfill.outcome import Approval, Outcome
+from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import Preview
-from tidemark.backfill.request import Request
+from tidemark.backfill.request import BackfillRequest
 from tidemark.errors import NotFound
 from tidemark.formats.base import StoredObject
-from tidemark.formats.plan import Progress
+from tidemark.formats.plan import RunProgress
 from tidemark.store import put_over
 from tidemark.table.delta_table import Lake
 
 Object = TypeVar("Object", bound=StoredObject)
 
 
-class Report(NamedTuple):
+class BackfillReport(NamedTuple):
     """The parts that there are by now."""
 
-    request: Request
+    request: BackfillRequest
     preview: Preview | None
     comparison: Comparison | None
     approval: Approval | None
-    progress: Progress | None
-    outcome: Outcome | None
+    progress: RunProgress | None
+    outcome: BackfillOutcome | None
 
     @property
     def state(self) -> str:
@@ -60,37 +60,37 @@ class Report(NamedTuple):
         return {"state": self.state, "done": self.done, **parts}
 
     @classmethod
-    def from_json(cls, parts: Mapping[str, object]) -> Report:
+    def from_json(cls, parts: Mapping[str, object]) -> BackfillReport:
         """What :meth:`as_json` gave."""
 
         def part(name: str, kind: type[Object]) -> Object | None:
             return None if parts[name] is None else kind.model_validate(parts[name])
 
         return cls(
-            request=Request.model_validate(parts["request"]),
+            request=BackfillRequest.model_validate(parts["request"]),
             preview=part("preview", Preview),
             comparison=part("comparison", Comparison),
             approval=part("approval", Approval),
-            progress=part("progress", Progress),
-            outcome=part("outcome", Outcome),
+            progress=part("progress", RunProgress),
+            outcome=part("outcome", BackfillOutcome),
         )
 
 
-def read_report(lake: Lake, name: str) -> Report:
+def read_report(lake: Lake, name: str) -> BackfillReport:
     """The report of that name on the topic of ``lake``. Raises NotFound if there is none."""
     key = lake.keys.report(name, "request")
-    request = Request.load(lake.store, key)
+    request = BackfillRequest.load(lake.store, key)
     preview = _part(lake, lake.keys.report(name, "preview"), Preview)
     if preview is None or not preview.plan:
-        return Report(request, preview, None, None, None, None)
+        return BackfillReport(request, preview, None, None, None, None)
     attempt = preview.attempt
-    return Report(
+    return BackfillReport(
         request=request,
         preview=preview,
         comparison=_part(lake, lake.keys.report(name, "comparison", attempt), Comparison),
         approval=_part(lake, lake.keys.report(name, "approval", attempt), Approval),
-        progress=_part(lake, lake.keys.progress(attempt), Progress),
-        outcome=_part(lake, lake.keys.report(name, "outcome", attempt), Outcome),
+        progress=_part(lake, lake.keys.progress(attempt), RunProgress),
+        outcome=_part(lake, lake.keys.report(name, "outcome", attempt), BackfillOutcome),
     )
 
 

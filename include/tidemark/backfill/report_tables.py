@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from tidemark.backfill.comparison import Comparison
 from tidemark.backfill.estimate import minutes, requests
-from tidemark.backfill.outcome import Approval, Counts, DateChange, Outcome
+from tidemark.backfill.outcome import Approval, BackfillOutcome, DateChange, RecordCounts
 from tidemark.backfill.preview import DatePreview, Preview
-from tidemark.backfill.report import Report
-from tidemark.backfill.request import Request
-from tidemark.formats.plan import Progress
+from tidemark.backfill.report import BackfillReport
+from tidemark.backfill.request import BackfillRequest
+from tidemark.formats.plan import RunProgress
 
 MOST_ROWS: Final = 500
 """Rows of a table that are shown; how many more there are is told."""
@@ -35,7 +35,7 @@ _NOTHING: Final = {
 }
 
 
-def sections(report: Report) -> list[Section]:
+def sections(report: BackfillReport) -> list[Section]:
     """The report, from what was asked to what came of it."""
     found = [_asked(report)]
     if report.preview:
@@ -51,7 +51,7 @@ def sections(report: Report) -> list[Section]:
     return found
 
 
-def text(report: Report) -> str:
+def text(report: BackfillReport) -> str:
     """The report for a terminal or a log."""
     return "\n\n".join("\n".join(_lines(one)) for one in sections(report))
 
@@ -64,7 +64,7 @@ def gib(size: int) -> str:
     return f"{size} B"
 
 
-def _asked(report: Report) -> Section:
+def _asked(report: BackfillReport) -> Section:
     request = report.request
     extend = ", and those that exchange rows with them" if request.extend else ""
     rows = [
@@ -81,7 +81,7 @@ def _asked(report: Report) -> Section:
     return Section("Backfill", ("What", "Value"), tuple(rows))
 
 
-def _planned(request: Request, preview: Preview) -> Section:
+def _planned(request: BackfillRequest, preview: Preview) -> Section:
     if preview.empty:
         note = _NOTHING.get(request.mode, "There is nothing of these dates.")
         if preview.waiting:
@@ -144,7 +144,7 @@ def _approval(one: Approval) -> Section:
     return Section("Approval", ("What", "Value"), rows)
 
 
-def _progress(one: Progress) -> Section:
+def _progress(one: RunProgress) -> Section:
     share = 100 * one.done // one.total if one.total else 100
     rows = (("Tasks done", f"{one.done:,} of {one.total:,} ({share} %)"), ("At", f"{one.at:%Y-%m-%d %H:%M:%S} UTC"))
     return Section("Progress", ("What", "Value"), rows)
@@ -158,7 +158,7 @@ _ENDS: Final = {
 }
 
 
-def _outcome(one: Outcome) -> Section:
+def _outcome(one: BackfillOutcome) -> Section:
     header = ("Date", "Landed", "Quarantined", "Filtered", "Landed more or less")
     note = _ENDS[one.status]
     if one.status == "landed":
@@ -175,7 +175,7 @@ def _change(one: DateChange) -> tuple[str, ...]:
         return f"{after:,}" if before == after else f"{before:,} → {after:,}"
 
     more = one.after.landed - one.before.landed
-    return (one.dt or "none", *(both(name) for name in Counts.model_fields), f"{more:+,}" if more else "0")
+    return (one.dt or "none", *(both(name) for name in RecordCounts.model_fields), f"{more:+,}" if more else "0")
 
 
 def _capped(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], note: str = "") -> Section:

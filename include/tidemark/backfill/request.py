@@ -46,7 +46,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 FIELDS: Final = ("topics", "from_date", "to_date", *DEFAULTS)
 
 
-class Request(StoredObject):
+class BackfillRequest(StoredObject):
     """``reports/<name>/request.json``: one topic of a checked form. ``by`` is who asked, as Airflow knows them.
 
     ``max_bytes`` is what may be read of the topic, ``approve_above`` what may be read of all unapproved.
@@ -102,7 +102,7 @@ def check_request(
     by: str = "",
     run: str = "",
     approve_at_most: int = DEFAULTS["approve_above_gib"],
-) -> list[Request]:
+) -> list[BackfillRequest]:
     """The form as requests, one a topic. ``approve_at_most`` is how many GiB the deployment lets pass unapproved.
 
     Raises:
@@ -119,7 +119,7 @@ def check_request(
     if checked.problems:
         raise ConfigError("the backfill's form", checked.problems)
     return [
-        Request(
+        BackfillRequest(
             cluster=one.cluster,
             topic=one.topic,
             mode=mode,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tidemark.backfill.report import Report
+from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import DEFAULTS, report_name
 from tidemark.cli.airflow_client import Airflow
@@ -23,7 +23,7 @@ DAG: Final = "tidemark_backfill"
 TOKEN: Final = "TIDEMARK_AIRFLOW_TOKEN"  # noqa: S105 - the variable's name
 
 
-class Mode(StrEnum):
+class BackfillMode(StrEnum):
     """What is done with the dates, see :data:`tidemark.backfill.request.Mode`."""
 
     rebuild = "rebuild"
@@ -41,7 +41,7 @@ def backfill(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="What is done with the dates.")] = Mode.rebuild,
+    mode: Annotated[BackfillMode, typer.Option(help="What is done with the dates.")] = BackfillMode.rebuild,
     run: Annotated[bool, typer.Option("--run", help="Do it; without this it is a dry run.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why; needed for what rewrites a table.")] = None,
     extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
@@ -113,7 +113,7 @@ def _ended(server: Airflow, run: str, until: float) -> str:
 
 
 def _text(report: dict[str, Any]) -> str:
-    return text(Report.from_json(report))
+    return text(BackfillReport.from_json(report))
 
 
 def _code(state: str, failures: dict[str, str], reports: list[dict[str, Any]]) -> int:

@@ -43,7 +43,7 @@ class Format(StrEnum):
     arrow = "arrow"
 
 
-class Mode(StrEnum):
+class TierMode(StrEnum):
     """Which tier is read, see :class:`tidemark.consumer.Mode`."""
 
     REMOTE_ONLY = "REMOTE_ONLY"
@@ -68,7 +68,7 @@ def consume(
     isolation: Isolation = IsolationLevel.read_committed,
     on_gap: OnGap = OnGaps.error,
     bootstrap: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Brokers; none are asked without.")] = None,
-    mode: Annotated[Mode, typer.Option(help="Which tier, with --bootstrap.")] = Mode.REMOTE_PREFERRED,
+    mode: Annotated[TierMode, typer.Option(help="Which tier, with --bootstrap.")] = TierMode.REMOTE_PREFERRED,
     group: Annotated[str | None, typer.Option(help="A consumer group to join; commits what was written.")] = None,
     client_config: ClientConfig = None,
     topics: Topics = DEFAULT_TOPICS,
@@ -104,7 +104,7 @@ def consume(
     _check(bool(group) and not bootstrap, "--group", "needs --bootstrap: groups live in the brokers")
     _check(bool(group) and bool(partition or last), "--group", "shares partitions out: leave out --partition and --to")
     _check(bool(client_config) and not bootstrap, "--client-config", "needs --bootstrap")
-    needed = not (bootstrap and mode is Mode.KAFKA_ONLY)
+    needed = not (bootstrap and mode is TierMode.KAFKA_ONLY)
     storage = storage_of(topics, topic, cluster) if needed else None
     with _sink(file) as sink, Progress("records") as progress:
         writer = writer_of(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidemark.errors import BrokerError, ConfigError
-from tidemark.offset_bounds import Bounds
+from tidemark.offset_bounds import OffsetBounds
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.tier import RemoteTier
-from tidemark.remote.reader.topic_ranges import RemoteEdges, Span, read_spans, remote_partitions, span_of
+from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +35,8 @@ class Asked:
 
     topic: str
     partitions: tuple[int, ...]
-    first: Bounds
-    last: Bounds
+    first: OffsetBounds
+    last: OffsetBounds
     committed: bool
     on_gap: Literal["error", "skip"]
     follow: bool
@@ -100,14 +100,14 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
     from kafka import TopicPartition
 
     numbers = _partitions(asked, consumer.partitions_for_topic(asked.topic))
-    left: dict[TopicPartition, Span] = {}
+    left: dict[TopicPartition, OffsetSpan] = {}
     consumer.assign([TopicPartition(asked.topic, one) for one in numbers])
     for number in numbers:
         at = TopicPartition(asked.topic, number)
         edges = _KafkaEdges(consumer, at)
         start = asked.first.of(number).resolve(edges)
         end = max(start, asked.last.of(number).resolve(edges))
-        left[at] = _within(asked, Span(number, start, end), edges.end())
+        left[at] = _within(asked, OffsetSpan(number, start, end), edges.end())
         consumer.seek(at, start)
     while left := {at: one for at, one in left.items() if one.end is None or consumer.position(at) < one.end}:
         consumer.pause(*(consumer.assignment() - set(left)))
@@ -164,7 +164,7 @@ class _KafkaEdges:
         return None if found is None else int(found.offset)
 
 
-def _within(asked: Asked, span: Span, readable: int) -> Span:
+def _within(asked: Asked, span: OffsetSpan, readable: int) -> OffsetSpan:
     """``span`` without an end if it is to be followed; otherwise up to what can be read now, which is told."""
     if asked.follow:
         return span._replace(end=None)

@@ -33,8 +33,8 @@ from tidemark.offset_bounds import BEGINNING, END, parse_bounds
 
 if TYPE_CHECKING:
     from tidemark.remote.catalog.storage import Storage
-    from tidemark.restore.report import Report
-    from tidemark.restore.request import Request
+    from tidemark.restore.report import RestoreReport
+    from tidemark.restore.request import RestoreRequest
 
 
 class Compression(StrEnum):
@@ -83,11 +83,11 @@ def restore(
     the target holds or gets records of others, if reading or writing fails, and if --verify finds a difference.
     """
     need_consumer_extra()
-    from tidemark.restore.request import Request
+    from tidemark.restore.request import RestoreRequest
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
     storage = storage_of(topics, topic, cluster)
-    request = Request(
+    request = RestoreRequest(
         cluster=storage.cluster,
         topic=topic,
         target=to_topic,
@@ -112,7 +112,7 @@ def restore(
     typer.echo(json.dumps(found.answer(), ensure_ascii=False) if output is Output.json else text)
 
 
-def _restored(request: Request, storage: Storage, client: dict[str, Any], *, verify: bool) -> Report:
+def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any], *, verify: bool) -> RestoreReport:
     from kafka.errors import KafkaError
 
     from tidemark.cli.progress import Progress
@@ -135,7 +135,7 @@ def _restored(request: Request, storage: Storage, client: dict[str, Any], *, ver
         raise RestoreError(f"{place}: {type(error).__name__}: {error}; run it again, and it goes on") from error
 
 
-def _estimate(request: Request, storage: Storage, output: Output) -> None:
+def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None:
     from tidemark.remote.reader.topic_ranges import remote_partitions
     from tidemark.remote.topics import RemoteTopics
     from tidemark.restore.estimate import estimate

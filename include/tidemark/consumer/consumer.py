@@ -17,10 +17,10 @@ from tidemark.consumer.broker_queries import AskBrokers
 from tidemark.consumer.fetcher import TieredFetcher, Want
 from tidemark.consumer.modes import Mode, OnGap, Tier
 from tidemark.consumer.offset_reset import Queries
-from tidemark.consumer.poll_results import Arrow, Records
+from tidemark.consumer.poll_results import Arrow, PolledRecords
 from tidemark.consumer.tier_metadata import Scouts
-from tidemark.consumer.tier_selection import Placements, Rules
-from tidemark.consumer.wakeup import Bell
+from tidemark.consumer.tier_selection import TierRules, TierSelector
+from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import GapError, WakeupError
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.catalog.storage import Storage
@@ -74,7 +74,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             raise ValueError(f"on_gap must be error or skip, not {on_gap!r}")
         self._opened = _opened(self._mode, storage)
         self._fetcher: Any
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._woken = threading.Event()
         self._gaps_skipped = 0
         super().__init__(**configs)
@@ -110,7 +110,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
                 on_ready=self._bell.ring,
             )
             self._scouts = Scouts(self._remote, brokers, self._bell.ring)
-        rules = Rules(
+        rules = TierRules(
             mode=self._mode,
             on_gap=on_gap,
             committed=committed,
@@ -125,7 +125,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         self._fetcher = TieredFetcher(
             self._client,
             self._subscription,
-            placements=Placements(rules, self._scouts),
+            placements=TierSelector(rules, self._scouts),
             remote=self._remote,
             scouts=self._scouts,
             queries=queries,
@@ -222,7 +222,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     def _poll_once(self, timer: Any, max_records: int, update_offsets: bool = True) -> dict[Any, Any]:
         key, value = self._fetcher.config["key_deserializer"], self._fetcher.config["value_deserializer"]
-        return self._round(timer, Records(max_records, key, value), move=update_offsets)
+        return self._round(timer, PolledRecords(max_records, key, value), move=update_offsets)
 
     def _poll_arrow(self, timeout_ms: float, max_bytes: int) -> dict[Any, pa.RecordBatch]:
         timer = Timer(timeout_ms)

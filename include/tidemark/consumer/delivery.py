@@ -1,6 +1,6 @@
 """What a tier has in hand of one partition: blocks in the order of the log, handed out row by row or block by block.
 
-Nothing is handed out by looking: :meth:`Delivery.peek` shows what is next, :meth:`Delivery.advance` moves on once it is
+Nothing is handed out by looking: ``peek`` shows what is next, ``advance`` moves on once it is
 known to be delivered. An error of the source is raised when it is next, never before what precedes it.
 """
 
@@ -12,7 +12,7 @@ from tidemark.consumer.modes import Tier
 from tidemark.remote.reader.blocks import Block
 
 
-class Delivery:
+class BlockDelivery:
     """Blocks from ``position`` on; ``epoch`` is the leader epoch of what was passed last, -1 if unknown."""
 
     def __init__(self, tier: Tier, position: int, blocks: Iterable[Block]) -> None:

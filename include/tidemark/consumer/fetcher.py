@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, Protocol
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 
-from tidemark.consumer.delivery import Delivery
+from tidemark.consumer.delivery import BlockDelivery
 from tidemark.consumer.fetcher_offsets import TieredOffsets
 from tidemark.consumer.kafka_rows import KafkaRows
-from tidemark.consumer.metrics import Counts
+from tidemark.consumer.metrics import TierCounts
 from tidemark.consumer.modes import Tier
 from tidemark.consumer.offset_reset import Queries
 from tidemark.consumer.tier_metadata import Scouts
-from tidemark.consumer.tier_selection import Placements
-from tidemark.consumer.wakeup import Bell
+from tidemark.consumer.tier_selection import TierSelector
+from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import FormatError, GapError, OutOfRange, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import Block
@@ -67,17 +67,17 @@ class TieredFetcher(TieredOffsets):
         client: Any,
         subscriptions: Any,
         *,
-        placements: Placements,
+        placements: TierSelector,
         remote: RemoteTier | None,
         scouts: Scouts | None,
         queries: Queries | None,
-        bell: Bell,
+        bell: Wakeup,
         **configs: Any,
     ) -> None:
         super().__init__(
             client, subscriptions, placements=placements, scouts=scouts, queries=queries, bell=bell, **configs
         )
-        self.counts = Counts()
+        self.counts = TierCounts()
         self._remote = remote
         self._in_hand: OrderedDict[TopicPartition, Any] = OrderedDict()  # a response, or what is left of a delivery
         self._turn: Tier = "kafka"
@@ -213,10 +213,10 @@ class TieredFetcher(TieredOffsets):
             if not self._deliver(tp, delivery, want, move=move):
                 return
 
-    def _delivery(self, tp: TopicPartition, want: Want) -> Delivery | None:
+    def _delivery(self, tp: TopicPartition, want: Want) -> BlockDelivery | None:
         """What is in hand of ``tp`` at its position, parsed; or what its remote reader has."""
         held = self._in_hand.get(tp)
-        if held is not None and not isinstance(held, Delivery):
+        if held is not None and not isinstance(held, BlockDelivery):
             del self._in_hand[tp]  # however parsing ends, it has told the metrics
             held = self._parsed(tp, held)
             if held is not None:
@@ -233,7 +233,7 @@ class TieredFetcher(TieredOffsets):
 
     def _stands(self, tp: TopicPartition, held: Any) -> bool:
         """Whether ``held`` has something, and at the position."""
-        return isinstance(held, Delivery) and not held.exhausted and held.position == self._position(tp).offset
+        return isinstance(held, BlockDelivery) and not held.exhausted and held.position == self._position(tp).offset
 
     def _parsed(self, tp: TopicPartition, response: Any) -> KafkaRows | None:
         """As kafka-python, but that an offset out of range is judged over both tiers."""
@@ -256,7 +256,7 @@ class TieredFetcher(TieredOffsets):
             self.counts.of(tp, "kafka").bytes += found.bytes_read
         return found
 
-    def _from_remote(self, tp: TopicPartition, want: Want) -> Delivery | None:
+    def _from_remote(self, tp: TopicPartition, want: Want) -> BlockDelivery | None:
         assert self._remote is not None
         position = self._position(tp).offset
         try:
@@ -273,11 +273,11 @@ class TieredFetcher(TieredOffsets):
             if block is None or block.start != position or not self._placements.compared(tp):
                 return None
             self._placements.readable(tp)
-            return Delivery("remote", position, [block])
+            return BlockDelivery("remote", position, [block])
         self._bell.ring()  # it is to be placed anew
         return None
 
-    def _deliver(self, tp: TopicPartition, delivery: Delivery, want: Want, *, move: bool) -> bool:
+    def _deliver(self, tp: TopicPartition, delivery: BlockDelivery, want: Want, *, move: bool) -> bool:
         """Give ``want`` what it takes of ``delivery``; whether there may be more for it."""
         count = 0
         block = delivery.peek(want.rows(None))
@@ -291,7 +291,9 @@ class TieredFetcher(TieredOffsets):
             self._drop(tp)
         return move and delivery.exhausted and delivery.tier == "remote" and bool(want.rows(None))
 
-    def _move(self, tp: TopicPartition, delivery: Delivery, count: int, block: Block | None, *, move: bool) -> None:
+    def _move(
+        self, tp: TopicPartition, delivery: BlockDelivery, count: int, block: Block | None, *, move: bool
+    ) -> None:
         state = self._subscriptions.assignment[tp]
         epoch = delivery.epoch if delivery.epoch >= 0 else state.position.leader_epoch
         after = OffsetAndMetadata(delivery.position, "", epoch)
@@ -309,7 +311,7 @@ class TieredFetcher(TieredOffsets):
         held = self._in_hand.pop(tp, None)
         if isinstance(held, KafkaRows):
             held.drain()
-        elif held is not None and not isinstance(held, Delivery) and held.metric_aggregator:
+        elif held is not None and not isinstance(held, BlockDelivery) and held.metric_aggregator:
             held.metric_aggregator.record(tp, 0, 0)
 
     # Kafka's side

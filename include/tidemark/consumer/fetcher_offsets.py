@@ -13,8 +13,8 @@ from kafka.future import Future
 
 from tidemark.consumer.offset_reset import Queries
 from tidemark.consumer.tier_metadata import Scouts
-from tidemark.consumer.tier_selection import Placements
-from tidemark.consumer.wakeup import Bell
+from tidemark.consumer.tier_selection import TierSelector
+from tidemark.consumer.wakeup import Wakeup
 from tidemark.formats.keys import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,10 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         client: Any,
         subscriptions: Any,
         *,
-        placements: Placements,
+        placements: TierSelector,
         scouts: Scouts | None,
         queries: Queries | None,
-        bell: Bell,
+        bell: Wakeup,
         **configs: Any,
     ) -> None:
         super().__init__(client, subscriptions, **configs)

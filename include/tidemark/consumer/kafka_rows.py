@@ -15,8 +15,8 @@ import pyarrow as pa
 from kafka.errors import CorruptRecordError
 from kafka.protocol.consumer import IsolationLevel
 
-from tidemark.consumer.delivery import Delivery
-from tidemark.decode import SCHEMA, Headers, Limits, aborted_mask, decode_batches, scan_headers
+from tidemark.consumer.delivery import BlockDelivery
+from tidemark.decode import SCHEMA, DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.errors import SegmentError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import AbortedTransaction
@@ -24,12 +24,12 @@ from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
 
-LIMITS: Final = Limits(arena_bytes=4 << 20, rows=1 << 15)
+LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
 _SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
 _OFFSET_BYTES: Final = 8
 
 
-class KafkaRows(Delivery):
+class KafkaRows(BlockDelivery):
     """What the broker sent of one partition, from the offset on that was asked for."""
 
     def __init__(  # the signature of PartitionRecords

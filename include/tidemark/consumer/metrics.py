@@ -17,7 +17,7 @@ class Count:
     requests: int = 0
 
 
-class Counts:
+class TierCounts:
     """Counts since the consumer was made; those of a partition go on when it comes back."""
 
     def __init__(self) -> None:

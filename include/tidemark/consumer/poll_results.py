@@ -16,7 +16,7 @@ from tidemark.remote.reader.consumer_records import Deserializer, consumer_recor
 _MAKE: Final = partial(tuple.__new__, ConsumerRecord)
 
 
-class Records:
+class PolledRecords:
     """Lists of kafka-python's ``ConsumerRecord``, of at most ``most`` records together."""
 
     def __init__(self, most: int, key: Deserializer | None, value: Deserializer | None) -> None:

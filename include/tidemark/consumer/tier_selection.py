@@ -36,7 +36,7 @@ LONGEST_REST_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Rules:
+class TierRules:
     """What a consumer was told, and what it does to a partition that no tier can read at its position."""
 
     mode: Mode
@@ -54,10 +54,10 @@ class Rules:
     """The position is on a dead branch from the offset on that is named last: go there, or raise."""
 
 
-class Placements:
+class TierSelector:
     """The decisions for the partitions of one consumer."""
 
-    def __init__(self, rules: Rules, scouts: Scouts | None) -> None:
+    def __init__(self, rules: TierRules, scouts: Scouts | None) -> None:
         """``scouts`` are None for KAFKA_ONLY, which asks nothing."""
         self._rules = rules
         self._scouts = scouts
@@ -139,7 +139,7 @@ class Placements:
     def decide(self, tp: TopicPartition, position: int, epoch: int) -> Placement:
         """Where to read ``tp`` at ``position``, whose record before was of leader epoch ``epoch`` (-1: unknown).
 
-        Raises what a caller has to know: :class:`GapError`, errors of the store, what ``Rules`` raise.
+        Raises what a caller has to know: :class:`GapError`, errors of the store, what ``TierRules`` raise.
         """
         place = self.of(tp)
         if self._scouts is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import TIMEOUT_MAX, Condition
 
 
-class Bell:
+class Wakeup:
     """Counts its rings, so that one between a look and the wait is not lost. Thread-safe."""
 
     def __init__(self) -> None:

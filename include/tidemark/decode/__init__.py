@@ -14,15 +14,15 @@ from tidemark.decode.decoder import decode_batches
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA, unrepresentable_timestamps
 from tidemark.decode.transactions import aborted_mask
-from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Limits
+from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, DecodeLimits
 from tidemark.formats.hashsum import combine
 
 __all__ = [
     "DEFAULT_LIMITS",
     "HEADER_DTYPE",
     "SCHEMA",
+    "DecodeLimits",
     "Headers",
-    "Limits",
     "aborted_mask",
     "combine",
     "decode_batches",

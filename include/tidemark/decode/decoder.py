@@ -1,7 +1,7 @@
 """Record batches to Arrow.
 
 Promises: for every data record of the selected batches, in the order of the log, one row; memory bounded by
-:class:`Limits` and the largest batch; whatever the bytes, rows or an error that names file, byte, offset and rule.
+:class:`DecodeLimits` and the largest batch; whatever the bytes: rows, or an error naming file, byte, offset and rule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.decode.decompress import Arena
 from tidemark.decode.kernel import NO_TOTALS, RECORD_RULES, Columns, Totals, parse_batches
 from tidemark.decode.messages_v0_v1 import decode_legacy
 from tidemark.decode.schema import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, variable
-from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Chunk, Limits, Refuse, chunks
+from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Chunk, DecodeLimits, Refuse, chunks
 from tidemark.errors import SegmentError
 from tidemark.kafka_log.batch import APPEND_TIME, CONTROL, MAX_BATCH_BYTES, BatchHeader, Buffer
 from tidemark.kafka_log.names import MAX_OFFSET
@@ -40,7 +40,7 @@ def decode_batches(
     to_offset: int = MAX_OFFSET,
     position: int = 0,
     on_refused: OnRefused | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> Iterator[pa.RecordBatch]:
     """The records of the batches in ``headers``, as Arrow record batches of :data:`tidemark.decode.schema.SCHEMA`.
 
@@ -89,7 +89,7 @@ def _decode_v2(
     position: int,
     from_offset: int,
     to_offset: int,
-    limits: Limits,
+    limits: DecodeLimits,
     refuse: Refuse,
 ) -> Iterator[tuple[Columns, Totals]]:
     arena = Arena(limits.arena_bytes)

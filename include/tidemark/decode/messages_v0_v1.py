@@ -19,7 +19,7 @@ from tidemark.decode.batch_headers import Headers, scan_headers
 from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
 from tidemark.decode.kernel import NO_TOTALS, Columns, Totals
 from tidemark.decode.schema import representable
-from tidemark.decode.uncompressed_runs import Limits, Refuse
+from tidemark.decode.uncompressed_runs import DecodeLimits, Refuse
 from tidemark.errors import SegmentError
 from tidemark.kafka_log.batch import MAX_RELATIVE_OFFSET, BatchHeader
 
@@ -28,7 +28,7 @@ _KEY_AT = (18, 26)
 """Index of the key's length in an entry, by magic."""
 
 
-class Message(NamedTuple):
+class LegacyMessage(NamedTuple):
     """A plain message; ``timestamp`` is in milliseconds since 1970, -1 in v0."""
 
     offset: int
@@ -43,12 +43,12 @@ def decode_legacy(
     position: int,
     from_offset: int,
     to_offset: int,
-    limits: Limits,
+    limits: DecodeLimits,
     refuse: Refuse,
 ) -> Iterator[tuple[Columns, Totals]]:
     """As the v2 decoder: the messages of these entries with offsets in [from_offset, to_offset)."""
     view = buffer.data
-    messages: list[Message] = []
+    messages: list[LegacyMessage] = []
     size, next_offset = 0, 0
     for row in headers:
         header = BatchHeader(*row.item())
@@ -70,14 +70,14 @@ def decode_legacy(
         yield _to_columns(messages)
 
 
-def read_messages(entry: memoryview, header: BatchHeader, next_offset: int, max_bytes: int) -> list[Message]:
+def read_messages(entry: memoryview, header: BatchHeader, next_offset: int, max_bytes: int) -> list[LegacyMessage]:
     """The messages that an entry is or wraps, one or more, at ``next_offset`` or later.
 
     Raises :class:`CorruptRecords`; ``max_bytes`` bounds what a wrapper may decompress to.
     """
     key, value = _key_and_value(entry, header.magic)
     if header.codec == "none":
-        return [Message(header.base_offset, header.max_timestamp, key, value)]
+        return [LegacyMessage(header.base_offset, header.max_timestamp, key, value)]
     arena = Arena(4096)
     compressed = memoryview(value or b"")
     if header.magic == 0 and header.codec == "lz4":
@@ -98,7 +98,7 @@ def read_messages(entry: memoryview, header: BatchHeader, next_offset: int, max_
             raise CorruptRecords("a wrapped message is of another format, or is compressed again")
         timestamp = header.max_timestamp if header.timestamp_type == "append" else inner.max_timestamp
         inner_entry = inner_set[inner.position : inner.end]
-        messages.append(Message(inner.base_offset + shift, timestamp, *_key_and_value(inner_entry, inner.magic)))
+        messages.append(LegacyMessage(inner.base_offset + shift, timestamp, *_key_and_value(inner_entry, inner.magic)))
     if messages[0].offset < next_offset or messages[-1].offset != header.base_offset:
         raise CorruptRecords("the wrapped offsets do not end at the wrapper's, or start before they may")
     return messages
@@ -149,7 +149,7 @@ def _xxh32_short(data: bytes) -> int:
     return value ^ value >> 16
 
 
-def _to_columns(messages: list[Message]) -> tuple[Columns, Totals]:
+def _to_columns(messages: list[LegacyMessage]) -> tuple[Columns, Totals]:
     keys = [message.key for message in messages]
     values = [message.value for message in messages]
     milliseconds = np.array([message.timestamp for message in messages], np.int64)

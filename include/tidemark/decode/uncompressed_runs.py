@@ -23,7 +23,7 @@ class Chunk(NamedTuple):
     headers: Headers
 
 
-class Limits(NamedTuple):
+class DecodeLimits(NamedTuple):
     """How much of a log is decoded at once."""
 
     arena_bytes: int = 16 << 20
@@ -34,14 +34,14 @@ class Limits(NamedTuple):
     """Records of one batch, uncompressed; a batch with more is refused, also one that was never compressed."""
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = DecodeLimits()
 
 Refuse = Callable[[Headers, str], None]
 """Called with the header of a batch (an item of Headers) and the rule that the batch breaks."""
 
 
 def chunks(
-    segment: NDArray[np.uint8], headers: Headers, position: int, limits: Limits, arena: Arena, refuse: Refuse
+    segment: NDArray[np.uint8], headers: Headers, position: int, limits: DecodeLimits, arena: Arena, refuse: Refuse
 ) -> Iterator[Chunk]:
     """Cut v2 batches into chunks. ``segment`` starts at byte ``position`` of the file.
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 
 Kind = Literal[
     "missing_file",
@@ -37,7 +37,7 @@ Kind = Literal[
 """
 
 
-class Finding(Part):
+class AuditFinding(Model):
     """One difference. ``offsets`` are half-open and as exact as could be told; ``dt`` is empty where there is none."""
 
     kind: Kind
@@ -58,7 +58,7 @@ class Finding(Part):
         return f"{self.kind}: {'; '.join(where)}: {self.detail}"
 
 
-class AuditedPartition(Part):
+class AuditedPartition(Model):
     """What was proved of one partition: ``offsets`` in all, of them those that raw has, and those that it has not.
 
     ``by_evidence`` are the offsets whose raw is gone: their rows are proved by the hashes in the evidence.
@@ -96,7 +96,7 @@ class AuditReport(StoredObject):
     bytes_read: int
     dates: tuple[str, ...] = ()
     partitions: tuple[AuditedPartition, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[AuditFinding, ...] = ()
     more: int = 0
 
     @property
@@ -132,7 +132,7 @@ class AuditReport(StoredObject):
 MAX_FINDINGS = 1000
 
 
-class AuditFailure(Part):
+class AuditFailure(Model):
     """What the last audit of a date said was wrong; without ``findings`` it could not be carried out.
 
     ``first`` is the first finding in words, ``since`` when an audit of the date first failed, ``report`` a URL.
@@ -148,7 +148,7 @@ class AuditFailure(Part):
     report: str = ""
 
 
-class Verdict(StoredObject):
+class AuditVerdict(StoredObject):
     """What the last audits of a topic said, by date: those that failed. The empty date stands for the table as a whole.
 
     A date is cleared by an audit of it that passes, and by one of all dates.
@@ -161,16 +161,16 @@ class Verdict(StoredObject):
     audited_at: AwareDatetime
     failed: dict[str, AuditFailure] = Field(default_factory=dict)
 
-    def after(self, report: AuditReport, url: str) -> Verdict:
+    def after(self, report: AuditReport, url: str) -> AuditVerdict:
         """With what ``report`` says; a finding without a date counts for the first date that was audited."""
-        by_date: dict[str, list[Finding]] = {}
+        by_date: dict[str, list[AuditFinding]] = {}
         for one in report.findings:
             by_date.setdefault(one.dt or next(iter(report.dates), ""), []).append(one)
         kept = {dt: one for dt, one in self.failed.items() if report.dates and dt not in report.dates}
         failed = {dt: self._failure(dt, found, report, url) for dt, found in by_date.items()}
         return self.model_copy(update={"failed": kept | failed, "audited_at": report.started_at})
 
-    def without(self, dates: Collection[str], reason: str, at: datetime) -> Verdict:
+    def without(self, dates: Collection[str], reason: str, at: datetime) -> AuditVerdict:
         """With the word that ``dates``, or all if there are none, could not be audited."""
         failed = {
             dt: AuditFailure(since=self.failed[dt].since if dt in self.failed else at, at=at, first=reason)
@@ -178,7 +178,7 @@ class Verdict(StoredObject):
         }
         return self.model_copy(update={"failed": self.failed | failed, "audited_at": at})
 
-    def _failure(self, dt: str, found: list[Finding], report: AuditReport, url: str) -> AuditFailure:
+    def _failure(self, dt: str, found: list[AuditFinding], report: AuditReport, url: str) -> AuditFailure:
         first, known = found[0], self.failed.get(dt)
         start, end = first.offsets[0] if first.offsets else (None, None)
         return AuditFailure(

@@ -45,7 +45,7 @@ def _limited(schema: Any) -> Any:
     return found
 
 
-class Part(BaseModel):
+class Model(BaseModel):
     """A piece of a stored object: immutable, tolerant of fields it does not know. Numbers have 64 bits."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False)
@@ -57,7 +57,7 @@ class Part(BaseModel):
         return limited
 
 
-class StoredObject(Part):
+class StoredObject(Model):
     """One JSON object in the store."""
 
     most_bytes: ClassVar[int] = object_sizes.SMALL

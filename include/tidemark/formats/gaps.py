@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 
 GapReason = Literal[
     "deleted_before_upload",
@@ -18,7 +18,7 @@ GapReason = Literal[
 ]
 
 
-class Gap(Part):
+class Gap(Model):
     """The missing offsets ``[start, end)``, from when on they were known to be missing, and why."""
 
     start: int = Field(alias="from", ge=0)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pydantic import AwareDatetime
 
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import place_of
 
 
-class Incarnation(Part):
+class Incarnation(Model):
     """One life of a topic. ``topic_id`` is null for clusters that are too old for topic ids (KIP-516)."""
 
     topic_id: str | None

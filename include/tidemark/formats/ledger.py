@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.gaps import Gap
 from tidemark.formats.manifest import LineagePairs, OpenTransaction
 from tidemark.timestamps import utc_now
@@ -24,7 +24,7 @@ LEDGER_TRANSACTION = "tidemark.formats.ledger"
 ATTEMPT_TRANSACTION = "tidemark.attempt"
 
 
-class PartitionState(Part):
+class PartitionState(Model):
     """One partition of one incarnation: everything below ``next_offset`` has a class, nothing above is landed.
 
     ``held_by`` are the transactions that keep ``next_offset`` from going on; ``gaps`` are LOST offsets at or
@@ -49,7 +49,7 @@ class PartitionState(Part):
         return self.incarnation, self.partition
 
 
-class DateState(Part):
+class DateState(Model):
     """One ``dt`` of the table; :mod:`tidemark.planning.date_finality` has the rule by which it closes.
 
     ``late_rows`` came after it was closed, each time. ``changed_at`` is when the last run that landed rows of it was
@@ -72,14 +72,14 @@ class DateState(Part):
         return self.state in {"final", "final_incomplete"}
 
 
-class Closing(Part):
+class Closing(Model):
     """That a date closes: as ``after``, if it still is as ``before`` when this is committed."""
 
     before: DateState
     after: DateState
 
 
-class Parent(Part):
+class Parent(Model):
     """The ledger before this one: its number, its attempt, and the SHA-256 of its bytes."""
 
     n: int

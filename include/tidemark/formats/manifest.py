@@ -12,13 +12,13 @@ from typing import ClassVar, Literal, Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 
 LineagePairs = tuple[tuple[int, int], ...]
 """(leader epoch, its start offset), ascending: Kafka's ``leader-epoch-checkpoint``."""
 
 
-class ObjectSum(Part):
+class ObjectSum(Model):
     """What proves an object: size in bytes, CRC32C as 8 hexadecimal digits, ETag as the store gave it."""
 
     size: int = Field(ge=0)
@@ -26,7 +26,7 @@ class ObjectSum(Part):
     etag: str
 
 
-class OpenTransaction(Part):
+class OpenTransaction(Model):
     """A transaction that is neither committed nor aborted at the segment's end."""
 
     producer_id: int
@@ -34,7 +34,7 @@ class OpenTransaction(Part):
     first_offset: int
 
 
-class Damage(Part):
+class SegmentDamage(Model):
     """Where a segment breaks the record-batch format: the first bad batch."""
 
     position: int
@@ -76,7 +76,7 @@ class SegmentManifest(StoredObject):
     broker: int
     agent_version: str
     state: Literal["whole", "provisional", "corrupt"]
-    damage: Damage | None = None
+    damage: SegmentDamage | None = None
     objects: dict[str, ObjectSum]
 
     @model_validator(mode="after")

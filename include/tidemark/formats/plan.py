@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import Closing
 from tidemark.formats.manifest import LineagePairs, OpenTransaction
@@ -25,7 +25,7 @@ RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
 
 
-class SegmentRange(Part):
+class SegmentRange(Model):
     """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end.
 
     Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
@@ -56,7 +56,7 @@ class SegmentRange(Part):
         return f"{self.key}:{self.start}-{self.end}:{self.from_offset}-{self.to_offset}"
 
 
-class Task(Part):
+class ConversionTask(Model):
     """Consecutive ranges of one partition, converted by one Spark task into one file per date.
 
     Of a compaction they are files of one date, by their first offset, which become one file.
@@ -83,7 +83,7 @@ class Task(Part):
         return sum(part.end - part.start for part in self.ranges)
 
 
-class Aborted(Part):
+class Aborted(Model):
     """A transaction that was aborted: leave out its producer's transactional batches in ``[first, last]``."""
 
     producer_id: int
@@ -91,7 +91,7 @@ class Aborted(Part):
     last_offset: int
 
 
-class Cut(Part):
+class BranchCut(Model):
     """A partition leaves the branch that it had landed up to ``old_next``, at offset ``at``: the rest is truncated.
 
     What its offsets from the plan's ``start`` on have become holds no more, and all of them are converted again:
@@ -108,7 +108,7 @@ class Cut(Part):
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
-class PartitionPlan(Part):
+class PartitionPlan(Model):
     """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
 
     ``branch`` is the ledger's. With a ``cut`` the run starts below the ledger's next offset. ``expired`` offsets were
@@ -130,7 +130,7 @@ class PartitionPlan(Part):
     deleted_before_upload: tuple[tuple[int, int], ...] = ()
     expired: tuple[tuple[int, int], ...] = ()
     branch: int = 0
-    cut: Cut | None = None
+    cut: BranchCut | None = None
     foreign_epochs: tuple[int, ...] = ()
 
     @property
@@ -153,7 +153,7 @@ class RunPlan(StoredObject):
 
     ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
     their date (empty for rows without one): always all of a date that hold. An ingest has both for its partitions that
-    leave a branch, see :class:`Cut`. ``closes`` are dates that the ledger and the watermark indexes show to be
+    leave a branch, see :class:`BranchCut`. ``closes`` are dates that the ledger and the watermark indexes show to be
     complete, or overdue; each closes unless its rows have changed since.
 
     A run of retention (``retain``) only takes away: ``removes`` and ``supersedes`` are all that ``dates`` hold, and
@@ -163,7 +163,7 @@ class RunPlan(StoredObject):
 
     A repair makes again from raw what somebody else took from the table or changed: it removes the files of which no
     evidence tells, and all rows of ``tasks``' offsets are its own, whatever their dates, but for those that it
-    ``leaves``. ``found`` is the digest of the live files that it is for. A partition with a :class:`Cut` goes back to
+    ``leaves``. ``found`` is the digest of the live files that it is for. A partition with a ``BranchCut`` goes back to
     its ``end``, at or below the cut.
 
     A compaction puts one file with the table's ``columns`` in place of the files of each task; ``dates`` are theirs.
@@ -183,7 +183,7 @@ class RunPlan(StoredObject):
     code: str
     created_at: AwareDatetime
     partitions: tuple[PartitionPlan, ...] = ()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[ConversionTask, ...] = ()
     dates: tuple[str, ...] = ()
     whole: bool = False
     leaves: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ class RunResult(StoredObject):
     seconds: dict[str, float] = Field(default_factory=dict)
 
 
-class Progress(StoredObject):
+class RunProgress(StoredObject):
     """``progress/<attempt>.json``: of ``total`` tasks ``done`` are finished. The job replaces it as it goes."""
 
     attempt: int

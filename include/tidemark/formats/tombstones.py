@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field
 from tidemark.config import Duration
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, PartitionKeys, place_of
 from tidemark.formats.manifest import ObjectSum
 from tidemark.intervals import Intervals
@@ -30,7 +30,7 @@ _MOST: Final = 1 << 14
 """Tombstones of which a process remembers what they say: some hundred bytes each."""
 
 
-class RemovedSegment(Part):
+class RemovedSegment(Model):
     """A segment that is removed: ``objects`` by file name, and its manifest, whose ETag is ``manifest_etag``."""
 
     base_offset: int = Field(ge=0)

@@ -13,13 +13,13 @@ from pydantic import AwareDatetime, Field
 
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.gaps import Gap
 from tidemark.formats.keys import OFFSET_DIGITS
 from tidemark.formats.manifest import LineagePairs
 
 
-class Truncation(Part):
+class Truncation(Model):
     """At offset ``at`` a new leader's log left the one that had been uploaded up to ``old_next``."""
 
     at: int

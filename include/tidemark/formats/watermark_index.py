@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, Field
 
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.gaps import Gap
 from tidemark.formats.keys import TopicPartition
 from tidemark.store import ObjectInfo, Store, clock
@@ -24,7 +24,7 @@ from tidemark.store import ObjectInfo, Store, clock
 _READERS: Final = 16
 
 
-class IndexEntry(Part):
+class IndexEntry(Model):
     """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole.
 
     ``provisional`` is the base offset of the uploaded segment that may still grow, ``bytes_per_offset`` how many bytes
@@ -69,7 +69,7 @@ class WatermarkIndex(StoredObject):
     entries: tuple[IndexEntry, ...] = ()
 
 
-class Led(NamedTuple):
+class LeaderEntry(NamedTuple):
     """The entry that counts for a partition, and the broker that says it."""
 
     broker: int
@@ -148,15 +148,15 @@ def merge(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, IndexEnt
     return {at: led.entry for at, led in leaders(indexes).items()}
 
 
-def leaders(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, Led]:
+def leaders(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, LeaderEntry]:
     """As :func:`merge`, each entry with its broker."""
-    newest: dict[TopicPartition, Led] = {}
+    newest: dict[TopicPartition, LeaderEntry] = {}
     for index in indexes:
         for entry in index.entries:
             at = TopicPartition(entry.topic, entry.partition)
             known = newest.get(at)
             if known is None or _rank(entry) > _rank(known.entry):
-                newest[at] = Led(index.broker, entry)
+                newest[at] = LeaderEntry(index.broker, entry)
     return newest
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 from tidemark.formats.ledger import PartitionState
 from tidemark.intervals import Intervals
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, OffsetClass
 
 CLASSES: Final[tuple[str, ...]] = get_args(OffsetClass)
@@ -34,7 +34,7 @@ def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
     ``sound`` is false if offsets are LOST, corrupt or about to be cut off, and wherever the evidence does not add up to
     what the ledger says: of a partition to its ``next_offset``, of the table and of each of ``dates`` to its rows.
     """
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     ledger = standing.ledger
     classes: dict[Key, Counter[str]] = {}
     dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
@@ -63,7 +63,7 @@ def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
     return found | {"sound": balanced and all(one["state"] in {"ok", "held"} for one in partitions)}
 
 
-def _partition(state: PartitionState, classes: Counter[str], standing: Standing) -> dict[str, Any]:
+def _partition(state: PartitionState, classes: Counter[str], standing: EffectiveEvidence) -> dict[str, Any]:
     gaps = {
         name: Intervals((gap.start, gap.end) for gap in state.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
         for name in ("lost", "corrupt")

@@ -12,20 +12,20 @@ from pydantic import AwareDatetime
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
-from tidemark.formats.base import Part
+from tidemark.formats.base import Model
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import in_parallel
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 
 MOST_ROWS: Final = 200
 MOST_SEGMENTS: Final = 50
 
 
-class Derived(Part):
+class Derived(Model):
     """Offsets ``[start, end)`` of one class, from bytes of a segment, in a file; what there is none of is None.
 
     ``rows`` is how many of the offsets are of the class. ``file`` is a URL, and ``in_table`` says whether it is live in
@@ -45,7 +45,7 @@ class Derived(Part):
     attempt: str
 
 
-class SegmentInfo(Part):
+class SegmentInfo(Model):
     """A segment in raw; ``key`` is that of its ``.log`` below ``store``, ``present`` whether its manifest is there."""
 
     store: str
@@ -69,7 +69,7 @@ class Derivation(NamedTuple):
     more: bool
 
 
-def derivation_of(lake: Lake, standing: Standing, key: tuple[int, int], start: int, end: int) -> Derivation:
+def derivation_of(lake: Lake, standing: EffectiveEvidence, key: tuple[int, int], start: int, end: int) -> Derivation:
     """Where ``[start, end)`` of the partition ``key``, an (incarnation, partition), comes from.
 
     Raises:
@@ -93,7 +93,7 @@ def derivation_of(lake: Lake, standing: Standing, key: tuple[int, int], start: i
     return Derivation(tuple(rows), tuple(segments), more)
 
 
-def _derived(lake: Lake, row: dict[str, Any], standing: Standing) -> Derived:
+def _derived(lake: Lake, row: dict[str, Any], standing: EffectiveEvidence) -> Derived:
     name = row["file"]
     in_table = name in standing.live
     quarantine = f"{lake.deployment.lake_store}/{lake.keys.quarantine}"

@@ -17,7 +17,7 @@ from tidemark.kafka_log.checkpoints import (
     parse_partition_metadata,
 )
 from tidemark.kafka_log.indexes import (
-    IndexEntry,
+    OffsetIndexEntry,
     TimeIndexEntry,
     confirms_cut,
     cut_points,
@@ -32,8 +32,8 @@ from tidemark.kafka_log.producer_snapshot import ProducerEntry, open_transaction
 from tidemark.kafka_log.scan import SegmentScanner, SegmentSummary, end_below, scan_batches
 from tidemark.kafka_log.transactions import (
     AbortedTransaction,
-    OpenTransaction,
     TransactionTracker,
+    UnfinishedTransaction,
     carry_forward,
     parse_txn_index,
 )
@@ -42,9 +42,8 @@ __all__ = [
     "AbortedTransaction",
     "BatchHeader",
     "Codec",
-    "IndexEntry",
     "Lineage",
-    "OpenTransaction",
+    "OffsetIndexEntry",
     "ProducerEntry",
     "Rule",
     "SegmentFileKind",
@@ -53,6 +52,7 @@ __all__ = [
     "TimeIndexEntry",
     "TimestampType",
     "TransactionTracker",
+    "UnfinishedTransaction",
     "carry_forward",
     "confirms_cut",
     "cut_points",

@@ -25,7 +25,7 @@ _INDEX_ENTRY = Struct(">ii")
 _TIME_INDEX_ENTRY = Struct(">qi")
 
 
-class IndexEntry(NamedTuple):
+class OffsetIndexEntry(NamedTuple):
     """One append to the log: the LAST offset that it brought, and the byte at which its first batch starts."""
 
     last_offset: int
@@ -42,19 +42,19 @@ class TimeIndexEntry(NamedTuple):
     offset: int
 
 
-def parse_offset_index(raw: bytes, base_offset: int, log_size: int, name: str) -> list[IndexEntry]:
+def parse_offset_index(raw: bytes, base_offset: int, log_size: int, name: str) -> list[OffsetIndexEntry]:
     """The valid entries of an ``.index`` whose ``.log`` has ``log_size`` bytes; both fields strictly increase.
 
     Raises :class:`FormatError` for a partial entry.
     """
     _check_whole(raw, INDEX_ENTRY_SIZE, name)
-    entries: list[IndexEntry] = []
+    entries: list[OffsetIndexEntry] = []
     relative, position = -1, 0
     for next_relative, next_position in _INDEX_ENTRY.iter_unpack(raw):
         if next_relative <= relative or not position < next_position < log_size:
             break
         relative, position = next_relative, next_position
-        entries.append(IndexEntry(base_offset + relative, position))
+        entries.append(OffsetIndexEntry(base_offset + relative, position))
     return entries
 
 
@@ -88,7 +88,7 @@ def valid_time_index_prefix(raw: bytes, next_offset: int, base_offset: int, name
     return TIME_INDEX_ENTRY_SIZE * len(parse_time_index(raw, base_offset, next_offset, name))
 
 
-def cut_points(entries: Sequence[IndexEntry], log_size: int, target_bytes: int) -> list[int]:
+def cut_points(entries: Sequence[OffsetIndexEntry], log_size: int, target_bytes: int) -> list[int]:
     """Bounds of the ranges of about ``target_bytes`` in which to read a segment: ``[0, …, log_size]``.
 
     A cut is the first indexed position at or after each multiple of ``target_bytes``, so that it depends on the index
@@ -104,7 +104,7 @@ def cut_points(entries: Sequence[IndexEntry], log_size: int, target_bytes: int) 
     return [*bounds, log_size]
 
 
-def confirms_cut(head: Buffer, entry: IndexEntry, base_offset: int, log_size: int) -> bool:
+def confirms_cut(head: Buffer, entry: OffsetIndexEntry, base_offset: int, log_size: int) -> bool:
     """Whether a batch starts where the entry says; an index is only a hint: stale entries can look sound.
 
     ``head`` is what the log has from ``entry.position``: 61 bytes, or fewer at its end.

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tidemark.errors import FormatError
-from tidemark.kafka_log.transactions import OpenTransaction
+from tidemark.kafka_log.transactions import UnfinishedTransaction
 
 _HEAD = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
@@ -49,10 +49,10 @@ def parse_producer_snapshot(raw: bytes, name: str) -> list[ProducerEntry]:
     return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(memoryview(raw)[_HEAD.size :])]
 
 
-def open_transactions(entries: list[ProducerEntry]) -> tuple[OpenTransaction, ...]:
+def open_transactions(entries: list[ProducerEntry]) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open where the snapshot was taken, by first offset."""
     opened = [
-        OpenTransaction(entry.producer_id, entry.producer_epoch, entry.current_transaction_first_offset)
+        UnfinishedTransaction(entry.producer_id, entry.producer_epoch, entry.current_transaction_first_offset)
         for entry in entries
         if entry.current_transaction_first_offset >= 0
     ]

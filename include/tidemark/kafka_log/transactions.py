@@ -24,7 +24,7 @@ TXN_INDEX_ENTRY_SIZE: Final = 34
 _ENTRY = Struct(">hqqqq")
 
 
-class OpenTransaction(NamedTuple):
+class UnfinishedTransaction(NamedTuple):
     """A transaction without its marker; ``first_offset`` is that of its first batch in this partition."""
 
     producer_id: int
@@ -47,7 +47,7 @@ class AbortedTransaction(NamedTuple):
 class TransactionTracker:
     """Follows the open transactions of one partition from batch to batch; memory grows with open transactions only."""
 
-    def __init__(self, open_before: Iterable[OpenTransaction] = ()) -> None:
+    def __init__(self, open_before: Iterable[UnfinishedTransaction] = ()) -> None:
         self._open = {transaction.producer_id: transaction for transaction in open_before}
 
     def observe(self, header: BatchHeader) -> None:
@@ -57,18 +57,18 @@ class TransactionTracker:
         if header.is_control:
             self._open.pop(header.producer_id, None)
         elif header.producer_id not in self._open:
-            opened = OpenTransaction(header.producer_id, header.producer_epoch, header.base_offset)
+            opened = UnfinishedTransaction(header.producer_id, header.producer_epoch, header.base_offset)
             self._open[header.producer_id] = opened
 
     @property
-    def open(self) -> tuple[OpenTransaction, ...]:
+    def open(self) -> tuple[UnfinishedTransaction, ...]:
         """The open transactions, by first offset."""
         return tuple(sorted(self._open.values(), key=lambda transaction: transaction.first_offset))
 
 
 def carry_forward(
-    open_before: Iterable[OpenTransaction], headers: Iterable[BatchHeader]
-) -> tuple[OpenTransaction, ...]:
+    open_before: Iterable[UnfinishedTransaction], headers: Iterable[BatchHeader]
+) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open after ``headers``, by first offset, given those open before the first of them."""
     tracker = TransactionTracker(open_before)
     for header in headers:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.formats.watermark_index import Led, WatermarkIndex
+from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.store import clock
 
@@ -20,7 +20,7 @@ _LONGEST: Final = 86_400.0 * 365 * 100
 
 
 def agents_gone(
-    cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[Led], silence: timedelta, now: datetime
+    cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[LeaderEntry], silence: timedelta, now: datetime
 ) -> Iterator[Condition]:
     """Brokers whose agent is silent and whose partitions nobody else leads; an idle agent writes all the same.
 

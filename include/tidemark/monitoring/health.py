@@ -4,7 +4,7 @@ An offset *could be landed* once it is uploaded without a hole before it, or at 
 the agent may upload it. What lies in the segment that Kafka appends to is neither, and waits for Kafka or the agent's
 ``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
 
-Neither ledger nor watermark index says since when an offset waits, so that is remembered: a :class:`Mark` is an offset
+Neither ledger nor watermark index says since when an offset waits, so that is remembered: a ``WaitingSince`` is an offset
 that was seen not to be reached yet, and when it was first seen so. One mark a partition is enough, see :func:`marked`.
 """
 
@@ -15,7 +15,7 @@ from datetime import datetime
 
 from pydantic import AwareDatetime
 
-from tidemark.formats.base import Part
+from tidemark.formats.base import Model
 from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.formats.manifest import OpenTransaction
@@ -29,7 +29,7 @@ MOST_MARKS = 100
 """Of a topic, as many marks are kept, the oldest: what waits longest is what matters."""
 
 
-class Mark(Part):
+class WaitingSince(Model):
     """The partition had not reached ``offset`` at ``since``, when it first could have."""
 
     incarnation: int
@@ -43,7 +43,7 @@ class Mark(Part):
         return self.incarnation, self.partition
 
 
-class PartitionHealth(Part):
+class PartitionHealth(Model):
     """One partition of one incarnation. What the ledger does not know, or no agent tells of, is None.
 
     ``landed`` and ``watermark`` are next offsets, ``log_end`` and ``high_watermark`` the broker's when it was
@@ -69,7 +69,7 @@ class PartitionHealth(Part):
         return max(0, (self.log_end or self.watermark or 0) - (self.landed or 0))
 
 
-class TopicHealth(Part):
+class TopicHealth(Model):
     """One topic. ``behind_since`` is when the longest waiting offset could have been landed; None if none waits.
 
     ``marks`` are for the next look.
@@ -83,7 +83,7 @@ class TopicHealth(Part):
     committed_at: AwareDatetime | None
     lag: int
     behind_since: AwareDatetime | None
-    marks: tuple[Mark, ...]
+    marks: tuple[WaitingSince, ...]
     partitions: tuple[PartitionHealth, ...]
     dates: dict[str, DateState]
 
@@ -98,7 +98,7 @@ def topic_health(
     entries: Iterable[IndexEntry],
     now: datetime,
     *,
-    marks: Iterable[Mark] = (),
+    marks: Iterable[WaitingSince] = (),
     brokers: Mapping[int, int] | None = None,
 ) -> TopicHealth:
     """The health of ``topic`` by its committed ledger and its index entries (one a partition, see ``merge``).
@@ -139,20 +139,22 @@ def _rotated(entry: IndexEntry) -> int:
     return 0 if entry.gaps else entry.active_base_offset or 0
 
 
-def marked(goals: Mapping[Key, int], reached: Mapping[Key, int], before: Iterable[Mark], now: datetime) -> list[Mark]:
+def marked(
+    goals: Mapping[Key, int], reached: Mapping[Key, int], before: Iterable[WaitingSince], now: datetime
+) -> list[WaitingSince]:
     """The marks of partitions that have not reached their goal, the oldest first.
 
     A partition keeps its mark until it has reached that. Only then it gets another, at its goal of that time: so while
     it follows a goal that moves, its mark is never older than what it takes to follow, and it ages once it stands.
     """
     known = {mark.key: mark for mark in before}
-    found: list[Mark] = []
+    found: list[WaitingSince] = []
     for key, goal in goals.items():
         at, mark = reached.get(key, 0), known.get(key)
         if mark is not None and at < min(mark.offset, goal):
             found.append(mark)
         elif at < goal:
-            found.append(Mark(incarnation=key[0], partition=key[1], offset=goal, since=now))
+            found.append(WaitingSince(incarnation=key[0], partition=key[1], offset=goal, since=now))
     return sorted(found, key=lambda mark: (mark.since, mark.key))[:MOST_MARKS]
 
 

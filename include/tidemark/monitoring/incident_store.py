@@ -11,7 +11,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.monitoring import overview
 from tidemark.monitoring.incidents import Incidents, merge
-from tidemark.monitoring.observe_cluster import Look, look
+from tidemark.monitoring.observe_cluster import ClusterLook, look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview
 from tidemark.store import Store, clock, open_store, put_over
@@ -23,7 +23,7 @@ _NEVER: Final = datetime.fromtimestamp(0, UTC)
 log = logging.getLogger(__name__)
 
 
-class Known(NamedTuple):
+class KnownIncidents(NamedTuple):
     """The incidents of a cluster and their object's ETag, None if there is none yet."""
 
     incidents: Incidents
@@ -35,16 +35,16 @@ def lake_store(deployment: Deployment) -> Store:
     return open_store(deployment.lake_store, deployment.store)
 
 
-def read_incidents(deployment: Deployment, cluster: str) -> Known:
+def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
     """What is known. Raises FormatError if the object does not parse."""
     key = deployment.deployment_keys(cluster).incidents
     try:
-        return Known(*Incidents.load_version(lake_store(deployment), key))
+        return KnownIncidents(*Incidents.load_version(lake_store(deployment), key))
     except NotFound:
-        return Known(Incidents(cluster=cluster, at=_NEVER), None)
+        return KnownIncidents(Incidents(cluster=cluster, at=_NEVER), None)
 
 
-def _read_to_change(deployment: Deployment, cluster: str) -> Known:
+def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
     """As :func:`read_incidents`. One that does not parse is begun again: the open incidents are found, and told, again.
 
     Else nobody would be told of anything for as long as a person does not remove the object.
@@ -54,7 +54,7 @@ def _read_to_change(deployment: Deployment, cluster: str) -> Known:
     except FormatError:
         log.exception("the incidents are begun again")
         store, key = lake_store(deployment), deployment.deployment_keys(cluster).incidents
-        return Known(Incidents(cluster=cluster, at=_NEVER), store.head(key).etag)
+        return KnownIncidents(Incidents(cluster=cluster, at=_NEVER), store.head(key).etag)
 
 
 def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Incidents], Incidents]) -> Incidents:
@@ -77,7 +77,7 @@ def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Inc
     raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; the next look tries again")
 
 
-def compared(deployment: Deployment) -> clock.Reading | None:
+def compared(deployment: Deployment) -> clock.ClockReading | None:
     """This host's clock and that of the store that has the watermark indexes; None if that cannot be asked."""
     try:
         return clock.read(open_store(resolver_of(deployment.raw).default().store, deployment.store))
@@ -91,7 +91,7 @@ def watch(deployment: Deployment, cluster: str, now: datetime) -> Incidents:
     return record(deployment, cluster, look(deployment, cluster, read_sightings(deployment, cluster), now))
 
 
-def record(deployment: Deployment, cluster: str, found: Look) -> Incidents:
+def record(deployment: Deployment, cluster: str, found: ClusterLook) -> Incidents:
     """Record what a look found, unless somebody has looked since: then that counts."""
     at = found.sightings.at
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal, NamedTuple
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 
 IncidentKind = Literal[
     "gap",
@@ -53,7 +53,7 @@ REOPENS_WITHIN: Final = timedelta(minutes=10)
 """What comes back so soon is the same incident, opened again."""
 
 
-class Condition(Part):
+class Condition(Model):
     """What is wrong now. ``start`` and ``end`` are offsets, half-open; ``offsets`` is how many it is about.
 
     ``title`` is one line, ``text`` says what happened, ``likely`` why, ``mend`` is the command or the place that mends
@@ -82,7 +82,7 @@ def in_utc(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-class Delivery(Part):
+class IncidentDelivery(Model):
     """That a notifier told of an incident: up to which revision, under which key (a group's, maybe), and as what."""
 
     revision: int
@@ -98,7 +98,7 @@ class Incident(Condition):
     updated_at: AwareDatetime
     closed_at: AwareDatetime | None = None
     revision: int = 1
-    delivered: dict[str, Delivery] = Field(default_factory=dict)
+    delivered: dict[str, IncidentDelivery] = Field(default_factory=dict)
 
     @property
     def open(self) -> bool:

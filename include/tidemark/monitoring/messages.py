@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
-from tidemark.monitoring.incidents import Delivery, Incident, in_utc
+from tidemark.monitoring.incidents import Incident, IncidentDelivery, in_utc
 
 Status = Literal["opened", "updated", "closed"]
 
@@ -60,7 +60,7 @@ def delivered(incident: Incident, notifier: str, message: Message, now: datetime
     told = next((one for one in message.incidents if one.key == incident.key), None)
     if told is None or told.opened_at != incident.opened_at:
         return incident
-    record = Delivery(revision=told.revision, key=message.key, closed=not told.open, at=now)
+    record = IncidentDelivery(revision=told.revision, key=message.key, closed=not told.open, at=now)
     return incident.model_copy(update={"delivered": {**incident.delivered, notifier: record}})
 
 

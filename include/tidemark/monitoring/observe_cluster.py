@@ -17,7 +17,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.scan_status import ScanStatus
-from tidemark.formats.watermark_index import Led, Loaded, leaders, listed, load_all
+from tidemark.formats.watermark_index import LeaderEntry, Loaded, leaders, listed, load_all
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incidents import Condition, IncidentKind, Unknown
 from tidemark.monitoring.observe_topic import Around, look_at_topic
@@ -32,7 +32,7 @@ _BY_AGENT: Final[frozenset[IncidentKind]] = frozenset({"agent_gone", "clock"})
 _BY_INDEX: Final = _BY_LEADER | _BY_AGENT
 
 
-class Look(NamedTuple):
+class ClusterLook(NamedTuple):
     """What a look found, what it could not tell of, and what it leaves for the next."""
 
     conditions: tuple[Condition, ...]
@@ -43,7 +43,7 @@ class Look(NamedTuple):
 class _Brokers(NamedTuple):
     """Who leads each partition, None if that could not be read, and what is wrong with agents and their indexes."""
 
-    led: Mapping[TopicPartition, Led] | None
+    led: Mapping[TopicPartition, LeaderEntry] | None
     gone: frozenset[int] = frozenset()
     conditions: tuple[Condition, ...] = ()
     unknown: tuple[Unknown, ...] = ()
@@ -51,7 +51,7 @@ class _Brokers(NamedTuple):
     """Whether an index could not be read: nothing is known of partitions that no other one tells of."""
 
 
-def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime) -> Look:
+def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime) -> ClusterLook:
     """Look at ``cluster`` at ``now``.
 
     Raises:
@@ -62,7 +62,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     brokers = _brokers(deployment, cluster, now)
     committed = {info.key: info.etag for info in store.list(keys.committed)}
     verdicts = {info.key: info.etag for info in store.list(keys.verdicts)}
-    by_topic: dict[str, dict[int, Led]] = {}
+    by_topic: dict[str, dict[int, LeaderEntry]] = {}
     for at, one in (brokers.led or {}).items():
         by_topic.setdefault(at.topic, {})[at.partition] = one
     topics = [one for one in deployment.topics if one.cluster == cluster]
@@ -102,7 +102,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
         *(untold if brokers.missing else ()),
         *(one for topic in looks for one in topic.unknown),
     )
-    return Look(lasting, unknown, sightings)
+    return ClusterLook(lasting, unknown, sightings)
 
 
 def lasting_ones(

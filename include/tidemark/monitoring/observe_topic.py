@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError, NeverSeen, TidemarkError
-from tidemark.formats.audit_report import Verdict
+from tidemark.formats.audit_report import AuditVerdict
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.watermark_index import Led
+from tidemark.formats.watermark_index import LeaderEntry
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.deployment_conditions import unreadable, unseen
-from tidemark.monitoring.health import Mark, TopicHealth, marked, topic_health
+from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
 from tidemark.monitoring.incidents import Condition, IncidentKind, Unknown
 from tidemark.monitoring.observer_state import TopicSighting, latest
 from tidemark.monitoring.overview import TopicSummary
@@ -35,7 +35,7 @@ class Around(NamedTuple):
     the triggerer last told of its scan.
     """
 
-    led: Mapping[int, Led] | None
+    led: Mapping[int, LeaderEntry] | None
     gone: Collection[int] = ()
     committed: str = ""
     verdict: str = ""
@@ -80,7 +80,9 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
     return TopicLook(tuple(found), tuple(unknown), sighting)
 
 
-def _rotated(led: Mapping[int, Led], before: tuple[Mark, ...], now: datetime) -> tuple[Mark, ...]:
+def _rotated(
+    led: Mapping[int, LeaderEntry], before: tuple[WaitingSince, ...], now: datetime
+) -> tuple[WaitingSince, ...]:
     """What is rotated at the brokers and not uploaded; what lies behind a gap is told of as such."""
     entries = [one.entry for one in led.values() if not one.entry.gaps]
     goals = {(one.incarnation, one.partition): one.active_base_offset or 0 for one in entries}
@@ -88,7 +90,9 @@ def _rotated(led: Mapping[int, Led], before: tuple[Mark, ...], now: datetime) ->
     return tuple(marked(goals, uploaded, before, now))
 
 
-def _uploaded(led: Mapping[int, Led], ledger: Ledger, before: tuple[Mark, ...], now: datetime) -> tuple[Mark, ...]:
+def _uploaded(
+    led: Mapping[int, LeaderEntry], ledger: Ledger, before: tuple[WaitingSince, ...], now: datetime
+) -> tuple[WaitingSince, ...]:
     """What is uploaded and not landed."""
     goals = {(one.entry.incarnation, one.entry.partition): one.entry.next_offset for one in led.values()}
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
@@ -185,6 +189,6 @@ def _verdict(lake: Lake, around: Around, before: TopicSighting, now: datetime) -
     if around.verdict in {"", before.passed}:
         return [], before
     key = lake.keys.deployment.verdict(lake.topic.topic)
-    verdict = Verdict.load(lake.store, key)
+    verdict = AuditVerdict.load(lake.store, key)
     passed = "" if verdict.failed else around.verdict
     return list(topic_conditions.audits(verdict)), before.model_copy(update={"passed": passed})

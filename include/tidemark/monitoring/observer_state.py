@@ -12,15 +12,15 @@ from typing import ClassVar, Final
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
-from tidemark.monitoring.health import Mark
+from tidemark.formats.base import Model, StoredObject
+from tidemark.monitoring.health import WaitingSince
 from tidemark.monitoring.overview import TopicSummary
 
 MOST_SAMPLES: Final = 120
 """Of a topic; beyond that the oldest are added up."""
 
 
-class Sample(Part):
+class ParseSample(Model):
     """What a run made of the records that it parsed."""
 
     at: AwareDatetime
@@ -28,7 +28,7 @@ class Sample(Part):
     refused: int = Field(ge=0)
 
 
-class TopicSighting(Part):
+class TopicSighting(Model):
     """One topic.
 
     ``marks`` are what could be landed and is not, ``uploaded`` what of it is uploaded, ``rotated`` what waits to be.
@@ -38,10 +38,10 @@ class TopicSighting(Part):
     ``summary`` is how the topic was when its ledger was read.
     """
 
-    marks: tuple[Mark, ...] = ()
-    uploaded: tuple[Mark, ...] = ()
-    rotated: tuple[Mark, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    marks: tuple[WaitingSince, ...] = ()
+    uploaded: tuple[WaitingSince, ...] = ()
+    rotated: tuple[WaitingSince, ...] = ()
+    samples: tuple[ParseSample, ...] = ()
     n: int | None = None
     quiet: str = ""
     read_at: AwareDatetime | None = None
@@ -49,12 +49,12 @@ class TopicSighting(Part):
     summary: TopicSummary | None = None
 
 
-def latest(samples: Iterable[Sample], since: datetime) -> tuple[Sample, ...]:
+def latest(samples: Iterable[ParseSample], since: datetime) -> tuple[ParseSample, ...]:
     """Those from ``since`` on, the oldest first; too many are added up to fewer."""
     kept = sorted((one for one in samples if one.at >= since), key=lambda one: one.at)
     while len(kept) > MOST_SAMPLES:
         first, second, *rest = kept
-        both = Sample(at=second.at, parsed=first.parsed + second.parsed, refused=first.refused + second.refused)
+        both = ParseSample(at=second.at, parsed=first.parsed + second.parsed, refused=first.refused + second.refused)
         kept = [both, *rest]
     return tuple(kept)
 

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import DeploymentKeys
 from tidemark.monitoring.health import TopicHealth
 from tidemark.retry import Retry
@@ -37,7 +37,7 @@ tells of the topic."""
 STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
 
 
-class TopicSummary(Part):
+class TopicSummary(Model):
     """One topic.
 
     ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
@@ -110,7 +110,7 @@ class Overview(StoredObject):
     topics: tuple[TopicSummary, ...] = ()
 
 
-class Sample(Part):
+class TopicSample(Model):
     """One topic at one time: offsets behind, seconds that the oldest has waited (0 if none waits), rows landed."""
 
     at: AwareDatetime
@@ -138,11 +138,11 @@ class Samples(StoredObject):
             topics={name: (*self.topics.get(name, none), _triple(one, overview.at)) for name, one in known.items()},
         )
 
-    def of(self, topic: str) -> Iterator[Sample]:
+    def of(self, topic: str) -> Iterator[TopicSample]:
         """The samples of one topic."""
         for at, found in zip(self.at, self.topics.get(topic, ()), strict=False):
             if found is not None:
-                yield Sample(at=at, lag=found[0], waits=found[1], rows=found[2])
+                yield TopicSample(at=at, lag=found[0], waits=found[1], rows=found[2])
 
 
 def _triple(one: TopicSummary | None, now: datetime) -> tuple[int, int, int] | None:

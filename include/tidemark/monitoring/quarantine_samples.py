@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import NotFound
 from tidemark.formats.ledger import Ledger
-from tidemark.monitoring.observer_state import Sample
+from tidemark.monitoring.observer_state import ParseSample
 from tidemark.table.delta_table import Lake
 from tidemark.table.evidence import PARSED, read_evidence
 
@@ -20,13 +20,13 @@ class NewSamples(NamedTuple):
     That tries refused records again, so what was refused before counts no more.
     """
 
-    samples: tuple[Sample, ...]
+    samples: tuple[ParseSample, ...]
     mended: bool
 
 
 def samples_of(lake: Lake, ledger: Ledger, seen: int | None) -> NewSamples:
     """Those of the runs after ledger ``seen``, or of the last one alone if none was seen."""
-    found: list[Sample] = []
+    found: list[ParseSample] = []
     known: Ledger | None = ledger
     oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
     while known is not None and known.n > max(0, oldest):
@@ -45,7 +45,7 @@ def _parent(lake: Lake, ledger: Ledger) -> Ledger | None:
     return Ledger.load(lake.store, key)
 
 
-def _sample(lake: Lake, ledger: Ledger) -> Sample | None:
+def _sample(lake: Lake, ledger: Ledger) -> ParseSample | None:
     """What became of the records that the run parsed; None if it has no evidence any more, as a sweep folded it."""
     try:
         rows = read_evidence(lake, ledger.attempt).select(["class", "rows"]).to_pylist()
@@ -53,4 +53,4 @@ def _sample(lake: Lake, ledger: Ledger) -> Sample | None:
         return None
     parsed = sum(row["rows"] for row in rows if row["class"] in PARSED)
     refused = sum(row["rows"] for row in rows if row["class"] == "quarantined")
-    return Sample(at=ledger.committed_at, parsed=parsed, refused=refused)
+    return ParseSample(at=ledger.committed_at, parsed=parsed, refused=refused)

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.formats.audit_report import Verdict
+from tidemark.formats.audit_report import AuditVerdict
 from tidemark.formats.gaps import Gap
-from tidemark.formats.watermark_index import Led
-from tidemark.monitoring.health import Mark, PartitionHealth, TopicHealth
+from tidemark.formats.watermark_index import LeaderEntry
+from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
 from tidemark.monitoring.incidents import Condition, in_utc
-from tidemark.monitoring.observer_state import Sample
+from tidemark.monitoring.observer_state import ParseSample
 from tidemark.topics import TopicSettings
 
 MOST_GAPS: Final = 50
@@ -83,7 +83,11 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
 
 
 def stuck(
-    topic: TopicSettings, led: Mapping[int, Led], marks: Iterable[Mark], gone: Collection[int], now: datetime
+    topic: TopicSettings,
+    led: Mapping[int, LeaderEntry],
+    marks: Iterable[WaitingSince],
+    gone: Collection[int],
+    now: datetime,
 ) -> Iterator[Condition]:
     """Partitions whose watermark stands before a rotated segment; ``led`` by partition, ``gone`` are brokers."""
     for mark in marks:
@@ -114,7 +118,7 @@ def stuck(
 def late(
     topic: TopicSettings,
     health: TopicHealth,
-    uploaded: Iterable[Mark],
+    uploaded: Iterable[WaitingSince],
     now: datetime,
     scanned_at: datetime | None = None,
 ) -> Iterator[Condition]:
@@ -151,7 +155,7 @@ def late(
     )
 
 
-def quarantine(topic: TopicSettings, samples: Iterable[Sample], now: datetime) -> Iterator[Condition]:
+def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: datetime) -> Iterator[Condition]:
     """That more records are refused than the topic allows, of those that the runs of the last time parsed."""
     seen = [one for one in samples if one.at > now - topic.quarantine.over]
     parsed, refused = sum(one.parsed for one in seen), sum(one.refused for one in seen)
@@ -172,7 +176,7 @@ def quarantine(topic: TopicSettings, samples: Iterable[Sample], now: datetime) -
     )
 
 
-def audits(verdict: Verdict) -> Iterator[Condition]:
+def audits(verdict: AuditVerdict) -> Iterator[Condition]:
     """The dates that failed their last audit."""
     name = f"{verdict.cluster}/{verdict.topic}"
     for dt, failure in sorted(verdict.failed.items()):

@@ -16,7 +16,7 @@ from tidemark.parsers.base import Parsed
 from tidemark.parsers.confluent_framing import schema_numbers, split_frame
 from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas
-from tidemark.parsers.settings import AvroParser, Content
+from tidemark.parsers.settings import AvroParser, SettingsFile
 
 _UNREADABLE: Final = (
     *(EOFError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError),
@@ -63,7 +63,7 @@ class AvroColumns:
         return found
 
 
-def _table(content: Content) -> tuple[list[pa.Field[Any]], Any]:
+def _table(content: SettingsFile) -> tuple[list[pa.Field[Any]], Any]:
     """The table's schema as the fields of a record and as fastavro reads into it. Raises ValueError."""
     try:
         check_levels(content.data)

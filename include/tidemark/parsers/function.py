@@ -1,7 +1,7 @@
 """``module:function``: somebody's own parser over Arrow batches, held to what its settings declare.
 
 ``function(rows)`` gets a record batch with Kafka's columns (:data:`tidemark.decode.schema.SCHEMA`) and returns the
-declared columns as a record batch with as many rows; or an :class:`Answer`, or a tuple like one. It must be a pure
+declared columns as a record batch with as many rows; or a ``ParserAnswer``, or a tuple like one. It must be a pure
 function of the rows, and must not mind how they are cut into batches.
 
 Where it raises a ValueError, TypeError, LookupError or ArithmeticError, the batch is halved until it does not; a row
@@ -27,7 +27,7 @@ _OF_ROWS: Final = (ValueError, TypeError, LookupError, ArithmeticError)
 _NONE: Final[Mapping[int, str]] = {}
 
 
-class Answer(NamedTuple):
+class ParserAnswer(NamedTuple):
     """What a function may return: columns, why rows are refused, and which rows are kept (a boolean array)."""
 
     columns: pa.RecordBatch
@@ -60,14 +60,14 @@ class FunctionColumns:
         refused: dict[int, str] = {}
         keep = np.ones(len(rows), np.bool_)
 
-        def attempt(start: int, end: int) -> Answer:
+        def attempt(start: int, end: int) -> ParserAnswer:
             return self._call(rows.slice(start, end - start))
 
-        def alone(row: int) -> Answer:
+        def alone(row: int) -> ParserAnswer:
             try:
                 return attempt(row, row + 1)
             except _Failed as error:
-                return Answer(no_rows(self.columns, 1), {0: str(error)})
+                return ParserAnswer(no_rows(self.columns, 1), {0: str(error)})
 
         pieces = bisected(len(rows), attempt, alone)
         for start, end, answer in pieces:
@@ -82,16 +82,22 @@ class FunctionColumns:
         self._check_required(rows, columns, keep, refused)
         return Parsed(columns, refused, filtered, event_time_of(columns, self._settings.event_time))
 
-    def _call(self, rows: pa.RecordBatch) -> Answer:
+    def _call(self, rows: pa.RecordBatch) -> ParserAnswer:
         try:
             found = self._function(rows)
         except _OF_ROWS as error:
             raise _Failed(f"{self._settings.function} raised {type(error).__name__}: {error}") from error
-        answer = found if isinstance(found, Answer) else Answer(*found) if isinstance(found, tuple) else Answer(found)
+        answer = (
+            found
+            if isinstance(found, ParserAnswer)
+            else ParserAnswer(*found)
+            if isinstance(found, tuple)
+            else ParserAnswer(found)
+        )
         self._check(answer, len(rows))
         return answer
 
-    def _check(self, answer: Answer, rows: int) -> None:
+    def _check(self, answer: ParserAnswer, rows: int) -> None:
         name = self._settings.function
         columns: Any = answer.columns  # somebody else's word for it
         is_batch = isinstance(columns, pa.RecordBatch)

@@ -14,7 +14,7 @@ from tidemark.parsers.base import Parsed
 from tidemark.parsers.confluent_framing import split_frame, split_message
 from tidemark.parsers.protobuf_types import message_fields
 from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
-from tidemark.parsers.settings import Content, ProtobufParser
+from tidemark.parsers.settings import ProtobufParser, SettingsFile
 
 _KNOWN: Final = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "empty", "timestamp", "wrappers"))
 
@@ -58,7 +58,7 @@ class ProtobufColumns:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
 
 
-def _message(descriptors: Content, name: str) -> Descriptor:
+def _message(descriptors: SettingsFile, name: str) -> Descriptor:
     """The message's descriptor, in a pool of its own. Raises ValueError."""
     files = FileDescriptorSet()
     try:

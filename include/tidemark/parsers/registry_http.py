@@ -31,7 +31,7 @@ _MAX_BYTES: Final = 8 << 20
 _CHUNK: Final = 1 << 16
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A status, and the object that came with it; None if none did, or one too large."""
 
     status: int
@@ -56,7 +56,7 @@ class RegistryHttp:
             **options,
         )
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> HttpAnswer:
         """One request.
 
         Raises:
@@ -79,7 +79,7 @@ class RegistryHttp:
             raise OSError(str(error)) from error
         except urllib3.exceptions.HTTPError as error:
             raise OSError(str(error)) from error
-        return Answer(answer.status, _document(answer.status, body))
+        return HttpAnswer(answer.status, _document(answer.status, body))
 
     def denied(self, status: int) -> ConfigError:
         """The error of an answer that lets nothing be read."""

@@ -26,8 +26,8 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from tidemark.errors import RegistryUnavailable
-from tidemark.parsers.registry_http import Answer, RegistryHttp
-from tidemark.parsers.settings import Content, Registry
+from tidemark.parsers.registry_http import HttpAnswer, RegistryHttp
+from tidemark.parsers.settings import Registry, SettingsFile
 
 TRIES: Final = 4
 PAUSES_SECONDS: Final = (0.2, 1.0, 3.0)
@@ -79,7 +79,7 @@ class Schemas(Protocol):
 class SchemaFiles:
     """Schemas that the topics file names."""
 
-    def __init__(self, contents: Mapping[int, Content]) -> None:
+    def __init__(self, contents: Mapping[int, SettingsFile]) -> None:
         self._contents = contents
 
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
@@ -200,7 +200,7 @@ class SchemaRegistry:
             raise _OfTheNumber("has no text")
         return answer.document
 
-    def _refuse(self, path: str, answer: Answer) -> None:
+    def _refuse(self, path: str, answer: HttpAnswer) -> None:
         """Raise what an answer other than 200 means."""
         if answer.status == _DENIED and self._ask("/schemas/types").status not in {401, 403}:
             raise _OfTheNumber("the registry does not let us read (403)")
@@ -211,7 +211,7 @@ class SchemaRegistry:
             raise self._http.no_registry(path, answer.status)
         raise _OfTheNumber("is unknown" if answer.status == 404 else f"the registry refuses ({answer.status}, {code})")
 
-    def _ask(self, path: str) -> Answer:
+    def _ask(self, path: str) -> HttpAnswer:
         """Ask until there is an answer that lasts. Raises RegistryUnavailable."""
         problem = ""
         for pause in (*PAUSES_SECONDS, None):

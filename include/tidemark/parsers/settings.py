@@ -35,7 +35,7 @@ Source = Literal["value", "key"]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class SettingsFile:
     """A file that settings name: its path as they name it, and what it held when they were read."""
 
     path: str
@@ -65,7 +65,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def _read(value: object, info: ValidationInfo) -> object:
-    if isinstance(value, Content):
+    if isinstance(value, SettingsFile):
         return value
     if not isinstance(value, str) or not value:
         raise ValueError("must be the path of a file")
@@ -79,7 +79,7 @@ def _read_directory(value: object, info: ValidationInfo) -> object:
     paths = sorted(folder.glob("*.avsc")) if folder.is_dir() else []
     if not paths or len(paths) > MAX_SCHEMAS:
         raise ValueError(f"{folder} must be a directory with 1 to {MAX_SCHEMAS} files <id>.avsc")
-    found: dict[int, Content] = {}
+    found: dict[int, SettingsFile] = {}
     for path in paths:
         if not (path.stem.isascii() and path.stem.isdigit()) or str(int(path.stem)) != path.stem:
             raise ValueError(f"{path} must be named by a schema's number, such as 7.avsc")
@@ -87,16 +87,16 @@ def _read_directory(value: object, info: ValidationInfo) -> object:
     return found
 
 
-def _content(path: Path, name: str) -> Content:
+def _content(path: Path, name: str) -> SettingsFile:
     try:
         if path.stat().st_size > MAX_SCHEMA_BYTES:
             raise ValueError(f"{path} has more than {MAX_SCHEMA_BYTES} bytes")
-        return Content(name, path.read_bytes())
+        return SettingsFile(name, path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _json_content(content: Content) -> Content:
+def _json_content(content: SettingsFile) -> SettingsFile:
     try:
         json.loads(content.data)
     except ValueError as error:
@@ -104,20 +104,20 @@ def _json_content(content: Content) -> Content:
     return content
 
 
-def _digest(content: Content) -> str:
+def _digest(content: SettingsFile) -> str:
     return content.sha256
 
 
-def _digests(contents: Mapping[int, Content]) -> dict[int, str]:
+def _digests(contents: Mapping[int, SettingsFile]) -> dict[int, str]:
     return {number: one.sha256 for number, one in contents.items()}
 
 
-File = Annotated[Content, BeforeValidator(_read), PlainSerializer(_digest)]
+File = Annotated[SettingsFile, BeforeValidator(_read), PlainSerializer(_digest)]
 """The path of a file, from the topics file's own directory."""
 
 JsonFile = Annotated[File, AfterValidator(_json_content)]
 
-Directory = Annotated[dict[int, Content], BeforeValidator(_read_directory), PlainSerializer(_digests)]
+Directory = Annotated[dict[int, SettingsFile], BeforeValidator(_read_directory), PlainSerializer(_digests)]
 """The path of a directory with files ``<id>.avsc``."""
 
 
@@ -222,7 +222,7 @@ class JsonParser(_Declared):
         return self
 
 
-def _certificates(content: Content) -> Content:
+def _certificates(content: SettingsFile) -> SettingsFile:
     try:
         ssl.create_default_context(cadata=content.data.decode("ascii"))
     except (ValueError, ssl.SSLError) as error:

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import RunPlan, SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, RunPlan, SegmentRange
 from tidemark.planning.common import following
 from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 from tidemark.topics import Compaction
 
@@ -61,7 +61,11 @@ def plan_compaction(lake: Lake, dates: Collection[str] | None = None, *, attempt
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
     settings = lake.topic.compaction
     candidates = _candidates((one for one in live if dates is None or one.dt in dates), closed, settings)
-    files = _placed(Standing(lake, ledger, {one.path: one for one in live}), lake, candidates) if candidates else []
+    files = (
+        _placed(EffectiveEvidence(lake, ledger, {one.path: one for one in live}), lake, candidates)
+        if candidates
+        else []
+    )
     chosen = bounded(groups(files, closed, settings))
     return RunPlan(
         **following(lake, ledger, attempt),
@@ -142,7 +146,7 @@ def _candidates(live: Iterable[LiveFile], closed: Collection[str], settings: Com
     return {one.path: one for one in files if small[one.dt] >= _least(one.dt in closed, settings)}
 
 
-def _placed(standing: Standing, lake: Lake, files: dict[str, LiveFile]) -> list[PlacedFile]:
+def _placed(standing: EffectiveEvidence, lake: Lake, files: dict[str, LiveFile]) -> list[PlacedFile]:
     """Where ``files`` lie by the evidence."""
     found: dict[str, PlacedFile] = {}
     rows: Counter[str] = Counter()
@@ -164,9 +168,9 @@ def _placed(standing: Standing, lake: Lake, files: dict[str, LiveFile]) -> list[
     return list(found.values())
 
 
-def _task(lake: Lake, ledger: Ledger, group: Sequence[PlacedFile]) -> Task:
+def _task(lake: Lake, ledger: Ledger, group: Sequence[PlacedFile]) -> ConversionTask:
     state = ledger.by_partition[group[0].incarnation, group[0].partition]
-    return Task(
+    return ConversionTask(
         incarnation=state.incarnation,
         topic_id=state.topic_id,
         partition=state.partition,

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.formats.ledger import Closing, Ledger
-from tidemark.formats.plan import PartitionPlan, RunPlan, Task, merged
+from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import following
 from tidemark.planning.date_finality import closing, may_close
-from tidemark.planning.partition_plan import Decision, Known, changes_anything, decide, left_at
+from tidemark.planning.partition_plan import Decision, KnownPartition, changes_anything, decide, left_at
 from tidemark.planning.unclean_election import rewind
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.raw.objects import in_parallel
@@ -120,7 +120,7 @@ def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
 
 def _plan_partition(
     lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
-) -> tuple[PartitionPlan, list[Task]] | None:
+) -> tuple[PartitionPlan, list[ConversionTask]] | None:
     decision = decision_of(lake, raw, part, ledger, share.size)
     if decision is None or not changes_anything(decision.plan, ledger.by_partition.get(part.key)):
         return None
@@ -136,12 +136,12 @@ def _plan_partition(
     return plan, kept
 
 
-def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[Task]:
+def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[ConversionTask]:
     """The decision's pieces as tasks, of which none lies across the offset at which a branch is left."""
     at = plan.cut.at if plan.cut else plan.start
     below = [piece._replace(end=min(piece.end, at)) for piece in decision.pieces if piece.start < at]
     above = [piece._replace(start=max(piece.start, at)) for piece in decision.pieces if at < piece.end]
-    tasks: list[Task] = []
+    tasks: list[ConversionTask] = []
     for pieces in (below, above):
         ranges = [one for piece in pieces for one in ranges_of(piece, raw.cuts(piece.segment))]
         tasks += tasks_of(plan.incarnation, plan.topic_id, plan.partition, ranges)
@@ -161,7 +161,7 @@ def decision_of(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, l
     left = left_at(watermark, state)
     back = None if state is None or left is None else rewind(lake, raw, part, state, watermark, left)
     first = watermark.start_offset if state else _first(raw, part, watermark.start_offset)
-    known = Known(*part.key, watermark, state, [], first=first)
+    known = KnownPartition(*part.key, watermark, state, [], first=first)
     if back:
         known = replace(known, cut=back.cut, from_offset=back.start)
     asked = False

@@ -13,7 +13,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.raw.objects import in_parallel
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 
 
 def lost_files(lake: Lake, dates: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -21,7 +21,7 @@ def lost_files(lake: Lake, dates: Collection[str]) -> dict[str, tuple[str, ...]]
 
     One listing for each date that has files, and a request for each file of quarantine.
     """
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     lost: dict[str, list[str]] = {}
     for dt in sorted({one.dt for one in standing.live.values()} & set(dates)):
         there = {one.key: one.size for one in lake.store.list(f"{lake.keys.root}/dt={dt}/")}

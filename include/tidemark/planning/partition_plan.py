@@ -9,16 +9,16 @@ from typing import NamedTuple
 from tidemark.formats.gaps import Gap, GapReason
 from tidemark.formats.ledger import PartitionState
 from tidemark.formats.manifest import OpenTransaction
-from tidemark.formats.plan import Cut, PartitionPlan
+from tidemark.formats.plan import BranchCut, PartitionPlan
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
-from tidemark.raw.segments import Piece, Segment, cover, live_until, whole_lineage
+from tidemark.raw.segments import Segment, SegmentPiece, cover, live_until, whole_lineage
 from tidemark.raw.transactions import aborted_from, decided_end
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPartition:
     """All that the store and the ledger say about a partition. ``complete`` as in :class:`~.raw.Window`.
 
     ``first`` is where raw begins by now, for a partition of which nothing has landed. ``cut`` is how it may
@@ -34,7 +34,7 @@ class Known:
     complete: bool = True
     aborted: tuple[AbortedTransaction, ...] = ()
     acknowledged: Intervals = field(default_factory=Intervals)
-    cut: Cut | None = None
+    cut: BranchCut | None = None
     from_offset: int = 0
     first: int = 0
 
@@ -59,10 +59,10 @@ class Decision(NamedTuple):
     """A partition's part of a plan, and the pieces of segments that hold its offsets."""
 
     plan: PartitionPlan
-    pieces: list[Piece]
+    pieces: list[SegmentPiece]
 
 
-def decide(known: Known) -> Decision:
+def decide(known: KnownPartition) -> Decision:
     """How far the partition may go now.
 
     It stops before a hole, before an open transaction, and before what an earlier task found missing or damaged, as
@@ -104,7 +104,7 @@ def decide(known: Known) -> Decision:
     return Decision(plan, clipped(pieces, end))
 
 
-def clipped(pieces: Iterable[Piece], end: int) -> list[Piece]:
+def clipped(pieces: Iterable[SegmentPiece], end: int) -> list[SegmentPiece]:
     """``pieces`` below ``end``."""
     return [piece._replace(end=min(piece.end, end)) for piece in pieces if piece.start < end]
 
@@ -138,12 +138,12 @@ def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
     return None if at is None else max(at, state.start_offset)
 
 
-def _cut_off(known: Known, at: int) -> Gap:
+def _cut_off(known: KnownPartition, at: int) -> Gap:
     """The landed offsets that are cut off, and not yet replaced."""
     return _gap(known, at, known.landed_next, "unclean_election")
 
 
-def _held(known: Known, gaps: tuple[Gap, ...]) -> Decision:
+def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
     """The partition stays where it is."""
     plan = PartitionPlan(
         incarnation=known.incarnation,
@@ -160,13 +160,13 @@ def _held(known: Known, gaps: tuple[Gap, ...]) -> Decision:
     return Decision(plan, [])
 
 
-def _acknowledged(known: Known) -> Intervals:
+def _acknowledged(known: KnownPartition) -> Intervals:
     """What a person gave up; of a branch that is left, nothing above the cut."""
     said = known.acknowledged.clip(0, known.cut.at) if known.cut else known.acknowledged
     return said | Intervals((gap.start, gap.end) for gap in known.watermark.acknowledged_gaps)
 
 
-def _found_before(known: Known, pieces: list[Piece]) -> tuple[Gap, ...] | None:
+def _found_before(known: KnownPartition, pieces: list[SegmentPiece]) -> tuple[Gap, ...] | None:
     """The ledger's gaps, if a task found one in the very bytes that would be read again; else None."""
     if known.state is None or not pieces:
         return None
@@ -181,13 +181,13 @@ def _found_before(known: Known, pieces: list[Piece]) -> tuple[Gap, ...] | None:
     return known.state.gaps if same else None
 
 
-def _read_before(gap: Gap, pieces: list[Piece]) -> bool:
+def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
     """Whether the bytes that hold the gap's first offset are older than the gap."""
     at = (piece for piece in pieces if piece.start <= gap.start < piece.end)
     return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
-def _decided(pieces: list[Piece], lineage: Lineage, end: int) -> tuple[int, tuple[OpenTransaction, ...]]:
+def _decided(pieces: list[SegmentPiece], lineage: Lineage, end: int) -> tuple[int, tuple[OpenTransaction, ...]]:
     """How far up to ``end`` all transactions are decided.
 
     A segment that leaves the lineage before its end lists what was open on its own branch, which decides nothing.
@@ -199,7 +199,7 @@ def _decided(pieces: list[Piece], lineage: Lineage, end: int) -> tuple[int, tupl
     return pieces[0].start if pieces else end, ()
 
 
-def _gaps(known: Known, hole: Interval | None, end: int) -> tuple[Gap, ...]:
+def _gaps(known: KnownPartition, hole: Interval | None, end: int) -> tuple[Gap, ...]:
     """The gaps at or above ``end``: the agent's, and ``hole`` by its name if the agent has one for it."""
     if not known.complete:
         return tuple(gap for gap in known.state.gaps if gap.end > end) if known.state and not known.cut else ()
@@ -210,7 +210,7 @@ def _gaps(known: Known, hole: Interval | None, end: int) -> tuple[Gap, ...]:
     return tuple(gaps[start] for start in sorted(gaps))
 
 
-def _gap(known: Known, start: int, end: int, reason: GapReason) -> Gap:
+def _gap(known: KnownPartition, start: int, end: int, reason: GapReason) -> Gap:
     """The gap; if the ledger has it already, then as it is there, so that the time of its detection stays."""
     before = known.state.gaps if known.state else ()
     fields = {"from": start, "to": end, "reason": reason, "detected_at": known.watermark.written_at}

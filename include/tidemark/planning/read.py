@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from tidemark.formats.plan import PartitionPlan, Task
+from tidemark.formats.plan import ConversionTask, PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.partition_plan import clipped
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of
-from tidemark.raw.segments import Piece, Segment, cover, whole_lineage
+from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.raw.transactions import aborted_from, decided_end
 
@@ -21,7 +21,7 @@ class RawPart(NamedTuple):
     """How to read a partition again, and the offsets ``gone`` that cannot be."""
 
     plan: PartitionPlan
-    tasks: list[Task]
+    tasks: list[ConversionTask]
     gone: Intervals
 
 
@@ -42,7 +42,7 @@ def plan_reading(
     """
     watermark = raw.watermark(part)
     lineage = known
-    pieces: list[Piece] = []
+    pieces: list[SegmentPiece] = []
     deciding: list[Segment] = []
     gone = Intervals()
     for span in wanted:
@@ -74,9 +74,9 @@ def plan_reading(
     return RawPart(plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges), gone)
 
 
-def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple[list[Piece], Intervals]:
+def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple[list[SegmentPiece], Intervals]:
     """All pieces of ``span`` that segments hold, and what they do not."""
-    pieces: list[Piece] = []
+    pieces: list[SegmentPiece] = []
     holes: list[Interval] = []
     at = span.start
     while at < span.end:

@@ -14,17 +14,17 @@ from typing import Final
 
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.ledger import Ledger, PartitionState
-from tidemark.formats.plan import PartitionPlan, RunPlan, Task
+from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import following
 from tidemark.planning.partition_plan import clipped
-from tidemark.raw.byte_ranges import TARGET_BYTES, Cut, ranges_of, tasks_of
-from tidemark.raw.segments import Piece, Segment, cover, whole_lineage
+from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut, ranges_of, tasks_of
+from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.raw.transactions import aborted_from, decided_end
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import SetAside, Standing
+from tidemark.table.effective_evidence import EffectiveEvidence, SetAside
 from tidemark.table.tampering import check_untampered
 
 _NO_LIMIT: Final = 1 << 62
@@ -40,7 +40,7 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
         ContinuityError: raw does not hold all their offsets any more, or no evidence names one of their files.
     """
     chosen = None if dates is None else {_checked(one) for one in dates}
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     check_untampered(lake, standing.ledger, standing.live.values())
     ledger = standing.ledger
     _check_there(lake, ledger, chosen or ())
@@ -101,7 +101,7 @@ def _checked(text: str) -> str:
 
 def plan_partition(
     raw: RawTopic, part: RawPartition, state: PartitionState, offsets: Intervals, *, join: bool
-) -> tuple[PartitionPlan, list[Task]]:
+) -> tuple[PartitionPlan, list[ConversionTask]]:
     """How to convert ``offsets`` of a partition again.
 
     With ``join`` also what lies between them in the same ranges of bytes, so that there are as few tasks, and files, as
@@ -114,7 +114,7 @@ def plan_partition(
     if watermark is None:
         raise ContinuityError(f"{part.keys.watermark}: is gone, and with it what says which segments count")
     newest = Lineage(watermark.lineage)
-    pieces: list[Piece] = []
+    pieces: list[SegmentPiece] = []
     deciding: list[Segment] = []
     lineage = Lineage(state.lineage)
     for span in offsets:
@@ -126,9 +126,9 @@ def plan_partition(
         pieces += found
         deciding += _deciding(raw, part, span, segments, watermark.next_offset, newest)
     start, end = pieces[0].start, pieces[-1].end
-    known: dict[str, list[Cut]] = {}
+    known: dict[str, list[BatchCut]] = {}
 
-    def cuts(segment: Segment) -> list[Cut]:
+    def cuts(segment: Segment) -> list[BatchCut]:
         if segment.key not in known:
             known[segment.key] = raw.cuts(segment)
         return known[segment.key]
@@ -148,13 +148,15 @@ def plan_partition(
     return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
 
 
-def _joined(pieces: list[Piece], lineage: Lineage, cuts: Callable[[Segment], list[Cut]]) -> list[Piece]:
+def _joined(
+    pieces: list[SegmentPiece], lineage: Lineage, cuts: Callable[[Segment], list[BatchCut]]
+) -> list[SegmentPiece]:
     """``pieces`` with what lies between them, wherever that takes no further range of bytes."""
 
-    def read(some: Iterable[Piece]) -> set[tuple[str, int]]:
+    def read(some: Iterable[SegmentPiece]) -> set[tuple[str, int]]:
         return {(one.segment.key, part.start) for one in some for part in ranges_of(one, cuts(one.segment))}
 
-    found: list[Piece] = []
+    found: list[SegmentPiece] = []
     for one in pieces:
         if found and found[-1].end < one.start:
             last = found.pop()

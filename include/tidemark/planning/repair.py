@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import Ledger, PartitionState
-from tidemark.formats.plan import Cut, PartitionPlan, RunPlan, Task
+from tidemark.formats.plan import BranchCut, ConversionTask, PartitionPlan, RunPlan
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -25,7 +25,7 @@ from tidemark.planning.rebuild import expired_dates, files_by_date, plan_partiti
 from tidemark.planning.unclean_election import decided_below
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED
 from tidemark.table.tampering import files_digest, is_untampered, unknown_files
 
@@ -58,7 +58,7 @@ def plan_repair(lake: Lake, *, attempt: int | None = None) -> RunPlan:
     nothing = RunPlan(**following(lake, ledger, attempt), kind="repair")
     if not lost and is_untampered(ledger, live):
         return nothing
-    standing = Standing.at(lake, ledger, live)
+    standing = EffectiveEvidence.at(lake, ledger, live)
     gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {one.path for one in live})}
     try:
         found = _Search(lake, ledger, _held(standing, gone))
@@ -77,7 +77,7 @@ def plan_repair(lake: Lake, *, attempt: int | None = None) -> RunPlan:
     )
 
 
-def _held(standing: Standing, gone: Collection[str]) -> dict[_Key, list[_Held]]:
+def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list[_Held]]:
     """By partition, what holds without the files that are ``gone``."""
     found: dict[_Key, list[_Held]] = {}
     for row in standing.evidence():
@@ -88,7 +88,7 @@ def _held(standing: Standing, gone: Collection[str]) -> dict[_Key, list[_Held]]:
     return found
 
 
-def _expired_again(standing: Standing) -> set[str]:
+def _expired_again(standing: EffectiveEvidence) -> set[str]:
     """The live files whose rows retention has taken from the table: somebody has brought them back."""
     names = ("incarnation", "partition", "first", "next", "dt", "hash128")
     expired: set[tuple[object, ...]] = set()
@@ -110,7 +110,7 @@ class _Search:
     """
 
     def __init__(self, lake: Lake, ledger: Ledger, held: Mapping[_Key, list[_Held]]) -> None:
-        self.planned: list[tuple[PartitionPlan, list[Task]]] = []
+        self.planned: list[tuple[PartitionPlan, list[ConversionTask]]] = []
         self.files: set[str] = set()
         self._raw = RawTopic(lake)
         self._lives = self._raw.incarnations().incarnations
@@ -134,7 +134,7 @@ class _Search:
             plan_partition(self._raw, part, state, wanted, join=False) if wanted else (_nowhere(state, end), [])
         )
         if left is not None:
-            cut = Cut(at=left, old_next=state.next_offset, leader_epoch=state.leader_epoch, lineage=state.lineage)
+            cut = BranchCut(at=left, old_next=state.next_offset, leader_epoch=state.leader_epoch, lineage=state.lineage)
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut})
         self.planned.append((plan, tasks))
 

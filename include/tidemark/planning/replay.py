@@ -11,11 +11,11 @@ from datetime import datetime
 from itertools import groupby
 
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning.common import following
 from tidemark.planning.rebuild import files_by_date
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import SetAside, Standing
+from tidemark.table.effective_evidence import EffectiveEvidence, SetAside
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
 
@@ -25,13 +25,13 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
 
     Empty if there are none.
     """
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     check_untampered(lake, standing.ledger, standing.live.values())
     ledger = standing.ledger
     rows = [one for one in standing.set_aside(dates) if one.offset_class == "quarantined"]
     created = utc_now()
     tasks = [
-        Task(
+        ConversionTask(
             incarnation=incarnation,
             topic_id=ledger.by_partition[incarnation, partition].topic_id,
             partition=partition,
@@ -66,7 +66,7 @@ def _range(lake: Lake, row: SetAside, created: datetime) -> SegmentRange:
     )
 
 
-def _partition(ledger: Ledger, key: tuple[int, int], tasks: list[Task]) -> PartitionPlan:
+def _partition(ledger: Ledger, key: tuple[int, int], tasks: list[ConversionTask]) -> PartitionPlan:
     state = ledger.by_partition[key]
     return PartitionPlan(
         incarnation=state.incarnation,

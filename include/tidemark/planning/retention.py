@@ -39,7 +39,7 @@ from tidemark.planning.partition_plan import left_at
 from tidemark.planning.rebuild import files_by_date
 from tidemark.planning.retention_report import DateGoes
 from tidemark.table.delta_table import Lake, LiveFile
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 
 
@@ -48,7 +48,7 @@ def plan_retain(lake: Lake, now: datetime, only: Collection[str] | None = None) 
 
     With ``only``, other dates stay. The plan is empty if there are none.
     """
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     check_untampered(lake, standing.ledger, standing.live.values())
     ledger, live = standing.ledger, list(standing.live.values())
     window = lake.topic.retention.table

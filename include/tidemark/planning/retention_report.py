@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, Field
 from tidemark.config import Duration
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Part, StoredObject
+from tidemark.formats.base import Model, StoredObject
 from tidemark.store import put_once
 from tidemark.table.delta_table import Lake
 from tidemark.timestamps import stamp
@@ -25,7 +25,7 @@ REVIEW: Final = timedelta(days=1)
 Subject = Literal["table", "raw"]
 
 
-class DateGoes(Part):
+class DateGoes(Model):
     """A date of the table that is past: its live files, and those of refused and filtered rows (``aside``)."""
 
     dt: str
@@ -36,7 +36,7 @@ class DateGoes(Part):
     removed: bool = False
 
 
-class PartitionGoes(Part):
+class PartitionGoes(Model):
     """The segments of ``[start, end)`` that may go, and why what follows stays; ``removed_to`` is how far they went.
 
     ``leftover`` objects are those that an earlier run, which was killed, should have deleted.

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemark.formats.ledger import PartitionState
-from tidemark.formats.plan import Cut
+from tidemark.formats.plan import BranchCut
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage
 from tidemark.raw.segments import live_until
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 
 
 class Rewind(NamedTuple):
     """A cut, and the offset from which all is converted again."""
 
-    cut: Cut
+    cut: BranchCut
     start: int
 
 
@@ -36,8 +36,8 @@ def rewind(
     decided = decided_below(raw, part, state, Lineage(watermark.lineage), at)
     if decided is None:
         return None
-    reach = Standing.of(lake).from_offset(part.key, decided)
-    cut = Cut(
+    reach = EffectiveEvidence.of(lake).from_offset(part.key, decided)
+    cut = BranchCut(
         at=at,
         old_next=state.next_offset,
         leader_epoch=state.leader_epoch,

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from tidemark.formats.ledger import file_digest
-from tidemark.formats.plan import RUN_LIMIT, RunPlan, Task
+from tidemark.formats.plan import RUN_LIMIT, ConversionTask, RunPlan
 
 MARGIN: Final = timedelta(hours=1)
 """For clocks that differ, and for a commit that was under way."""
@@ -118,7 +118,7 @@ def digests_of(plan: RunPlan) -> set[str]:
     return {digest_of(plan, task) for task in plan.tasks}
 
 
-def digest_of(plan: RunPlan, task: Task) -> str:
+def digest_of(plan: RunPlan, task: ConversionTask) -> str:
     """What the names of the files of ``task`` end in."""
     labels = [one.label for one in task.ranges]
     return file_digest(task.topic_id, labels, plan.configuration, plan.code, plan.attempt)

@@ -10,24 +10,24 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tidemark.formats.plan import SegmentRange, Task
-from tidemark.raw.segments import Piece
+from tidemark.formats.plan import ConversionTask, SegmentRange
+from tidemark.raw.segments import SegmentPiece
 
 TARGET_BYTES: Final = 64 << 20
 """Size of a range and of a task."""
 
 
-class Cut(NamedTuple):
+class BatchCut(NamedTuple):
     """Byte ``position`` of a segment's log, where a batch starts, and that batch's base ``offset``."""
 
     position: int
     offset: int
 
 
-def ranges_of(piece: Piece, cuts: Sequence[Cut]) -> list[SegmentRange]:
+def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRange]:
     """The byte ranges that hold the offsets of ``piece``; ``cuts`` are those inside its segment, ascending."""
     segment = piece.segment
-    bounds = [Cut(0, segment.base), *cuts, Cut(segment.size, segment.end)]
+    bounds = [BatchCut(0, segment.base), *cuts, BatchCut(segment.size, segment.end)]
     found: list[SegmentRange] = []
     for (start, first), (end, after) in pairwise(bounds):
         from_offset, to_offset = max(first, piece.start), min(after, piece.end)
@@ -51,7 +51,9 @@ def ranges_of(piece: Piece, cuts: Sequence[Cut]) -> list[SegmentRange]:
     return found
 
 
-def tasks_of(incarnation: int, topic_id: str | None, partition: int, ranges: Iterable[SegmentRange]) -> list[Task]:
+def tasks_of(
+    incarnation: int, topic_id: str | None, partition: int, ranges: Iterable[SegmentRange]
+) -> list[ConversionTask]:
     """Consecutive ``ranges`` of one partition gathered up to 64 MiB, so that small segments make no tiny files."""
     groups: list[list[SegmentRange]] = []
     size = 0
@@ -64,13 +66,14 @@ def tasks_of(incarnation: int, topic_id: str | None, partition: int, ranges: Ite
             groups.append([part])
             size = length
     return [
-        Task(incarnation=incarnation, topic_id=topic_id, partition=partition, ranges=tuple(group)) for group in groups
+        ConversionTask(incarnation=incarnation, topic_id=topic_id, partition=partition, ranges=tuple(group))
+        for group in groups
     ]
 
 
-def within(tasks: Sequence[Task], size: int, count: int) -> list[Task]:
+def within(tasks: Sequence[ConversionTask], size: int, count: int) -> list[ConversionTask]:
     """As many of the first ``tasks`` as have ``size`` bytes and are ``count`` in all, but at least one."""
-    kept: list[Task] = []
+    kept: list[ConversionTask] = []
     for task in tasks:
         if kept and (len(kept) >= count or size < task.size):
             break

@@ -48,7 +48,7 @@ class Segment:
         return f"{self.key.rpartition('.')[0]}.{extension}"
 
 
-class Piece(NamedTuple):
+class SegmentPiece(NamedTuple):
     """The offsets ``[start, end)`` of a partition, to be read from ``segment``."""
 
     segment: Segment
@@ -118,13 +118,15 @@ def live_until(segment: Segment, lineage: Lineage, offset: int) -> int:
     return segment.end
 
 
-def cover(segments: Sequence[Segment], lineage: Lineage, wanted: Intervals) -> tuple[list[Piece], Interval | None]:
+def cover(
+    segments: Sequence[Segment], lineage: Lineage, wanted: Intervals
+) -> tuple[list[SegmentPiece], Interval | None]:
     """Pieces that hold ``wanted``, each offset once, in order, up to the first hole, and that hole.
 
     At each offset the segment that reaches furthest is taken, of several the one with the highest base: a rule that
     depends on nothing but the segments.
     """
-    pieces: list[Piece] = []
+    pieces: list[SegmentPiece] = []
     by_base = sorted(segments, key=lambda one: one.base)
     begun = 0
     near: list[Segment] = []  # those that begin at or below `at` and end above it: never all, of however many
@@ -142,7 +144,7 @@ def cover(segments: Sequence[Segment], lineage: Lineage, wanted: Intervals) -> t
             )
             if best is None or reach == at:
                 return pieces, Interval(at, _next_live(segments, lineage, at, end))
-            pieces.append(Piece(best, at, min(reach, end)))
+            pieces.append(SegmentPiece(best, at, min(reach, end)))
             at = min(reach, end)
     return pieces, None
 

@@ -27,7 +27,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage, confirms_cut, cut_points, parse_offset_index
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
 from tidemark.raw import objects
-from tidemark.raw.byte_ranges import TARGET_BYTES, Cut
+from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.objects import LOOK_BACK, Marks, in_parallel
 from tidemark.raw.prefix_proof import grown
 from tidemark.raw.segments import Segment, agrees, live_until
@@ -54,7 +54,7 @@ class RawPartition:
         return self.incarnation, self.keys.partition
 
 
-class Window(NamedTuple):
+class SegmentWindow(NamedTuple):
     """Segments of a partition from an offset on; ``complete`` unless the limit of bytes left later ones out."""
 
     segments: list[Segment]
@@ -163,12 +163,12 @@ class RawTopic:
         found = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
         return next((one.key for one in found if one.start <= offset < one.end), None)
 
-    def segments(self, part: RawPartition, start: int, end: int, lineage: Lineage, limit_bytes: int) -> Window:
+    def segments(self, part: RawPartition, start: int, end: int, lineage: Lineage, limit_bytes: int) -> SegmentWindow:
         """The segments with offsets in ``[start, end)``, by base, until they have ``limit_bytes``.
 
         A listing goes forward only, so the segment that holds ``start`` is sought from further and further below.
         """
-        window = Window([], complete=True)
+        window = SegmentWindow([], complete=True)
         for distance in LOOK_BACK:
             first = max(0, start - distance)
             window = self._window(part, first, start, end, limit_bytes)
@@ -176,7 +176,7 @@ class RawTopic:
                 break
         return window
 
-    def cuts(self, segment: Segment) -> list[Cut]:
+    def cuts(self, segment: Segment) -> list[BatchCut]:
         """Where to cut a large segment, by its index; each cut is proved by the batch header that lies there.
 
         Raises PreconditionFailed: what is stored is another log than the segment's, and not one that begins with it.
@@ -191,14 +191,14 @@ class RawTopic:
                 raise
             return self._cuts(replace(segment, etag=etag))
 
-    def _cuts(self, segment: Segment) -> list[Cut]:
+    def _cuts(self, segment: Segment) -> list[BatchCut]:
         store = self._store(segment.store)
         name = segment.sibling("index")
         entries = parse_offset_index(
             store.get(name, limit=object_sizes.SEGMENT_INDEX).body, segment.base, segment.size, name
         )
         by_position = {entry.position: entry for entry in entries}
-        found: list[Cut] = []
+        found: list[BatchCut] = []
         for position in cut_points(entries, segment.size, TARGET_BYTES)[1:-1]:
             end = min(position + HEADER_SIZE[2], segment.size)
             head = store.get_range(segment.key, position, end, if_match=segment.etag)
@@ -206,7 +206,7 @@ class RawTopic:
                 continue
             header = read_header(head, 0, position)
             if header.record_count >= 0:  # a compressed v0 or v1 message does not tell its first offset
-                found.append(Cut(position, header.base_offset))
+                found.append(BatchCut(position, header.base_offset))
         return found
 
     def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
@@ -227,7 +227,7 @@ class RawTopic:
         """The offsets that a person has given up."""
         return acknowledged(self._store(self._default.store), self._control, part.keys)
 
-    def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> Window:
+    def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> SegmentWindow:
         store = self._store(part.keys.endpoint.store)
         listed = objects.manifests(store, part.keys, first, end)
         segments: list[Segment] = []
@@ -238,8 +238,8 @@ class RawTopic:
             segments += fresh
             size += sum(one.size for one in fresh)
             if size >= limit_bytes:
-                return Window(segments, complete=next(listed, None) is None)
-        return Window(segments, complete=True)
+                return SegmentWindow(segments, complete=next(listed, None) is None)
+        return SegmentWindow(segments, complete=True)
 
     def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
         store = self._store(place.store)

@@ -10,8 +10,8 @@ from tidemark.formats.incarnations import Incarnation
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, check_topic
 from tidemark.raw.objects import in_parallel, incarnations
 from tidemark.remote.catalog.log_ends import Observations
-from tidemark.remote.catalog.offset_lookup import Indexes
-from tidemark.remote.catalog.partition import Place, TidemarkPartition
+from tidemark.remote.catalog.offset_lookup import IndexObjects
+from tidemark.remote.catalog.partition import PartitionPlace, TidemarkPartition
 from tidemark.remote.catalog.protocol import OffsetForTime, RemotePartition, Stretch
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.pinterest.partition import PinterestPartition
@@ -30,7 +30,7 @@ class RemoteTopics:
         default = storage.default()
         self._control = ControlKeys(default.prefix, storage.cluster)
         self._store = default.store
-        self._indexes = Indexes()
+        self._indexes = IndexObjects()
         self._observations = Observations(storage)
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
@@ -46,7 +46,7 @@ class RemoteTopics:
             return None
         number, known = life
         keys = PartitionKeys(endpoint, self.storage.cluster, known.place, partition)
-        place = Place(topic, partition, number, known.topic_id, keys)
+        place = PartitionPlace(topic, partition, number, known.topic_id, keys)
 
         def observe(incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
             return self._observations.log_end(topic, incarnation, partition, highest)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemark.formats.gaps import Gap
 from tidemark.remote.topics import RemotePartition
-from tidemark.restore.request import Request
+from tidemark.restore.request import RestoreRequest
 from tidemark.restore.resume import asked_of
 
 
@@ -44,12 +44,12 @@ class PartitionEstimate:
             yield f"    gap {one.start} to {one.end}: {one.reason}; it ends the restore, unless --on-gap skip"
 
 
-def estimate(request: Request, parts: Sequence[RemotePartition]) -> list[PartitionEstimate]:
+def estimate(request: RestoreRequest, parts: Sequence[RemotePartition]) -> list[PartitionEstimate]:
     """What each of ``parts`` would need read. Raises as the restore would."""
     return [_estimate(request, part) for part in parts]
 
 
-def _estimate(request: Request, part: RemotePartition) -> PartitionEstimate:
+def _estimate(request: RestoreRequest, part: RemotePartition) -> PartitionEstimate:
     start, end = asked_of(request, part)
     found = PartitionEstimate(part.partition, start, end)
     at = start

@@ -12,13 +12,13 @@ from itertools import chain
 from tidemark.errors import ForeignRecords
 from tidemark.restore.producer import FOREIGN
 from tidemark.restore.records import Record
-from tidemark.restore.target import Held
+from tidemark.restore.target import HeldRecord
 
 
 class Overlap:
     """The records at offsets ``[start, end)`` of a partition of the target; those below ``next`` were found."""
 
-    def __init__(self, topic: str, partition: int, start: int, end: int, held: Iterator[list[Held]]) -> None:
+    def __init__(self, topic: str, partition: int, start: int, end: int, held: Iterator[list[HeldRecord]]) -> None:
         self._topic, self._partition = topic, partition
         self.next, self._end = start, end
         self._held = chain.from_iterable(held)

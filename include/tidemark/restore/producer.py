@@ -18,7 +18,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from kafka.serializer import Serializer
 
 from tidemark.errors import ForeignRecords, RestoreError
-from tidemark.restore.progress import Progress
+from tidemark.restore.progress import RestoreProgress
 from tidemark.restore.records import Record
 from tidemark.restore.target import Target
 
@@ -139,7 +139,7 @@ class Sender:
                     raise self._refused(partition, offset, error) from error
                 self._check(partition, found)
 
-    def commit(self, progress: Mapping[int, Progress]) -> None:
+    def commit(self, progress: Mapping[int, RestoreProgress]) -> None:
         """Make ``progress`` last, when all is settled: in the transaction with the records, or on its own."""
         if not self._transactional:
             self._target.save(progress)

@@ -17,7 +17,7 @@ _FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RestoreProgress:
     """Where one partition stands.
 
     ``asked`` says what was asked for (:func:`asked`), ``incarnation``, ``first`` and ``end`` what it meant when it was

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.restore.progress import Progress
+from tidemark.restore.progress import RestoreProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class PartitionReport:
     """One partition; ``verified`` is None unless what the target holds was read back, and then true."""
 
     partition: int
-    progress: Progress
+    progress: RestoreProgress
     resumed: bool = False
     verified: bool | None = None
 
@@ -39,7 +39,7 @@ class PartitionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RestoreReport:
     """One run: ``sent`` records, of ``bytes`` bytes read; ``warnings`` tell what may not be kept."""
 
     source: str

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidemark.offset_bounds import BEGINNING, END, Bounds
+from tidemark.offset_bounds import BEGINNING, END, OffsetBounds
 from tidemark.restore.producer import Codec
 from tidemark.restore.progress import asked, group_of
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestoreRequest:
     """The range of ``topic`` from ``first`` to ``last``, of ``partitions`` (all if none is named), into ``target``.
 
     ``committed``: without aborted transactions, and only as far as transactions are decided. ``append``: the target may
@@ -23,8 +23,8 @@ class Request:
     topic: str
     target: str
     partitions: tuple[int, ...] = ()
-    first: Bounds = field(default=Bounds(BEGINNING))
-    last: Bounds = field(default=Bounds(END))
+    first: OffsetBounds = field(default=OffsetBounds(BEGINNING))
+    last: OffsetBounds = field(default=OffsetBounds(END))
     committed: bool = True
     on_gap: Literal["error", "skip"] = "error"
     transactional: bool = False

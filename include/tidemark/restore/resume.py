@@ -9,12 +9,12 @@ from typing import Final
 
 from tidemark.errors import ConfigError, ForeignRecords, OutOfRange, RestoreError
 from tidemark.intervals import Interval
-from tidemark.remote.reader.topic_ranges import RemoteEdges, Span, span_of
+from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, span_of
 from tidemark.remote.topics import RemotePartition
 from tidemark.restore.overlap import Overlap
 from tidemark.restore.producer import FOREIGN
-from tidemark.restore.progress import Progress
-from tidemark.restore.request import Request
+from tidemark.restore.progress import RestoreProgress
+from tidemark.restore.request import RestoreRequest
 from tidemark.restore.target import Target
 
 SETTLE_SECONDS: Final = 3.0
@@ -22,11 +22,11 @@ SETTLE_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True)
-class Line:
+class ResumePoint:
     """One partition: its progress as committed, where the target goes on, and what it may hold already."""
 
     partition: int
-    progress: Progress
+    progress: RestoreProgress
     expected: int
     overlap: Overlap | None = None
     resumed: bool = False
@@ -45,11 +45,11 @@ class Line:
         return None if self.overlap is None or self.overlap.done else self.overlap.next
 
     @property
-    def span(self) -> Span:
+    def span(self) -> OffsetSpan:
         """What is left to be read."""
-        return Span(self.partition, self.progress.next, self.progress.end)
+        return OffsetSpan(self.partition, self.progress.next, self.progress.end)
 
-    def reached(self, target_next: int) -> Progress:
+    def reached(self, target_next: int) -> RestoreProgress:
         """The progress if all that was taken so far is acknowledged and ends at ``target_next``."""
         return replace(
             self.progress,
@@ -62,7 +62,7 @@ class Line:
 
 
 def prepare(
-    request: Request, parts: Sequence[RemotePartition], everything: Collection[int], target: Target
+    request: RestoreRequest, parts: Sequence[RemotePartition], everything: Collection[int], target: Target
 ) -> list[str]:
     """Make the target if it is asked for, and see that it fits; returns what will not be kept, in words.
 
@@ -80,7 +80,7 @@ def prepare(
     return target.check(transactional=request.transactional)
 
 
-def asked_of(request: Request, part: RemotePartition) -> Interval:
+def asked_of(request: RestoreRequest, part: RemotePartition) -> Interval:
     """The offsets ``[start, end)`` that a request means in a partition now.
 
     Raises:
@@ -105,7 +105,7 @@ def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:
         )
 
 
-def begin(request: Request, parts: Sequence[RemotePartition], target: Target) -> list[Line]:
+def begin(request: RestoreRequest, parts: Sequence[RemotePartition], target: Target) -> list[ResumePoint]:
     """Where each of ``parts`` goes on; commits the progress of those that are new, before any of their records.
 
     Raises:
@@ -126,8 +126,12 @@ def begin(request: Request, parts: Sequence[RemotePartition], target: Target) ->
 
 
 def _line(
-    request: Request, part: RemotePartition, target: Target, known: Progress | None, edges: tuple[int, int]
-) -> Line:
+    request: RestoreRequest,
+    part: RemotePartition,
+    target: Target,
+    known: RestoreProgress | None,
+    edges: tuple[int, int],
+) -> ResumePoint:
     number, (_, end) = part.partition, edges
     same = known is not None and known.asked == request.asked(number)
     if known is not None and not same and not known.done:
@@ -148,7 +152,7 @@ def _line(
             f"records; delete the group {target.group}, and begin anew into an empty topic"
         )
         raise ForeignRecords(target.topic, number, end, what)
-    line = Line(number, known, end, resumed=True)
+    line = ResumePoint(number, known, end, resumed=True)
     if known.done:
         return line
     if known.next < part.start:
@@ -163,13 +167,17 @@ def _line(
 
 
 def _new(
-    request: Request, part: RemotePartition, target: Target, known: Progress | None, edges: tuple[int, int]
-) -> Line:
+    request: RestoreRequest,
+    part: RemotePartition,
+    target: Target,
+    known: RestoreProgress | None,
+    edges: tuple[int, int],
+) -> ResumePoint:
     number, (start, end) = part.partition, edges
     if not request.append:
         _refuse_foreign(request, target, number, max(start, known.target_next if known else 0), end)
     first, last = asked_of(request, part)
-    progress = Progress(
+    progress = RestoreProgress(
         asked=request.asked(number),
         incarnation=part.incarnation,
         first=first,
@@ -178,10 +186,10 @@ def _new(
         target_first=end,
         target_next=end,
     )
-    return Line(number, progress, end)
+    return ResumePoint(number, progress, end)
 
 
-def _refuse_foreign(request: Request, target: Target, number: int, start: int, end: int) -> None:
+def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start: int, end: int) -> None:
     """Raise :class:`ForeignRecords` if ``[start, end)`` of the target holds a record; markers and aborts are none."""
     if request.append:
         return

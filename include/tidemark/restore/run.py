@@ -11,9 +11,9 @@ from tidemark.formats.hashsum import combine
 from tidemark.remote.reader.topic_ranges import read_spans, remote_partitions
 from tidemark.restore.producer import Sender
 from tidemark.restore.records import Record, hash_sum, records_of
-from tidemark.restore.report import PartitionReport, Report
-from tidemark.restore.request import Request
-from tidemark.restore.resume import Line, begin, check_branch, prepare
+from tidemark.restore.report import PartitionReport, RestoreReport
+from tidemark.restore.request import RestoreRequest
+from tidemark.restore.resume import ResumePoint, begin, check_branch, prepare
 from tidemark.restore.target import Target
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Restore:
 
     def __init__(
         self,
-        request: Request,
+        request: RestoreRequest,
         tier: RemoteTier,
         target: Target,
         ready: threading.Event,
@@ -41,12 +41,12 @@ class Restore:
         self._target = target
         self._ready = ready
         self._tell = tell
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, ResumePoint] = {}
         self._waiting: list[tuple[int, list[Record], list[int]]] = []  # partition, records, their offsets
         self._records = self._size = 0  # of what waits
         self._sent = self._done = self._bytes = 0
 
-    def run(self) -> Report:
+    def run(self) -> RestoreReport:
         """Restore what is left. See the errors of :func:`prepare`, :func:`begin`, :class:`Sender` and the tier."""
         started = time.monotonic()
         topics = self._tier.topics
@@ -61,7 +61,7 @@ class Restore:
             self._copy(sender)
         finally:
             sender.close()
-        return Report(
+        return RestoreReport(
             source=f"{request.cluster}/{request.topic}",
             target=self._target.topic,
             group=self._target.group,
@@ -84,7 +84,7 @@ class Restore:
                 line.overlap.finish()
         self._step(sender)
 
-    def _take(self, line: Line, block: Block) -> None:
+    def _take(self, line: ResumePoint, block: Block) -> None:
         rows = block.rows
         if len(rows):
             line.total = combine(line.total, hash_sum(rows, line.partition, line.records))
@@ -120,12 +120,12 @@ class Restore:
         self._records = self._size = 0
         self._tell(self._done, self._bytes)
 
-    def _check_branch(self, line: Line) -> None:
+    def _check_branch(self, line: ResumePoint) -> None:
         """Stop before the progress says that records are restored which an election has cut off meanwhile."""
         part = self._tier.partition(self._request.topic, line.partition)
         if part is not None:
             check_branch(part, line.next, line.epoch)
 
 
-def _reported(line: Line) -> PartitionReport:
+def _reported(line: ResumePoint) -> PartitionReport:
     return PartitionReport(partition=line.partition, resumed=line.resumed, progress=line.progress)

@@ -15,7 +15,7 @@ from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from tidemark.errors import ConfigError, RestoreError
-from tidemark.restore.progress import Progress
+from tidemark.restore.progress import RestoreProgress
 from tidemark.restore.records import NO_TIMESTAMP, Record
 
 _FOREVER: Final = "9223372036854775807"
@@ -36,7 +36,7 @@ CREATED: Final[Mapping[str, str]] = {
 """The configuration of a topic that ``--create`` makes, unless told otherwise."""
 
 
-class Held(NamedTuple):
+class HeldRecord(NamedTuple):
     """A record that the target holds at ``offset``."""
 
     offset: int
@@ -108,24 +108,24 @@ class Target:
         last = _patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.LATEST))
         return {one.partition: (first[one].offset, last[one].offset) for one in asked}
 
-    def progress(self, partitions: Sequence[int]) -> dict[int, Progress]:
+    def progress(self, partitions: Sequence[int]) -> dict[int, RestoreProgress]:
         """What is known of partitions for which a restore was begun. Raises FormatError for what is no progress."""
         asked = [TopicPartition(self.topic, one) for one in partitions]
         found = _patiently(self._admin.list_group_offsets, {self.group: asked})[self.group]
         return {
-            at.partition: Progress.of(one.offset, one.metadata, f"group {self.group}, partition {at.partition}")
+            at.partition: RestoreProgress.of(one.offset, one.metadata, f"group {self.group}, partition {at.partition}")
             for at, one in found.items()
             if one.offset >= 0
         }
 
-    def offsets(self, progress: Mapping[int, Progress]) -> dict[TopicPartition, OffsetAndMetadata]:
+    def offsets(self, progress: Mapping[int, RestoreProgress]) -> dict[TopicPartition, OffsetAndMetadata]:
         """``progress`` as offsets of the group, for a transaction or :meth:`save`."""
         return {
             TopicPartition(self.topic, partition): OffsetAndMetadata(one.next, one.to_metadata(), -1)
             for partition, one in progress.items()
         }
 
-    def save(self, progress: Mapping[int, Progress]) -> None:
+    def save(self, progress: Mapping[int, RestoreProgress]) -> None:
         """Commit ``progress``, and only return when it is. Raises :class:`RestoreError` if the cluster refuses."""
         answer = _patiently(self._admin.alter_group_offsets, self.group, self.offsets(progress))
         refused = {at.partition: error for at, error in answer.items() if error is not NoError}
@@ -133,7 +133,7 @@ class Target:
             told = ", ".join(f"{partition}: {error.__name__}" for partition, error in sorted(refused.items()))
             raise RestoreError(f"group {self.group}: the progress could not be committed ({told}); run it again")
 
-    def read(self, partition: int, start: int, end: int, *, committed: bool) -> Iterator[list[Held]]:
+    def read(self, partition: int, start: int, end: int, *, committed: bool) -> Iterator[list[HeldRecord]]:
         """What the target holds at offsets ``[start, end)``, by kafka-python's own consumer; lists that are not empty.
 
         Raises:
@@ -154,7 +154,7 @@ class Target:
             moved = time.monotonic()
             while (position := consumer.position(at)) < end:
                 found = consumer.poll(timeout_ms=_POLL_MS).get(at, [])  # of markers and aborts it waits for its time
-                held = [Held(one.offset, _record(one)) for one in found if one.offset < end]
+                held = [HeldRecord(one.offset, _record(one)) for one in found if one.offset < end]
                 if held:
                     yield held
                 if consumer.position(at) > position:

@@ -7,16 +7,16 @@ from dataclasses import replace
 from tidemark.errors import NotEqual
 from tidemark.formats.hashsum import combine
 from tidemark.restore.records import hash_sum, rows_of
-from tidemark.restore.report import PartitionReport, Report
+from tidemark.restore.report import PartitionReport, RestoreReport
 from tidemark.restore.target import Target
 
 
-def verified(report: Report, target: Target) -> Report:
+def verified(report: RestoreReport, target: Target) -> RestoreReport:
     """The report, with each partition read back. Raises :class:`NotEqual` at the first that differs."""
     return replace(report, partitions=tuple(_verified(one, report, target) for one in report.partitions))
 
 
-def _verified(one: PartitionReport, report: Report, target: Target) -> PartitionReport:
+def _verified(one: PartitionReport, report: RestoreReport, target: Target) -> PartitionReport:
     at = one.progress
     records = total = 0
     for held in target.read(one.partition, at.target_first, at.target_next, committed=report.transactional):

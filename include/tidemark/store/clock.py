@@ -29,14 +29,14 @@ _PROMPT: Final = timedelta(seconds=1)
 _HALF_SECOND: Final = timedelta(milliseconds=500)
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """What comparing the clocks gave: how far this host's is ahead, and the store's time."""
 
     skew: timedelta
     now: datetime
 
 
-def read(store: Store, host_now: Callable[[], datetime] | None = None) -> Reading | None:
+def read(store: Store, host_now: Callable[[], datetime] | None = None) -> ClockReading | None:
     """Compare this host's clock with the store's; None if the answer took so long that it says nothing.
 
     Raises:
@@ -49,7 +49,7 @@ def read(store: Store, host_now: Callable[[], datetime] | None = None) -> Readin
     if not timedelta() <= answered_at - asked_at <= _PROMPT:
         return None
     skew = asked_at + (answered_at - asked_at) / 2 - theirs
-    return Reading(skew if abs(skew) >= LEAST else timedelta(), theirs)
+    return ClockReading(skew if abs(skew) >= LEAST else timedelta(), theirs)
 
 
 def problem(url: str, options: StoreOptions) -> str:

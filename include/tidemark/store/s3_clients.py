@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError
 
 from tidemark.errors import ConfigError
 from tidemark.store.options import StoreOptions
-from tidemark.store.s3_timeouts import FreeTraffic, Limits, Traffic, pool_classes
+from tidemark.store.s3_timeouts import FreeTraffic, TimeLimits, Traffic, pool_classes
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -82,9 +82,9 @@ class Clients:
         http._pool_classes_by_scheme.update(pool_classes(self._limits(), self._traffic))
         return client
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> TimeLimits:
         options = self._options
-        return Limits(
+        return TimeLimits(
             options.connect_timeout.total_seconds(),
             options.no_progress.total_seconds(),
             options.deadline.total_seconds(),

@@ -73,7 +73,7 @@ class Upload:
         start, whole = body.tell(), 0
         parts: list[Any] = []
         for at in range(0, size, part_size):
-            part = Part(body, start + at, min(part_size, size - at))
+            part = FilePart(body, start + at, min(part_size, size - at))
             checksum = 0
             for chunk in part.chunks():
                 checksum, whole = crc32c_of(chunk, checksum), crc32c_of(chunk, whole)
@@ -94,10 +94,10 @@ def exactly(body: BinaryIO, size: int) -> BinaryIO:
     start = body.tell()
     end = body.seek(0, os.SEEK_END)
     body.seek(start)
-    return body if end - start <= size else io.BufferedReader(Part(body, start, size), _CHUNK)
+    return body if end - start <= size else io.BufferedReader(FilePart(body, start, size), _CHUNK)
 
 
-class Part(io.RawIOBase):
+class FilePart(io.RawIOBase):
     """``size`` bytes of a file from ``start`` on, as a file of its own."""
 
     def __init__(self, body: BinaryIO, start: int, size: int) -> None:

@@ -31,7 +31,7 @@ _BLOCK = 256 << 10
 T = TypeVar("T")
 
 
-class Limits(NamedTuple):
+class TimeLimits(NamedTuple):
     """Seconds, and bytes a second; see :class:`tidemark.store.options.StoreOptions`."""
 
     connect_timeout: float
@@ -71,7 +71,7 @@ class FreeTraffic:
 class TimedSocket:
     """A connected socket whose calls end in time; stands in for it in a connection."""
 
-    def __init__(self, sock: socket.socket, limits: Limits, traffic: Traffic) -> None:
+    def __init__(self, sock: socket.socket, limits: TimeLimits, traffic: Traffic) -> None:
         self._sock = sock
         self._limits = limits
         self._traffic = traffic
@@ -166,7 +166,7 @@ class _Reader(io.RawIOBase):
 class _Timed(AWSHTTPConnection):
     """What a connection of ours does besides; mixed in before botocore's own classes."""
 
-    limits: Limits
+    limits: TimeLimits
     traffic: Traffic
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -196,7 +196,7 @@ class _Timed(AWSHTTPConnection):
         return response
 
 
-def pool_classes(limits: Limits, traffic: Traffic) -> dict[str, type]:
+def pool_classes(limits: TimeLimits, traffic: Traffic) -> dict[str, type]:
     """Connection pools by scheme, as ``urllib3`` takes them, whose requests keep to ``limits``."""
     rules: dict[str, Any] = {"limits": limits, "traffic": traffic}
     http = type("Http", (_Timed, AWSHTTPConnection), rules)

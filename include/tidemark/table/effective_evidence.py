@@ -101,7 +101,7 @@ class _Only(NamedTuple):
         return found
 
 
-class Standing:
+class EffectiveEvidence:
     """The evidence of one committed ledger."""
 
     def __init__(
@@ -127,14 +127,16 @@ class Standing:
                     self._superseded.add(row["file"])
 
     @classmethod
-    def of(cls, lake: Lake, read: ReadEvidence = read_evidence) -> Standing:
+    def of(cls, lake: Lake, read: ReadEvidence = read_evidence) -> EffectiveEvidence:
         """The evidence that holds now, by the ledger and the live files of one version of the table."""
         table = open_table(lake)
         live = live_files(table) if table is not None else []
         return cls.at(lake, ledger_of(lake, table), live, read)
 
     @classmethod
-    def at(cls, lake: Lake, ledger: Ledger, live: Iterable[LiveFile], read: ReadEvidence = read_evidence) -> Standing:
+    def at(
+        cls, lake: Lake, ledger: Ledger, live: Iterable[LiveFile], read: ReadEvidence = read_evidence
+    ) -> EffectiveEvidence:
         """The evidence that holds by ``ledger`` and the ``live`` files of its version of the table."""
         return cls(lake, ledger, {one.path: one for one in live}, read)
 

@@ -10,7 +10,7 @@ its log that was cut off, its attempt has a row of class ``truncated`` for the o
 and a row of class ``superseded`` without a file: of the partition nothing holds that landed before and lies at or
 above its ``first``. So of the rows that hold, each offset below a partition's ``next_offset`` has one class; truncated
 offsets stand beside these, since the new branch has other records under the same numbers.
-:class:`tidemark.table.effective_evidence.Standing` knows these rules.
+:class:`tidemark.table.effective_evidence.EffectiveEvidence` knows these rules.
 
 A row covers offsets in ``[first, next)`` of one class. Of classes other than ``landed`` it is a run of adjacent
 offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one class: then it is one row for all of them.

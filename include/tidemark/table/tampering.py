@@ -15,7 +15,7 @@ from typing import Final
 from tidemark.errors import TableTampered
 from tidemark.formats.ledger import Ledger
 from tidemark.table.delta_table import Lake, LiveFile
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 
 WAY_OUT: Final = (
     "nothing is written until the table is right again: undo the change (RESTORE), or have the dates made again from "
@@ -43,12 +43,12 @@ def check_untampered(lake: Lake, ledger: Ledger, live: Collection[LiveFile]) -> 
     """Raise :class:`TableTampered`, with the files and dates that differ, unless ``live`` is as ``ledger`` left it."""
     if is_untampered(ledger, live):
         return
-    what = [*_unknown(Standing.at(lake, ledger, live)), *_counts(ledger, live)]
+    what = [*_unknown(EffectiveEvidence.at(lake, ledger, live)), *_counts(ledger, live)]
     detail = "; ".join(what) or "files that were replaced are live again, or others are gone"
     raise TableTampered(f"{lake.url}: something other than Tidemark changed the table: {detail}. {WAY_OUT}")
 
 
-def unknown_files(standing: Standing) -> list[str]:
+def unknown_files(standing: EffectiveEvidence) -> list[str]:
     """The live files of which no evidence that holds tells as many rows as they have, by path."""
     told = dict.fromkeys(standing.live, 0)
     for rows in standing.by_attempt():
@@ -58,7 +58,7 @@ def unknown_files(standing: Standing) -> list[str]:
     return sorted(path for path, rows in told.items() if rows != standing.live[path].rows)
 
 
-def _unknown(standing: Standing) -> Iterable[str]:
+def _unknown(standing: EffectiveEvidence) -> Iterable[str]:
     files = unknown_files(standing)
     if files:
         more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 
 from tidemark.formats.plan import RunResult
 from tidemark.topics import Deployment, TopicSettings
-from tidemark_airflow.assets.outbox import Commit, News, unpublished
+from tidemark_airflow.assets.outbox import Commit, UnpublishedCommits, unpublished
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -71,7 +71,7 @@ def named_by(extra: Mapping[str, object] | None) -> Commit | None:
     return None
 
 
-def news_of(lake: Lake, ledger: Ledger) -> News | None:
+def news_of(lake: Lake, ledger: Ledger) -> UnpublishedCommits | None:
     """What is committed up to ``ledger`` and not in Airflow's record of events; moves the outbox pointer by that."""
     return unpublished(lake, ledger, stored_commits(assets_of(lake.deployment, lake.topic)))
 

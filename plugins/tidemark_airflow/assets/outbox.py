@@ -43,7 +43,7 @@ class Commit(NamedTuple):
         return cls(ledger.n, ledger.attempt)
 
 
-class News(NamedTuple):
+class UnpublishedCommits(NamedTuple):
     """What was committed since the pointer, up to the ledger ``commit``.
 
     ``dates`` are those whose rows changed. ``closed`` are those that are closed now and were not, or not with these
@@ -84,7 +84,7 @@ def update_published(lake: Lake, change: Callable[[Published], Published]) -> Pu
     raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; the next run tries again")
 
 
-def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> News | None:
+def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> UnpublishedCommits | None:
     """What is to be sent of the commits up to ``newest``, given those that stored events name; None if nothing is.
 
     Moves the pointer as far as that is proved, or further if there is nothing to send.
@@ -111,7 +111,7 @@ def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> News 
     return None if sent is newest else news
 
 
-def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> News:
+def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> UnpublishedCommits:
     """What ``after``, the ledgers beyond ``known``, did together."""
     dates = {dt for ledger in after for dt in ledger.dates_changed}
     before = known.dates if known else {}
@@ -120,7 +120,7 @@ def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> News:
         for dt, state in sorted(newest.dates.items())
         if state.closed and (dt in dates or not _is_same_closing(state, before.get(dt)))
     }
-    return News(Commit.of(newest), tuple(sorted(dates)), closed, newest.rows)
+    return UnpublishedCommits(Commit.of(newest), tuple(sorted(dates)), closed, newest.rows)
 
 
 def _is_same_closing(state: DateState, before: DateState | None) -> bool:

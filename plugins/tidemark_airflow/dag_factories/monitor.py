@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tidemark.monitoring.incidents import Incidents
-    from tidemark.monitoring.observe_cluster import Look
+    from tidemark.monitoring.observe_cluster import ClusterLook
     from tidemark.monitoring.observer_state import Sightings
 
 WATCH_DAG: Final = "tidemark_watch"
@@ -43,7 +43,7 @@ _AT_A_TIME: Final = 8
 log = logging.getLogger(__name__)
 
 
-class Note(TypedDict):
+class DueMessage(TypedDict):
     """One message that is due: small, for what it says lies in the store."""
 
     cluster: str
@@ -85,7 +85,7 @@ def watch_dag() -> DAG:
     return dag
 
 
-class Place(NamedTuple):
+class WatchPlace(NamedTuple):
     """Where incidents are recorded. While the topics file is wrong (``problem``), the deployment has no topics."""
 
     deployment: Deployment
@@ -93,7 +93,7 @@ class Place(NamedTuple):
     problem: str = ""
 
 
-def observe() -> list[Note]:
+def observe() -> list[DueMessage]:
     """Look at each cluster, record what has opened, changed and closed, and say which messages are due.
 
     Raises:
@@ -111,7 +111,7 @@ def observe() -> list[Note]:
     names, place = sorted(notifiers.configured()), find_place()
     reading = None if place.problem else compared(place.deployment)
     now = reading.now if reading else utc_now()
-    notes: list[Note] = []
+    notes: list[DueMessage] = []
     for cluster in place.clusters:
         before = read_sightings(place.deployment, cluster)
         found = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
@@ -147,7 +147,7 @@ def _sees_again() -> None:
         Variable.delete(_BLIND)
 
 
-def deliver(note: Note) -> None:
+def deliver(note: DueMessage) -> None:
     """Send the message that is due under the note's key, then record that it was.
 
     Raises:
@@ -174,7 +174,7 @@ def deliver(note: Note) -> None:
     change_incidents(deployment, note["cluster"], told)
 
 
-def find_place() -> Place:
+def find_place() -> WatchPlace:
     """The deployment; where the topics file is wrong, what is known of its place since it last was right.
 
     Raises:
@@ -187,23 +187,23 @@ def find_place() -> Place:
         if known is None:
             raise
         fields = {"raw": {"url": known["lake"]}, "lake": known["lake"], "store": known["store"], "topics": ()}
-        return Place(Deployment.model_validate(fields), tuple(known["clusters"]), str(error))
+        return WatchPlace(Deployment.model_validate(fields), tuple(known["clusters"]), str(error))
     store = found.store.model_dump(mode="json", exclude_defaults=True)
     place = {"lake": found.lake, "store": store, "clusters": list(found.clusters)}
     if place != known:
         Variable.set(_PLACE, place, description="Where Tidemark's incidents are recorded", serialize_json=True)
-    return Place(found, found.clusters)
+    return WatchPlace(found, found.clusters)
 
 
-def _blind(before: Sightings, now: datetime) -> Look:
+def _blind(before: Sightings, now: datetime) -> ClusterLook:
     """A look that can tell of nothing, so that everything stays as it is."""
-    from tidemark.monitoring.observe_cluster import Look
+    from tidemark.monitoring.observe_cluster import ClusterLook
 
     kinds = frozenset(get_args(IncidentKind)) - {"topics_file"}
-    return Look((), (Unknown(kinds),), before.model_copy(update={"at": now}))
+    return ClusterLook((), (Unknown(kinds),), before.model_copy(update={"at": now}))
 
 
-def _with_topics_file(found: Look, place: Place, cluster: str, now: datetime) -> Look:
+def _with_topics_file(found: ClusterLook, place: WatchPlace, cluster: str, now: datetime) -> ClusterLook:
     """With the incident that the topics file is wrong, if it is. It is told of for the first cluster alone."""
     from tidemark.monitoring.deployment_conditions import topics_file_wrong
 

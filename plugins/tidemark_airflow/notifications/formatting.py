@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark_airflow.links import urls
-from tidemark_airflow.notifications.notifiers import News
+from tidemark_airflow.notifications.notifiers import Notice
 
 if TYPE_CHECKING:
     from tidemark.monitoring.incidents import Incident
@@ -19,7 +19,7 @@ _SHOWN: Final = {
 }
 
 
-def news_of(message: Message) -> News:
+def news_of(message: Message) -> Notice:
     """What notifiers get."""
     from tidemark.monitoring.messages import subject, text
 
@@ -40,7 +40,7 @@ def news_of(message: Message) -> News:
         "incidents": [_dumped(one) for one in message.incidents[:_MOST_LISTED]],
         "more": max(0, len(message.incidents) - _MOST_LISTED),
     }
-    return News(subject(message), words, message.key, message.status, body)
+    return Notice(subject(message), words, message.key, message.status, body)
 
 
 def link_of(message: Message) -> str:

@@ -48,7 +48,7 @@ class LogNotifier(BaseNotifier):
         log.warning("%s", self.message)
 
 
-class News(NamedTuple):
+class Notice(NamedTuple):
     """What is to be told: one line, all of it, and for programs."""
 
     subject: str
@@ -102,12 +102,12 @@ def tell_all(context: Context, subject: str, text: str, key: str, status: str = 
     body = {"source": "tidemark", "key": key, "status": status, "subject": subject, "text": text}
     for name in configured():
         try:
-            send(context, name, News(subject, text, key, status, body))
+            send(context, name, Notice(subject, text, key, status, body))
         except Exception:
             log.exception("%s did not tell: %s", name, subject)
 
 
-def send(context: Context, name: str, news: News) -> None:
+def send(context: Context, name: str, news: Notice) -> None:
     """Have the notifier ``name`` tell it; returns once that has. Raises whatever the notifier raises."""
     arguments = dict(configured()[name])
     module, _, cls = str(arguments.pop("notifier")).rpartition(".")

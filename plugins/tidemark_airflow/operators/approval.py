@@ -17,7 +17,7 @@ from tidemark_airflow.operators.backfill import Previewed, report_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tidemark.backfill.report import Report
+    from tidemark.backfill.report import BackfillReport
     from tidemark.table.delta_table import Lake
 
 _ANSWER_WITHIN: Final = timedelta(hours=24)
@@ -98,13 +98,13 @@ class ApproveOperator(ApprovalOperator):
         """Nobody answered: to ask again would be of a plan that cannot be carried out any more."""
         raise AirflowFailException(f"no answer within {_ANSWER_WITHIN}: start the backfill again")
 
-    def _wanted(self, name: str) -> list[tuple[Previewed, Lake, Report]]:
+    def _wanted(self, name: str) -> list[tuple[Previewed, Lake, BackfillReport]]:
         """The topics that have a plan which rewrites."""
         found = ((one, *report_of(one["cluster"], one["topic"], name)) for one in self.previewed)
         return [one for one in found if not one[0]["planned"]["empty"] and one[2].request.rewrites]
 
 
-def why_approve(reports: Sequence[Report]) -> str:
+def why_approve(reports: Sequence[BackfillReport]) -> str:
     """Why a person is to approve what ``reports`` show; empty if nobody needs to."""
     from tidemark.backfill.report_tables import gib
 

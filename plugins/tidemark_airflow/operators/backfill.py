@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tidemark.backfill.request import Request, report_name
+from tidemark.backfill.request import BackfillRequest, report_name
 from tidemark_airflow import settings
 from tidemark_airflow.links.urls import report_url
 from tidemark_airflow.operators.spark_job import JobOperator
@@ -17,7 +17,7 @@ from tidemark_airflow.planned import Planned
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tidemark.backfill.report import Report
+    from tidemark.backfill.report import BackfillReport
     from tidemark.table.delta_table import Lake
 
 
@@ -67,7 +67,7 @@ class PreviewOperator(JobOperator):
         from tidemark.backfill.report import read_report, write_part
         from tidemark.backfill.report_tables import gib, text
 
-        request = Request.model_validate(self.request)
+        request = BackfillRequest.model_validate(self.request)
         name = report_name(context["run_id"])
         lake = settings.lake_of(request.cluster, request.topic)
         write_part(lake, name, "request", request)
@@ -92,7 +92,7 @@ class PreviewOperator(JobOperator):
         return {"cluster": request.cluster, "topic": request.topic, "planned": planned}
 
 
-def arguments_of(request: Request) -> list[str]:
+def arguments_of(request: BackfillRequest) -> list[str]:
     """What the convert job is told of ``request``: fixed words and checked dates."""
     if request.mode == "repair":
         found = ["--repair"]
@@ -169,7 +169,7 @@ class ResultOperator(BaseOperator):
             raise AirflowFailException(f"{self.cluster}/{self.topic}: {found.status}; see the report")
 
 
-def report_of(cluster: str, topic: str, name: str) -> tuple[Lake, Report]:
+def report_of(cluster: str, topic: str, name: str) -> tuple[Lake, BackfillReport]:
     """The topic's table, and its report of that name."""
     from tidemark.backfill.report import read_report
 

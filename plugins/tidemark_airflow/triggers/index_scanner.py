@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
-from tidemark.formats.base import Part
+from tidemark.formats.base import Model
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.formats.watermark_index import WatermarkIndex, check_some, listed
@@ -34,7 +34,7 @@ _REPORT_EVERY = timedelta(minutes=1)
 log = logging.getLogger(__name__)
 
 
-class Source(Part):
+class Source(Model):
     """Where a cluster's indexes lie, how often to look, and where to write how it went; equal ones share one scan.
 
     Those in the deployment's default bucket name all partitions, wherever their segments lie.

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
-from tidemark.formats.base import Part
+from tidemark.formats.base import Model
 from tidemark.formats.ledger import Ledger, Published
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.planning.date_finality import closes_from
@@ -32,7 +32,7 @@ _OBSERVED_WITHIN = timedelta(minutes=2)
 """So long after a date may close, agents have said how far its partitions are: an idle one does each minute."""
 
 
-class Event(Part):
+class Event(Model):
     """Why the waiting is over.
 
     ``advanced``: there may be something to land; ``settles`` is its digest, for when there is not. ``refresh``:
@@ -47,7 +47,7 @@ class Event(Part):
     reason: str = ""
 
 
-class Mark(NamedTuple):
+class WatermarkRow(NamedTuple):
     """What a watcher needs of a watermark index's entry; see there."""
 
     topic: str
@@ -60,7 +60,7 @@ class Mark(NamedTuple):
 
 
 Row = tuple[str, int, int, int, int, float | None, datetime]
-"""A :class:`Mark` as a plain tuple, of which many can be kept.
+"""A :class:`WatermarkRow` as a plain tuple, of which many can be kept.
 
 Python's garbage collector leaves plain tuples of plain values alone. Half a million named ones it would look through
 over and over, and stop the triggerer's event loop for half a second each time.
@@ -87,7 +87,7 @@ class Ahead(NamedTuple):
     offset differs, and not the leader alone.
     """
 
-    marks: tuple[Mark, ...]
+    marks: tuple[WatermarkRow, ...]
     digest: str
     bytes: int
     moved: bool
@@ -103,7 +103,7 @@ class Landed(NamedTuple):
 _NOTHING = Landed(0, -1)
 
 
-class Baseline(Part):
+class Baseline(Model):
     """What is known of a topic when the waiting starts.
 
     ``landed`` has a :class:`Landed` for each ``<incarnation>-<partition>``, as a plain tuple: see :data:`Row`.
@@ -141,7 +141,7 @@ class Baseline(Part):
         far as the old one had.
         """
         found = sorted(
-            ((one, landed) for one in map(Mark._make, rows) if self._differs(one, landed := self._landed(one))),
+            ((one, landed) for one in map(WatermarkRow._make, rows) if self._differs(one, landed := self._landed(one))),
             key=lambda pair: pair[0].partition,
         )
         lines = [f"{one.incarnation}-{one.partition} {one.leader_epoch} {one.next_offset}" for one, _ in found]
@@ -152,11 +152,11 @@ class Baseline(Part):
             moved=any(landed is None or one.next_offset != landed.next_offset for one, landed in found),
         )
 
-    def _landed(self, mark: Mark) -> Landed | None:
+    def _landed(self, mark: WatermarkRow) -> Landed | None:
         found = self.landed.get(f"{mark.incarnation}-{mark.partition}")
         return None if found is None else Landed(*found)
 
-    def _differs(self, mark: Mark, landed: Landed | None) -> bool:
+    def _differs(self, mark: WatermarkRow, landed: Landed | None) -> bool:
         return landed is None or mark.next_offset != landed.next_offset or mark.leader_epoch > landed.leader_epoch
 
 
@@ -172,7 +172,7 @@ def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> dateti
     return min([*times, now + LOOK_AGAIN_AFTER])
 
 
-def _bytes(mark: Mark, landed: Landed) -> float:
+def _bytes(mark: WatermarkRow, landed: Landed) -> float:
     """What is uploaded of the partition and not landed; 0 where its agent does not say how large its offsets are."""
     return max(0, mark.next_offset - landed.next_offset) * (mark.bytes_per_offset or 0.0)
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, HTTPException, Path, Request, status
 from fastapi.responses import HTMLResponse
 
-from tidemark.backfill.report import Report, read_report
+from tidemark.backfill.report import BackfillReport, read_report
 from tidemark.backfill.report_tables import Section, sections
 from tidemark.errors import NotFound
 from tidemark.table.delta_table import open_lake
@@ -37,7 +37,7 @@ def report_json(topic: Seen, name: Name) -> dict[str, Any]:
     return _found(topic, name).as_json()
 
 
-def _found(topic: TopicSettings, name: str) -> Report:
+def _found(topic: TopicSettings, name: str) -> BackfillReport:
     try:
         return read_report(open_lake(reader().deployment(), topic), name)
     except NotFound as error:
@@ -45,7 +45,7 @@ def _found(topic: TopicSettings, name: str) -> Report:
         raise HTTPException(status.HTTP_404_NOT_FOUND, rule) from error
 
 
-def html_of(report: Report, root: str, name: str) -> str:
+def html_of(report: BackfillReport, root: str, name: str) -> str:
     """The page of ``report``, below the path ``root``; everything that is not ours in it is escaped."""
     request = report.request
     title = f"Backfill of {escape(request.label)}"

@@ -17,7 +17,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.formats.base import canonical, parse_json
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.watermark_index import Led, WatermarkIndex, as_stored, leaders, listed
+from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex, as_stored, leaders, listed
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment
 
@@ -39,7 +39,7 @@ class _Packed(NamedTuple):
     failure: str = ""
 
 
-class Indexes:
+class IndexCache:
     """The indexes of one cluster in the deployment's default bucket, which name all its partitions."""
 
     def __init__(self, deployment: Deployment, cluster: str) -> None:
@@ -74,7 +74,7 @@ class Indexes:
         more = [f"and {len(unread) - _MOST_TOLD} more"] if len(unread) > _MOST_TOLD else []
         return "; ".join([*filter(None, [self._failure]), *(one.failure for one in unread[:_MOST_TOLD]), *more])
 
-    def leaders_of(self, topic: str) -> dict[int, Led]:
+    def leaders_of(self, topic: str) -> dict[int, LeaderEntry]:
         """Of each partition of ``topic``, the entry that counts and the broker that says it."""
         named = [part for one in self._known.values() if topic in one.topics and (part := self._part(one, topic))]
         return {at.partition: led for at, led in leaders(named).items()}

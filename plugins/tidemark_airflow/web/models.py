@@ -13,8 +13,8 @@ from pydantic import AwareDatetime, BaseModel, Field
 from tidemark.formats.gaps import Acknowledgement
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.inspection.offset_lineage import Derived, SegmentInfo
-from tidemark.monitoring.overview import Sample, TopicState
-from tidemark_airflow.web.offset_strips import Span
+from tidemark.monitoring.overview import TopicSample, TopicState
+from tidemark_airflow.web.offset_strips import StripSpan
 
 PartitionFilter = Literal["all", "gaps", "held", "behind"]
 PARTITION_FILTERS: Final[tuple[PartitionFilter, ...]] = get_args(PartitionFilter)
@@ -123,7 +123,7 @@ class PartitionRow(BaseModel):
     observed_at: AwareDatetime | None
     held_by: list[OpenTransaction]
     gaps: list[GapNow]
-    spans: list[Span]
+    spans: list[StripSpan]
 
 
 class PartitionsAnswer(BaseModel):
@@ -162,7 +162,7 @@ class HistoryAnswer(BaseModel):
 
     hours: int
     freshness: float
-    samples: list[Sample]
+    samples: list[TopicSample]
 
 
 class LineageAnswer(BaseModel):
@@ -175,7 +175,7 @@ class LineageAnswer(BaseModel):
     more: bool
 
 
-class Word(BaseModel):
+class GapAcknowledgement(BaseModel):
     """A person's word that offsets of an open gap are lost for good. Who says so is the one who is signed in."""
 
     incarnation: int = Field(default=0, ge=0)

@@ -16,7 +16,7 @@ SpanKind = Literal["landed", "uploaded", "held", "gap", "log"]
 missing; in Kafka's log alone."""
 
 
-class Span(BaseModel):
+class StripSpan(BaseModel):
     """The offsets ``[start, end)``; ``reason`` and ``since`` are a gap's."""
 
     kind: SpanKind
@@ -26,7 +26,7 @@ class Span(BaseModel):
     since: str | None = None
 
 
-def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Iterable[Gap]) -> list[Span]:
+def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Iterable[Gap]) -> list[StripSpan]:
     """The strip, without holes and in order; ``gaps`` are the open ones.
 
     A held partition waits from its first offset that is not landed on: which later ones the transaction concerns, only
@@ -36,7 +36,7 @@ def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Itera
     landed = state.next_offset if state else start
     uploaded = max(landed, entry.next_offset, entry.uploaded_end) if entry else landed
     end = max(uploaded, entry.log_end_offset) if entry else uploaded
-    found = [Span(kind="landed", start=start, end=landed)] if landed > start else []
+    found = [StripSpan(kind="landed", start=start, end=landed)] if landed > start else []
     held = bool(state and state.held_by)
     at = landed
     for gap in sorted(gaps, key=lambda one: one.start):
@@ -44,16 +44,16 @@ def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Itera
             continue
         found += _waiting(at, max(at, gap.start), uploaded, held=held)
         at = max(at, gap.start)
-        found.append(Span(kind="gap", start=at, end=gap.end, reason=gap.reason, since=gap.detected_at.isoformat()))
+        found.append(StripSpan(kind="gap", start=at, end=gap.end, reason=gap.reason, since=gap.detected_at.isoformat()))
         at = gap.end
     found += _waiting(at, end, uploaded, held=held)
     return found
 
 
-def _waiting(start: int, end: int, uploaded: int, *, held: bool) -> Iterator[Span]:
+def _waiting(start: int, end: int, uploaded: int, *, held: bool) -> Iterator[StripSpan]:
     """``[start, end)``, none of which is landed or missing."""
     border = min(max(start, uploaded), end)
     if start < border:
-        yield Span(kind="held" if held else "uploaded", start=start, end=border)
+        yield StripSpan(kind="held" if held else "uploaded", start=start, end=border)
     if border < end:
-        yield Span(kind="log", start=border, end=end)
+        yield StripSpan(kind="log", start=border, end=end)

@@ -21,15 +21,15 @@ from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incident
-from tidemark.monitoring.overview import Overview, Sample
+from tidemark.monitoring.overview import Overview, TopicSample
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import Lake, committed_ledger, open_lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.web.evidence_cache import KeptEvidence
-from tidemark_airflow.web.index_cache import Indexes
+from tidemark_airflow.web.index_cache import IndexCache
 
 SECONDS: Final = 5.0
 """As old may an answer be; agents write every ten seconds."""
@@ -130,7 +130,7 @@ class Reader:
         """Read the topic anew, for it was just changed."""
         self._topics.forget((topic.cluster, topic.topic))
 
-    def samples(self, topic: TopicSettings, hours: int, now: datetime) -> list[Sample]:
+    def samples(self, topic: TopicSettings, hours: int, now: datetime) -> list[TopicSample]:
         """The topic's samples of the last ``hours``, the oldest first."""
         # The first of these began before what is asked for, unless it is the full hour now.
         keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours + 1)]
@@ -151,10 +151,10 @@ class Reader:
         ledger = now.ledger
         return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
 
-    def standing(self, lake: Lake) -> Standing:
+    def standing(self, lake: Lake) -> EffectiveEvidence:
         """The evidence that holds now. Raises StoreError, FormatError."""
         self._evidence.fetch(lake, self.topic(lake.topic).ledger.landed)
-        return Standing.of(lake, self._evidence.read)
+        return EffectiveEvidence.of(lake, self._evidence.read)
 
     def lake(self, cluster: str, topic: str) -> Lake:
         """The table of a topic."""
@@ -164,10 +164,10 @@ class Reader:
     def _load(self, _: tuple[int, int]) -> Deployment:
         return settings.deployment()
 
-    def _indexes_of(self, place: tuple[str, str]) -> Indexes:
-        return Indexes(self.deployment(), place[0])
+    def _indexes_of(self, place: tuple[str, str]) -> IndexCache:
+        return IndexCache(self.deployment(), place[0])
 
-    def _look_at(self, place: tuple[str, str]) -> Indexes:
+    def _look_at(self, place: tuple[str, str]) -> IndexCache:
         indexes = self._indexes.get(place)
         indexes.look()
         return indexes
@@ -182,7 +182,7 @@ class Reader:
     def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
         return read_incidents(self.deployment(), cluster).incidents.incidents
 
-    def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[Sample, ...]:
+    def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[TopicSample, ...]:
         cluster, topic, hour = key
         found = overview.read_samples(*self._shared(cluster), hour)
         return tuple(found.of(topic)) if found else ()

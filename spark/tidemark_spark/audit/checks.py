@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from tidemark.formats.audit_report import AuditedPartition, Kind
 from tidemark.intervals import Interval, Intervals
 from tidemark.table.delta_table import Lake
-from tidemark_spark.audit.evidence import At, Part, Said
+from tidemark_spark.audit.evidence import At, PartitionUnderAudit, Said
 from tidemark_spark.audit.worker import AuditTask, Cells, RawTask, Tally
 from tidemark_spark.convert.row_checksums import HASHED, Account
 
@@ -16,15 +16,15 @@ _FINER: Final = 1024
 _LOCATED: Final = 16
 _SHOWN: Final = 32
 
-Read = Callable[[list[Part], list[AuditTask]], Iterator[Tally]]
+Read = Callable[[list[PartitionUnderAudit], list[AuditTask]], Iterator[Tally]]
 """Carries out tasks of some partitions."""
 
 
 class Find(Protocol):
     """Takes in a finding."""
 
-    def __call__(self, kind: Kind, part: Part | None, detail: str, **more: object) -> None:
-        """See :class:`tidemark.formats.audit_report.Finding` for what ``more`` may be."""
+    def __call__(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:
+        """See :class:`tidemark.formats.audit_report.AuditFinding` for what ``more`` may be."""
         ...
 
 
@@ -35,7 +35,7 @@ class Checks:
         self._lake, self._find, self._read = lake, find, read
         self._hashed = {f"kafka_{one}" for one in lake.topic.keep} >= set(HASHED)
 
-    def partition(self, part: Part) -> AuditedPartition | None:
+    def partition(self, part: PartitionUnderAudit) -> AuditedPartition | None:
         """Compare all sums of a partition; None if nothing of it ever landed."""
         said = Said(part)
         unproved = part.gone | part.damaged
@@ -62,13 +62,15 @@ class Checks:
             return None
         return self._summarised(part, by_evidence, said)
 
-    def _check_classes(self, part: Part, span: Interval, said: Said) -> None:
+    def _check_classes(self, part: PartitionUnderAudit, span: Interval, said: Said) -> None:
         counted = said.counted.get(span.start, 0)
         if counted != span.end - span.start:
             detail = f"the evidence gives {counted} of {span.end - span.start} offsets a class"
             self._find("offsets_unaccounted", part, detail, offsets=(span,))
 
-    def _check_evidence(self, part: Part, span: Interval, evidence: dict[At, tuple[int, int]], said: Said) -> None:
+    def _check_evidence(
+        self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], said: Said
+    ) -> None:
         """The evidence against raw."""
         raw_sums = part.raw_sums.get(span.start, {})
         if said.records_alone(self._lake, span):
@@ -104,7 +106,7 @@ class Checks:
 
     def _check_rows(
         self,
-        part: Part,
+        part: PartitionUnderAudit,
         span: Interval,
         at: At,
         evidence: tuple[int, int] | None,
@@ -138,7 +140,7 @@ class Checks:
         return by_raw and locate
 
     def _check_columns(
-        self, part: Part, span: Interval, there: Account, raw: Account, where: Mapping[str, object]
+        self, part: PartitionUnderAudit, span: Interval, there: Account, raw: Account, where: Mapping[str, object]
     ) -> None:
         names = [
             name
@@ -149,7 +151,9 @@ class Checks:
             detail = f"column {', '.join(names)} has other values than raw gives"
             self._find("columns_differ", part, detail, offsets=(span,), **where)
 
-    def _located(self, part: Part, span: Interval, at: At, files: set[str]) -> tuple[tuple[int, int], ...]:
+    def _located(
+        self, part: PartitionUnderAudit, span: Interval, at: At, files: set[str]
+    ) -> tuple[tuple[int, int], ...]:
         """The offsets of ``span`` whose rows differ, by reading both sides in finer and finer cells."""
         spans = [span]
         while any(one.end - one.start > 1 for one in spans):
@@ -180,7 +184,7 @@ class Checks:
                 break
         return tuple(Intervals(spans))
 
-    def _summarised(self, part: Part, by_evidence: list[Interval], said: Said) -> AuditedPartition:
+    def _summarised(self, part: PartitionUnderAudit, by_evidence: list[Interval], said: Said) -> AuditedPartition:
         proved = Intervals(by_evidence)
         never = Intervals((one.row.first, one.row.next) for one in part.evidence if one.row.segment is None)
         chosen = Intervals(part.chosen)

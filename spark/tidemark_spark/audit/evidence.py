@@ -15,7 +15,7 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import following
 from tidemark.planning.read import RawPart, joined
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.audit.worker import AuditTask, Cells, Examine, FileTask, Tally
 from tidemark_spark.convert.row_checksums import Account
@@ -25,7 +25,7 @@ GROUP_TASKS: Final = 512
 """Tasks whose findings are taken in at a time."""
 
 
-class Held(NamedTuple):
+class HeldEvidence(NamedTuple):
     """A row of evidence that holds, and the digest of the settings that it landed with."""
 
     row: EvidenceRow
@@ -42,7 +42,7 @@ def examined(
         yield from examine(job, tasks[start : start + GROUP_TASKS])
 
 
-def holding(standing: Standing) -> Iterator[Held]:
+def holding(standing: EffectiveEvidence) -> Iterator[HeldEvidence]:
     """The evidence that holds."""
     for row in standing.evidence():
         one = EvidenceRow(
@@ -59,7 +59,7 @@ def holding(standing: Standing) -> Iterator[Held]:
             hash128=None if row["hash128"] is None else int.from_bytes(row["hash128"], "big"),
             file=row["file"],
         )
-        yield Held(one, row["configuration"])
+        yield HeldEvidence(one, row["configuration"])
 
 
 At = tuple[str, str]
@@ -70,11 +70,11 @@ Sums = dict[int, dict[At, Account]]
 
 
 @dataclass
-class Part:
+class PartitionUnderAudit:
     """A partition under audit. ``spans`` are disjoint; every row of evidence and range of raw lies in one of them."""
 
     state: PartitionState
-    evidence: list[Held]
+    evidence: list[HeldEvidence]
     raw: RawPart
     spans: list[Interval]
     chosen: list[Interval]
@@ -97,7 +97,7 @@ class Part:
 class Said:
     """What the evidence of a partition says, by span."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: PartitionUnderAudit) -> None:
         self.spans: dict[int, dict[At, tuple[int, int]]] = {}
         self.files: dict[tuple[int, str, str], set[str]] = {}
         self.passed: dict[tuple[int, str], list[Interval]] = {}
@@ -144,7 +144,7 @@ class Said:
         return not self._configurations.get(span.start, set()) <= {lake.topic.digest}
 
 
-def hulls_of(evidence: Iterable[Held]) -> list[Interval]:
+def hulls_of(evidence: Iterable[HeldEvidence]) -> list[Interval]:
     """The offsets of each range of bytes that evidence tells of."""
     found: dict[tuple[str, int, int], Interval] = {}
     alone: list[Interval] = []

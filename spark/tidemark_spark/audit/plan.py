@@ -12,13 +12,15 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning.read import RawPart, joined, plan_reading
 from tidemark.raw.topic import RawTopic
 from tidemark.table.evidence import EvidenceRow
-from tidemark_spark.audit.evidence import Held, Part, cells_of, hulls_of, touching
+from tidemark_spark.audit.evidence import HeldEvidence, PartitionUnderAudit, cells_of, hulls_of, touching
 from tidemark_spark.audit.worker import FileTask, RawTask
 
 Lives = Sequence[Incarnation]
 
 
-def planned(raw: RawTopic, lives: Lives, state: PartitionState, evidence: list[Held], dates: frozenset[str]) -> Part:
+def planned(
+    raw: RawTopic, lives: Lives, state: PartitionState, evidence: list[HeldEvidence], dates: frozenset[str]
+) -> PartitionUnderAudit:
     """A partition with its tasks, given the evidence of it that holds; with ``dates``, what lies by their offsets."""
     hulls = hulls_of(evidence)
     if dates:
@@ -30,7 +32,7 @@ def planned(raw: RawTopic, lives: Lives, state: PartitionState, evidence: list[H
     ranges = [one for task in reading.tasks for one in task.ranges]
     spans = joined([*hulls_of(evidence), *((one.from_offset, one.to_offset) for one in ranges)])
     chosen = [one for one in spans if not dates or touching(hulls, *one)]
-    part = Part(state, evidence, reading, spans, chosen, [], {}, gone=reading.gone)
+    part = PartitionUnderAudit(state, evidence, reading, spans, chosen, [], {}, gone=reading.gone)
     for task in reading.tasks:
         part.tasks.append(RawTask(task, cells_of(spans, task.from_offset, task.to_offset)))
     _plan_files(part)
@@ -55,7 +57,7 @@ def _reading(raw: RawTopic, lives: Lives, state: PartitionState, wanted: Interva
     return RawPart(nothing, [], wanted)
 
 
-def _plan_files(part: Part) -> None:
+def _plan_files(part: PartitionUnderAudit) -> None:
     """A task for each file that has rows in a chosen span."""
     chosen = set(part.chosen)
     hulls: dict[str, Interval] = {}

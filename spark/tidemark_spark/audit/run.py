@@ -12,16 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 
-from tidemark.formats.audit_report import MAX_FINDINGS, AuditedPartition, AuditReport, Finding, Kind
+from tidemark.formats.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
 from tidemark.formats.ledger import Ledger
 from tidemark.intervals import Interval, Intervals
 from tidemark.raw.topic import RawTopic
 from tidemark.store import put_once
 from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
-from tidemark_spark.audit.evidence import GROUP_TASKS, Held, Part, date_of, examined, holding
+from tidemark_spark.audit.evidence import GROUP_TASKS, HeldEvidence, PartitionUnderAudit, date_of, examined, holding
 from tidemark_spark.audit.plan import planned
 from tidemark_spark.audit.verdicts import change_verdict
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, Trouble
@@ -68,22 +68,22 @@ class _Audit:
     def __init__(self, lake: Lake, ledger: Ledger, live: list[LiveFile], examine: Examine) -> None:
         self._lake, self._ledger, self._live, self._examine = lake, ledger, live, examine
         self._checks = Checks(lake, self._find, self._read)
-        self.findings: list[Finding] = []
+        self.findings: list[AuditFinding] = []
         self.partitions: list[AuditedPartition] = []
         self.bytes_read = 0
 
     def run(self, dates: frozenset[str]) -> None:
         """Audit all partitions, a group at a time."""
-        evidence: dict[tuple[int, int], list[Held]] = {}
+        evidence: dict[tuple[int, int], list[HeldEvidence]] = {}
         named: set[str] = set()
-        for one in holding(Standing(self._lake, self._ledger, {file.path: file for file in self._live})):
+        for one in holding(EffectiveEvidence(self._lake, self._ledger, {file.path: file for file in self._live})):
             evidence.setdefault((one.row.incarnation, one.row.partition), []).append(one)
             if one.row.offset_class == "landed":
                 named.add(one.row.file or "")
         self._check_log(named, dates)
         raw = RawTopic(self._lake)
         lives = raw.incarnations().incarnations
-        group: list[Part] = []
+        group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
             group.append(planned(raw, lives, state, evidence.pop(state.key, []), dates))
             if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
@@ -91,9 +91,9 @@ class _Audit:
                 group = []
         self._group(group)
 
-    def _find(self, kind: Kind, part: Part | None, detail: str, **more: object) -> None:
+    def _find(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:
         where = {"incarnation": part.state.incarnation, "partition": part.state.partition} if part else {}
-        self.findings.append(Finding.model_validate({"kind": kind, "detail": detail, **where, **more}))
+        self.findings.append(AuditFinding.model_validate({"kind": kind, "detail": detail, **where, **more}))
 
     def _check_log(self, named: set[str], dates: frozenset[str]) -> None:
         """The Delta log against the evidence and the ledger."""
@@ -105,7 +105,7 @@ class _Audit:
             detail = f"the Delta log counts {counted} rows, ledger {self._ledger.n} {self._ledger.rows}"
             self._find("count_differs", None, detail)
 
-    def _group(self, parts: list[Part]) -> None:
+    def _group(self, parts: list[PartitionUnderAudit]) -> None:
         by_key = {part.state.key: part for part in parts}
         for tally in self._read(parts, [task for part in parts for task in part.tasks]):
             self._take(tally, by_key)
@@ -114,13 +114,13 @@ class _Audit:
             if compared is not None:
                 self.partitions.append(compared)
 
-    def _read(self, parts: Iterable[Part], tasks: list[AuditTask]) -> Iterator[Tally]:
+    def _read(self, parts: Iterable[PartitionUnderAudit], tasks: list[AuditTask]) -> Iterator[Tally]:
         plans = [part.raw.plan for part in parts]
         for tally in examined(self._lake, self._ledger, plans, tasks, self._examine):
             self.bytes_read += tally.bytes_read
             yield tally
 
-    def _take(self, tally: Tally, parts: dict[tuple[int, int], Part]) -> None:
+    def _take(self, tally: Tally, parts: dict[tuple[int, int], PartitionUnderAudit]) -> None:
         for key, account in tally.accounts.items():
             part = parts[key.incarnation, key.partition]
             sums = (part.raw_sums if tally.from_raw else part.file_sums).setdefault(key.start, {})
@@ -140,7 +140,7 @@ class _Audit:
         for trouble in tally.troubles:
             self._trouble(trouble, parts)
 
-    def _trouble(self, one: Trouble, parts: dict[tuple[int, int], Part]) -> None:
+    def _trouble(self, one: Trouble, parts: dict[tuple[int, int], PartitionUnderAudit]) -> None:
         part = parts.get((one.incarnation, one.partition))
         span = (one.start, one.end)
         if one.kind == "stray" or part is None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound
-from tidemark.formats.plan import SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import read_header
@@ -66,7 +66,7 @@ class FileTask(NamedTuple):
 class RawTask(NamedTuple):
     """Ranges of raw to convert once more; without ``columns`` accounts have rows and their hashes alone."""
 
-    task: Task
+    task: ConversionTask
     cells: Cells
     columns: bool = True
 
@@ -74,7 +74,7 @@ class RawTask(NamedTuple):
 AuditTask = FileTask | RawTask
 
 
-class Key(NamedTuple):
+class AccountKey(NamedTuple):
     """What an account is of: rows of one class and date, of the cell that starts at ``start``."""
 
     incarnation: int
@@ -115,13 +115,13 @@ class Tally:
     """What a task found; ``from_raw`` tells accounts of raw from those of files."""
 
     from_raw: bool
-    accounts: dict[Key, Account] = field(default_factory=dict)
+    accounts: dict[AccountKey, Account] = field(default_factory=dict)
     passed: list[Passed] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     bytes_read: int = 0
 
-    def add(self, key: Key, account: Account) -> None:
+    def add(self, key: AccountKey, account: Account) -> None:
         """Take an account in."""
         self.accounts.setdefault(key, Account()).add(account)
 
@@ -143,7 +143,9 @@ def _raw(job: Job, task: RawTask) -> Tally:
     tally = Tally(from_raw=True)
     whole = task.task
     for part in whole.ranges:
-        single = Task(incarnation=whole.incarnation, topic_id=whole.topic_id, partition=whole.partition, ranges=(part,))
+        single = ConversionTask(
+            incarnation=whole.incarnation, topic_id=whole.topic_id, partition=whole.partition, ranges=(part,)
+        )
         counting = _Counting(job, single, task)
         conversion = Conversion(job, single, counting)
         stop = conversion.run()
@@ -174,12 +176,12 @@ def _is_gone(job: Job, part: SegmentRange) -> bool:
 class _Counting:
     """Counts the records of a conversion as ``row_sink.Sink`` would sort them into files."""
 
-    def __init__(self, job: Job, task: Task, counted: RawTask) -> None:
+    def __init__(self, job: Job, task: ConversionTask, counted: RawTask) -> None:
         self._task, self._cells = task, counted.cells
         self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
         self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
         self._names = table_schema(job.topic, self._parser).names if counted.columns else list(HASHED)
-        self.accounts: dict[Key, Account] = {}
+        self.accounts: dict[AccountKey, Account] = {}
 
     def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
         """Count decoded rows."""
@@ -209,7 +211,7 @@ class _Counting:
                 self._account(kind, dt, cell).add(account_of_records(part, names))
 
     def _account(self, kind: Kept, dt: date | None, cell: int) -> Account:
-        key = Key(
+        key = AccountKey(
             self._task.incarnation,
             self._task.partition,
             self._cells.starts[cell],
@@ -284,7 +286,7 @@ def _count_file(tally: Tally, task: FileTask, rows: pa.RecordBatch, counted: int
         if cell < 0:
             _stray(tally, task, part)
             continue
-        key = Key(task.incarnation, task.partition, task.cells.starts[cell], task.kind, task.dt)
+        key = AccountKey(task.incarnation, task.partition, task.cells.starts[cell], task.kind, task.dt)
         if names:
             account = account_of_file(part, names)
             account.files.add(task.path)

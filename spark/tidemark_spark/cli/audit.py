@@ -17,7 +17,7 @@ from tidemark_spark.audit.run import audit, write_report
 from tidemark_spark.audit.verdicts import change_verdict
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally
 from tidemark_spark.cli.common import lakes_of
-from tidemark_spark.cluster.target import Where, add_options
+from tidemark_spark.cluster.target import ClusterTarget, add_options
 from tidemark_spark.model import Job
 
 
@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None, examine: Examine | None = None)
     try:
         dates = _dates(options)
         lakes = lakes_of(options.topics, options.topic, options.cluster)
-        passed = [_audited(lake, examine or _on_spark(Where.of(options)), dates, options.json) for lake in lakes]
+        passed = [
+            _audited(lake, examine or _on_spark(ClusterTarget.of(options)), dates, options.json) for lake in lakes
+        ]
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -79,7 +81,7 @@ def _audited(lake: Lake, examine: Examine, dates: Sequence[str], as_json: bool) 
     return report.passed
 
 
-def _on_spark(where: Where) -> Examine:
+def _on_spark(where: ClusterTarget) -> Examine:
     def examine(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
         """Starts Spark, which takes seconds, and so only when there is something to read."""
         from tidemark_spark.cluster.session import examine_on, spark

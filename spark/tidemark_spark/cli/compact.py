@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.errors import ConfigError, TidemarkError
-from tidemark.formats.plan import RunPlan, Task
+from tidemark.formats.plan import ConversionTask, RunPlan
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import find_plan, plan_compaction, write_plan
 from tidemark.table.delta_table import Lake
 from tidemark_spark.cli.common import lake_of
-from tidemark_spark.cluster.target import Where, add_options
+from tidemark_spark.cluster.target import ClusterTarget, add_options
 from tidemark_spark.model import Execute, Job, Outcome
 from tidemark_spark.run.driver import run
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None, execute: Execute | None = None)
         if not options.json:
             sys.stdout.writelines(f"{line}\n" for line in told(plan))
             sys.stdout.flush()
-        last = plan if options.dry_run else run(lake, plan, execute or _on_spark(Where.of(options)))
+        last = plan if options.dry_run else run(lake, plan, execute or _on_spark(ClusterTarget.of(options)))
         sys.stdout.write(f"{last.to_bytes().decode()}\n")
         sys.stdout.flush()
     except ConfigError as error:
@@ -79,8 +79,8 @@ def _dates(given: Sequence[str] | None) -> list[str] | None:
         raise ConfigError("--dt", [("", "must be dates such as 2026-11-20")]) from error
 
 
-def _on_spark(where: Where) -> Execute:
-    def execute(job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def _on_spark(where: ClusterTarget) -> Execute:
+    def execute(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         """Starts Spark, which takes seconds, and so only when there is something to merge."""
         from tidemark_spark.cluster.session import execute_on, spark
 

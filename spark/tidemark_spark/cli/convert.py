@@ -12,13 +12,13 @@ from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.formats.keys import check_report
-from tidemark.formats.plan import RunPlan, Task
+from tidemark.formats.plan import ConversionTask, RunPlan
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import find_plan, lost_files, plan_ingest, plan_repair, plan_replay, read_plan, write_plan
 from tidemark.table.delta_table import Lake
 from tidemark_spark.audit.worker import AuditTask, Tally
 from tidemark_spark.cli.common import day, lake_of
-from tidemark_spark.cluster.target import Where, add_options
+from tidemark_spark.cluster.target import ClusterTarget, add_options
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.rebuild.diff import comparison
 from tidemark_spark.rebuild.diff_worker import Compared, CompareTask
@@ -136,7 +136,7 @@ def _carry_out(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
     if options.dry_run:
         _print(plan.to_bytes())
     else:
-        _print(run(lake, plan, lambda job, tasks: _on_spark(Where.of(options), job, tasks)).to_bytes())
+        _print(run(lake, plan, lambda job, tasks: _on_spark(ClusterTarget.of(options), job, tasks)).to_bytes())
     return 0
 
 
@@ -144,7 +144,9 @@ def _rebuild(lake: Lake, options: argparse.Namespace, dates: list[str] | None) -
     lost = lost_files(lake, dates) if options.missing and dates else {}
     if options.missing:
         dates = list(lost)
-    rebuild = planned(lake, dates, lambda job, tasks: _examine(Where.of(options), job, tasks), extend=options.extend)
+    rebuild = planned(
+        lake, dates, lambda job, tasks: _examine(ClusterTarget.of(options), job, tasks), extend=options.extend
+    )
     if options.compare:
         return _compared(lake, options, rebuild.plan)
     if options.dry_run or options.report:
@@ -174,7 +176,7 @@ def _prepare(lake: Lake, options: argparse.Namespace, plan: RunPlan, shown: Prev
 
 
 def _compared(lake: Lake, options: argparse.Namespace, plan: RunPlan) -> int:
-    found = comparison(lake, plan, lambda job, tasks: _compare(Where.of(options), job, tasks))
+    found = comparison(lake, plan, lambda job, tasks: _compare(ClusterTarget.of(options), job, tasks))
     if options.report:
         write_part(lake, options.report, "comparison", found, plan.attempt)
     _print(f"{found.text()}\n".encode() + found.to_bytes())
@@ -200,7 +202,7 @@ def _replayed(dates: list[str] | None) -> list[str] | None:
         raise ConfigError("--replay", [("--dt", "must be dates such as 2026-11-20, or none")]) from error
 
 
-def _on_spark(where: Where, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def _on_spark(where: ClusterTarget, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     """Starts Spark, which takes seconds, and so only when there is something to convert."""
     from tidemark_spark.cluster.session import execute_on, spark
 
@@ -209,14 +211,14 @@ def _on_spark(where: Where, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
         return execute_on(there, job, tasks)
 
 
-def _examine(where: Where, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
+def _examine(where: ClusterTarget, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
     """Reads raw on Spark, and writes nothing."""
     from tidemark_spark.cluster.session import examine_on, spark
 
     return examine_on(spark(f"tidemark {job.topic.topic}", where), job, tasks)
 
 
-def _compare(where: Where, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
+def _compare(where: ClusterTarget, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
     """Compares rows on Spark, and writes nothing."""
     from tidemark_spark.cluster.session import compare_on, spark
 

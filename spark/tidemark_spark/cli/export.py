@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.errors import ConfigError, FormatError, TidemarkError
 from tidemark.store.url import split_store_url
 from tidemark.topics import load_topics
-from tidemark_spark.cluster.target import Where, add_options
+from tidemark_spark.cluster.target import ClusterTarget, add_options
 from tidemark_spark.datasource import SegmentPartition, SegmentReader, TidemarkSource
 from tidemark_spark.export import EXTENSIONS, Execute, Export, Exported, export_part
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None, execute: Execute | None = None)
     try:
         export = _export(options)
         parts = export.reader.partitions()
-        found = (execute or _on_spark(Where.of(options)))(export, parts) if parts else []
+        found = (execute or _on_spark(ClusterTarget.of(options)))(export, parts) if parts else []
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -68,7 +68,7 @@ def _export(options: argparse.Namespace) -> Export:
     return Export(store, prefix, load_topics(Path(options.topics)).store, options.topic, options.format, reader)
 
 
-def _on_spark(where: Where) -> Execute:
+def _on_spark(where: ClusterTarget) -> Execute:
     def execute(export: Export, parts: Sequence[SegmentPartition]) -> list[Exported | None]:
         from tidemark_spark.cluster.session import spark
 

@@ -13,9 +13,9 @@ from typing import Final, Protocol, TypeVar
 
 from pyspark import SparkConf, SparkContext, TaskContext
 
-from tidemark.formats.plan import Task
+from tidemark.formats.plan import ConversionTask
 from tidemark_spark.audit.worker import AuditTask, Tally, examine
-from tidemark_spark.cluster.target import Where
+from tidemark_spark.cluster.target import ClusterTarget
 from tidemark_spark.convert.guard import guarded
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, compare
@@ -100,7 +100,7 @@ class Classic:
         return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
-def spark(name: str, where: Where) -> Spark:
+def spark(name: str, where: ClusterTarget) -> Spark:
     """Spark as ``where`` says; ``name`` is what its pages show."""
     if where.remote is None:
         return Classic.start(name, where.master)
@@ -109,7 +109,7 @@ def spark(name: str, where: Where) -> Spark:
     return Connected.to(where.remote, name)
 
 
-def execute_on(spark: Spark, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+def execute_on(spark: Spark, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     """One Spark task for each of ``tasks``."""
     return spark.on_each(convert, job, tasks)
 

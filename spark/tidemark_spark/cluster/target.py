@@ -12,14 +12,14 @@ from tidemark.errors import ConfigError
 _SERVER = re.compile(r"sc://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/(;[^/\s]*)?)?")
 
 
-class Where(NamedTuple):
+class ClusterTarget(NamedTuple):
     """``master`` starts Spark's driver in this process, ``remote`` is a Connect server that has it already."""
 
     master: str | None = None
     remote: str | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Where:
+    def of(cls, options: argparse.Namespace) -> ClusterTarget:
         """What the options of :func:`add_options` say, else the environment: ``SPARK_REMOTE``, as Spark has it.
 
         Raises:

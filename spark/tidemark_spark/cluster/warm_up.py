@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tidemark.decode import kernel_cache
 from tidemark.errors import ConfigError
 from tidemark_spark.cluster.connect_client import Connected
-from tidemark_spark.cluster.target import Where, add_options
+from tidemark_spark.cluster.target import ClusterTarget, add_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _server(options: argparse.Namespace) -> str:
-    remote = Where.of(options).remote
+    remote = ClusterTarget.of(options).remote
     if remote is None:
         raise ConfigError("Spark Connect", [("--remote, or SPARK_REMOTE", "must name the server to warm up")])
     return remote

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.hashsum import combine
-from tidemark.formats.plan import RunPlan, Task
+from tidemark.formats.plan import ConversionTask, RunPlan
 from tidemark.parsers.factory import parser_of
 from tidemark.planning.vacuum import digest_in, digest_of
 from tidemark.store import Store, open_store
@@ -30,7 +30,7 @@ from tidemark_spark.convert.row_sink import namer
 from tidemark_spark.model import DataFile, Job, Outcome, Stop
 
 
-def compacted(job: Job, task: Task) -> Outcome:
+def compacted(job: Job, task: ConversionTask) -> Outcome:
     """Merge the files of ``task``; the outcome's only row of evidence tells what was read back.
 
     Its hash is None where a file lacks a column that is hashed. What cannot be merged is told by the outcome's
@@ -72,7 +72,7 @@ def merged_schema(job: Job) -> pa.Schema:
 class _Output:
     """The file that the others become, and the account of its rows."""
 
-    def __init__(self, job: Job, task: Task, store: Store, schema: pa.Schema) -> None:
+    def __init__(self, job: Job, task: ConversionTask, store: Store, schema: pa.Schema) -> None:
         self._task, self._store, self._schema = task, store, schema
         self._root, self._name = job.keys.root, namer(job, task)
         self._dt = date.fromisoformat(task.ranges[0].key.rpartition("/dt=")[2].partition("/")[0])

@@ -35,7 +35,7 @@ class Run(NamedTuple):
         return cls(offset_class, start, end, end - start)
 
 
-class Verdict(NamedTuple):
+class BatchVerdict(NamedTuple):
     """What became of the batches of a window.
 
     ``data`` are the batches to decode, which account for ``span`` offsets and hold ``records`` records (None if only
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
     stop: Stop | None
 
 
-class Rules(NamedTuple):
+class PartitionRules(NamedTuple):
     """What a partition's plan says of its batches: the lineage, and the transactions that were aborted."""
 
     epochs: NDArray[np.int64]
@@ -59,7 +59,7 @@ class Rules(NamedTuple):
     aborted: tuple[AbortedTransaction, ...]
 
     @classmethod
-    def of(cls, plan: PartitionPlan) -> Rules:
+    def of(cls, plan: PartitionPlan) -> PartitionRules:
         """The rules of ``plan``."""
         lineage = np.array(plan.lineage, np.int64).reshape(-1, 2)
         aborted = tuple(
@@ -77,7 +77,7 @@ class Rules(NamedTuple):
         return live
 
 
-def judge(headers: Headers, expected: int, part: SegmentRange, rules: Rules) -> Verdict:
+def judge(headers: Headers, expected: int, part: SegmentRange, rules: PartitionRules) -> BatchVerdict:
     """Class the batches of ``headers``, of which ``expected`` is the next offset that is wanted."""
     headers = headers[rules.live(headers)]
     starts, ends = _spans(headers, expected, part)
@@ -108,7 +108,7 @@ def judge(headers: Headers, expected: int, part: SegmentRange, rules: Rules) -> 
     data, spans = headers[kept], (ends - starts)[kept]
     whole = (data["record_count"] >= 0) & (spans == data["last_offset_delta"] + 1)
     records = int(data["record_count"].sum()) if whole.all() else None
-    return Verdict(data, int(spans.sum()), records, runs, next_offset, stop)
+    return BatchVerdict(data, int(spans.sum()), records, runs, next_offset, stop)
 
 
 def missing(part: SegmentRange, start: int, end: int) -> Stop:

@@ -12,19 +12,19 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError
-from tidemark.formats.plan import SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow
-from tidemark_spark.convert.classify import Rules, Run, Verdict, judge, missing
+from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, Run, judge, missing
 from tidemark_spark.convert.guard import decoded, pass_on
 from tidemark_spark.convert.row_order import ascending
 from tidemark_spark.convert.row_sink import Sink
-from tidemark_spark.convert.segment_reader import Window, windows
+from tidemark_spark.convert.segment_reader import ReadWindow, windows
 from tidemark_spark.model import Job, Outcome, Stop
 
 
-def converted(job: Job, task: Task) -> Outcome:
+def converted(job: Job, task: ConversionTask) -> Outcome:
     """Convert ``task``; raises as :func:`tidemark_spark.worker.convert` does."""
     with Sink(job, task) as sink:
         conversion = Conversion(job, task, sink)
@@ -43,7 +43,7 @@ def converted(job: Job, task: Task) -> Outcome:
         )
 
 
-class Records(Protocol):
+class RecordSink(Protocol):
     """Where the records of a conversion go."""
 
     def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
@@ -60,9 +60,9 @@ class Records(Protocol):
 class Conversion:
     """A task under way: ``next_offset`` is the first that has no class yet."""
 
-    def __init__(self, job: Job, task: Task, sink: Records) -> None:
+    def __init__(self, job: Job, task: ConversionTask, sink: RecordSink) -> None:
         self._job, self._task, self._sink = job, task, sink
-        self._rules = Rules.of(job.partitions[task.incarnation, task.partition])
+        self._rules = PartitionRules.of(job.partitions[task.incarnation, task.partition])
         self.next_offset = task.from_offset
         self.evidence: list[EvidenceRow] = []
         self.bytes_read = 0
@@ -95,7 +95,7 @@ class Conversion:
         self.next_offset = part.to_offset
         return None
 
-    def _window(self, number: int, part: SegmentRange, window: Window, runs: list[Run]) -> Stop | None:
+    def _window(self, number: int, part: SegmentRange, window: ReadWindow, runs: list[Run]) -> Stop | None:
         verdict = judge(window.headers, self.next_offset, part, self._rules)
         without_record = self._decode(number, part, window, verdict)
         runs += verdict.runs
@@ -106,7 +106,7 @@ class Conversion:
             return Stop(self.next_offset, window.damage.end, "corrupt", str(window.damage.error))
         return verdict.stop
 
-    def _decode(self, number: int, part: SegmentRange, window: Window, verdict: Verdict) -> int:
+    def _decode(self, number: int, part: SegmentRange, window: ReadWindow, verdict: BatchVerdict) -> int:
         """Send the records of the data batches to the sink; returns how many of their offsets have no record."""
         refused: list[tuple[BatchHeader, SegmentError]] = []
         last, count = self.next_offset - 1, 0
@@ -152,7 +152,7 @@ def _folded(runs: list[Run]) -> list[Run]:
     return folded
 
 
-def _evidence(task: Task, part: SegmentRange, run: Run) -> EvidenceRow:
+def _evidence(task: ConversionTask, part: SegmentRange, run: Run) -> EvidenceRow:
     return EvidenceRow(
         incarnation=task.incarnation,
         partition=task.partition,

@@ -23,7 +23,7 @@ from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parsed, Parser, no_rows
 from tidemark.topics import WorkLimits
 from tidemark_spark.convert.process_limits import at_most, bounded_memory, goes_first, seconds_for
-from tidemark_spark.convert.prover_client import Batches, Piece, Prover, Rows
+from tidemark_spark.convert.prover_client import Batches, ProvenItems, Prover, Rows
 from tidemark_spark.model import Job
 
 _WORKER_SCORE: Final = 500
@@ -121,7 +121,7 @@ def pass_on(take: Take, job: Job, number: int, part: SegmentRange, rows: pa.Reco
     if guard is None or not len(rows):
         take(number, part, rows, None)
         return
-    whole = [Piece(0, len(rows))]
+    whole = [ProvenItems(0, len(rows))]
     pieces = guard.prover.ask(Rows.of(rows, part)) if guard.prover else whole
     for piece in pieces:
         chosen = rows if pieces == whole else rows.slice(piece.start, piece.end - piece.start)

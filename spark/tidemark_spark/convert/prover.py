@@ -21,14 +21,14 @@ import pyarrow as pa
 
 from tidemark.decode import kernel_cache
 from tidemark.errors import TidemarkError
-from tidemark.formats.plan import Task
+from tidemark.formats.plan import ConversionTask
 from tidemark.parsers.base import shortened
 from tidemark.parsers.factory import parser_of
 from tidemark.store import Store
 from tidemark.topics import WorkLimits
 from tidemark_spark.convert.guard import steps
 from tidemark_spark.convert.process_limits import TIMERS, at_most, bounded_memory, goes_first, resident, seconds_for
-from tidemark_spark.convert.prover_client import Batches, Piece, Rows
+from tidemark_spark.convert.prover_client import Batches, ProvenItems, Rows
 from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.model import Job
 
@@ -82,10 +82,10 @@ def main(descriptor: int) -> int:
             connection.send(str(error))
 
 
-def proved(count: int, run: Callable[[list[Piece]], _Lived]) -> list[Piece]:
+def proved(count: int, run: Callable[[list[ProvenItems]], _Lived]) -> list[ProvenItems]:
     """Cut ``count`` items into pieces that can be done and single items that cannot, by what ``run`` survives."""
-    found: list[Piece] = []
-    waiting = [Piece(0, count)] if count else []
+    found: list[ProvenItems] = []
+    waiting = [ProvenItems(0, count)] if count else []
     while waiting:
         lived = run(waiting)
         found += waiting[: lived.pieces]
@@ -101,10 +101,10 @@ def proved(count: int, run: Callable[[list[Piece]], _Lived]) -> list[Piece]:
     return found
 
 
-def _parts(piece: Piece) -> Iterator[Piece]:
+def _parts(piece: ProvenItems) -> Iterator[ProvenItems]:
     size = -(-(piece.end - piece.start) // PARTS)
     for start in range(piece.start, piece.end, size):
-        yield Piece(start, min(start + size, piece.end))
+        yield ProvenItems(start, min(start + size, piece.end))
 
 
 def _attempt(job: Job, question: Batches | Rows) -> tuple[Attempt, int]:
@@ -123,7 +123,7 @@ def _decode(job: Job, batches: Batches, start: int, end: int) -> None:
 def _convert(job: Job, question: Rows, start: int, end: int) -> None:
     """Parse, date and write the rows as a worker does, but into nothing."""
     rows = pa.ipc.open_stream(question.data).read_next_batch().slice(start, end - start)
-    task = Task(incarnation=0, topic_id=None, partition=0, ranges=(question.part,))
+    task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(question.part,))
     all_dates = replace(job, dates=frozenset(), leaves=frozenset())
     with at_most(seconds_for(job.topic.limits, rows.nbytes)), Sink(all_dates, task, cast("Store", _Nowhere())) as sink:
         sink.rows(0, question.part, rows)
@@ -144,7 +144,7 @@ class _Children:
     def __init__(self, worker: Connection, attempt: Attempt, limits: WorkLimits, memory: int) -> None:
         self._worker, self._attempt, self._limits, self._memory = worker, attempt, limits, memory
 
-    def run(self, pieces: list[Piece]) -> _Lived:
+    def run(self, pieces: list[ProvenItems]) -> _Lived:
         """One child, until it has done all or dies."""
         reading, writing = os.pipe()
         child = os.fork()
@@ -180,7 +180,7 @@ class _Children:
             elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return said
 
-    def _child(self, pieces: list[Piece], writing: int) -> NoReturn:
+    def _child(self, pieces: list[ProvenItems], writing: int) -> NoReturn:
         """In the child: do the pieces, and tell of each."""
         try:
             os.setsid()
@@ -196,7 +196,7 @@ class _Children:
             os.write(writing, self._raised(error).encode())
             os._exit(1)
 
-    def _do(self, piece: Piece) -> None:
+    def _do(self, piece: ProvenItems) -> None:
         try:
             self._attempt(piece.start, piece.end)
         except MemoryError:

@@ -20,7 +20,7 @@ _PATIENCE: Final = 10.0
 """Seconds for the process to end by itself when it is no longer asked."""
 
 
-class Piece(NamedTuple):
+class ProvenItems(NamedTuple):
     """Items ``[start, end)``: they do no harm together, or there is one, which does: ``reason``."""
 
     start: int
@@ -64,7 +64,7 @@ class Prover:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
-    def ask(self, question: Batches | Rows) -> list[Piece]:
+    def ask(self, question: Batches | Rows) -> list[ProvenItems]:
         """All items of ``question``, in order: those that may be done together, and those that must not be done.
 
         Raises:
@@ -73,7 +73,7 @@ class Prover:
         connection = self._connection or self._start()
         try:
             connection.send(question)
-            answer: list[Piece] | str = connection.recv()
+            answer: list[ProvenItems] | str = connection.recv()
         except (EOFError, OSError) as error:
             raise ChildProcessError(f"the process that proves has ended, with code {self._ended()}") from error
         if isinstance(answer, str):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import scan_headers
 from tidemark.errors import SegmentError
-from tidemark.formats.plan import SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log.batch import read_header
 from tidemark.store import open_store
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
@@ -26,7 +26,7 @@ from tidemark_spark.model import Job, Outcome
 _ROWS: Final = 8192
 
 
-def replayed(job: Job, task: Task) -> Outcome:
+def replayed(job: Job, task: ConversionTask) -> Outcome:
     """Parse the rows of ``task``, which are all of one partition and of one date, or of none.
 
     Raises:

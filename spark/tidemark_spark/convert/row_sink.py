@@ -14,7 +14,7 @@ from tidemark.decode import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import file_digest
-from tidemark.formats.plan import SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parser
 from tidemark.parsers.factory import parser_of
@@ -42,7 +42,7 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     return pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
 
 
-def namer(job: Job, task: Task) -> Callable[[int, int], str]:
+def namer(job: Job, task: ConversionTask) -> Callable[[int, int], str]:
     """What names the files of ``task`` by their first and last offset."""
     labels = [one.label for one in task.ranges]
     digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)
@@ -75,7 +75,7 @@ class Added(NamedTuple):
 class _Output:
     """The files of one kind, their contents by date and number of the range, and what is complete."""
 
-    task: Task
+    task: ConversionTask
     folder: str
     name_of: Callable[[int, int], str]
     offset_class: Literal["landed", "quarantined", "filtered"]
@@ -147,7 +147,7 @@ class Sink:
     A row belongs to a date as ``date_partitioner.Split`` says; batches that cannot be decoded to none.
     """
 
-    def __init__(self, job: Job, task: Task, store: Store | None = None) -> None:
+    def __init__(self, job: Job, task: ConversionTask, store: Store | None = None) -> None:
         """Files go to the lake's store, or to ``store``."""
         self._job, self._task = job, task
         self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)

@@ -25,23 +25,23 @@ PROOFS: Final = 8
 """How often a segment may be replaced while one window is read; to prove it anew takes a read of what was planned."""
 
 
-class Damage(NamedTuple):
+class BadBatch(NamedTuple):
     """The first bad batch of a window; its offsets lie below ``end`` as far as its header can be believed."""
 
     error: SegmentError
     end: int
 
 
-class Window(NamedTuple):
+class ReadWindow(NamedTuple):
     """Bytes of a segment from byte ``position`` on, and the headers of the sound batches that they start with."""
 
     data: bytes
     position: int
     headers: Headers
-    damage: Damage | None = None
+    damage: BadBatch | None = None
 
 
-def windows(store: Store, part: SegmentRange) -> Iterator[Window]:
+def windows(store: Store, part: SegmentRange) -> Iterator[ReadWindow]:
     """The batches of ``part``, up to its last wanted offset or the first damage among wanted ones.
 
     Raises:
@@ -60,14 +60,14 @@ def windows(store: Store, part: SegmentRange) -> Iterator[Window]:
         elif error is None:
             size *= 2  # a single batch is larger than the window
         if error is None or expected >= part.to_offset:
-            yield Window(data, position, headers)
+            yield ReadWindow(data, position, headers)
             continue
         bad = _bad_batch(data, position, error, part.base_offset)
         if bad is None or bad.next_offset > part.from_offset:
             end_offset = min(bad.next_offset, part.to_offset) if bad else part.to_offset
-            yield Window(data, position, headers, Damage(error, end_offset))
+            yield ReadWindow(data, position, headers, BadBatch(error, end_offset))
             return
-        yield Window(data, position, headers)
+        yield ReadWindow(data, position, headers)
         at, expected = bad.end, bad.next_offset  # damaged, but below what is wanted
 
 

@@ -20,16 +20,16 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED
-from tidemark_spark.audit.evidence import Held, cells_of, examined, holding, hulls_of, touching
+from tidemark_spark.audit.evidence import HeldEvidence, cells_of, examined, holding, hulls_of, touching
 from tidemark_spark.audit.worker import AuditTask, Examine, RawTask
 
 Sums = dict[str, tuple[int, int]]
 """By date (ISO, empty for none): records, and the sum of their hashes."""
 
 
-class Moves(NamedTuple):
+class AffectedDates(NamedTuple):
     """``dates`` are those ``asked`` for and those that exchange rows with them.
 
     ``now`` and ``then`` are records by date, of the ranges of bytes that were read: as they are, and by the settings.
@@ -44,11 +44,11 @@ class Moves(NamedTuple):
 
 def settings_differ(lake: Lake, dates: Collection[str]) -> bool:
     """Whether records of ``dates`` landed with other settings than the topics file has now."""
-    held = holding(Standing.of(lake))
+    held = holding(EffectiveEvidence.of(lake))
     return any(one.configuration != lake.topic.digest and _date(one) in dates for one in held if _is_record(one))
 
 
-def moves(lake: Lake, dates: Collection[str], examine: Examine, *, extend: bool) -> Moves:
+def moves(lake: Lake, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
     """Which dates exchange rows with ``dates``; with ``extend`` also which ones those do, until there are no more.
 
     Raises:
@@ -57,7 +57,7 @@ def moves(lake: Lake, dates: Collection[str], examine: Examine, *, extend: bool)
     found = _Search(lake, examine, dates)
     while found.step() and extend:
         pass
-    return Moves(tuple(dates), tuple(sorted(found.dates)), found.now, found.then, found.bytes_read)
+    return AffectedDates(tuple(dates), tuple(sorted(found.dates)), found.now, found.then, found.bytes_read)
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Part:
 
 class _Search:
     def __init__(self, lake: Lake, examine: Examine, dates: Collection[str]) -> None:
-        standing = Standing.of(lake)
+        standing = EffectiveEvidence.of(lake)
         self._lake, self._ledger, self._examine = lake, standing.ledger, examine
         self._raw = RawTopic(lake)
         self._lives = self._raw.incarnations().incarnations
@@ -138,9 +138,9 @@ class _Search:
         part.read.add(span.start)
 
 
-def _parts(standing: Standing) -> dict[tuple[int, int], _Part]:
+def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
     """All partitions, with what evidence tells of their records."""
-    held: dict[tuple[int, int], list[Held]] = {}
+    held: dict[tuple[int, int], list[HeldEvidence]] = {}
     for one in holding(standing):
         if _is_record(one):
             held.setdefault((one.row.incarnation, one.row.partition), []).append(one)
@@ -158,10 +158,10 @@ def _add(sums: Sums, dt: str, rows: int, total: int) -> None:
     sums[dt] = before[0] + rows, combine(before[1], total)
 
 
-def _is_record(one: Held) -> bool:
+def _is_record(one: HeldEvidence) -> bool:
     """Raw gives what retention took from the table as well."""
     return one.row.offset_class in PARSED or one.row.offset_class == "expired"
 
 
-def _date(one: Held) -> str:
+def _date(one: HeldEvidence) -> str:
     return one.row.dt.isoformat() if one.row.dt else ""

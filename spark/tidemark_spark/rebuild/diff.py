@@ -14,11 +14,11 @@ from tidemark.backfill.comparison import Comparison, Differing
 from tidemark.formats.hashsum import combine
 from tidemark.formats.plan import RunPlan
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.audit.evidence import GROUP_TASKS
 from tidemark_spark.audit.worker import Cells, FileTask
 from tidemark_spark.model import Job
-from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, Difference, Place
+from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, Difference, DiffPlace
 
 Compare = Callable[[Job, Sequence[CompareTask]], list[Compared]]
 """Runs all tasks of a comparison, anywhere, and returns what they found in any order."""
@@ -34,7 +34,7 @@ def comparison(lake: Lake, plan: RunPlan, compare: Compare) -> Comparison:
         StoreError: a store did not answer, or a file is gone.
     """
     job = Job.of(lake, plan)
-    found: dict[Place, Difference] = {}
+    found: dict[DiffPlace, Difference] = {}
     size = 0
     files, filtered = _files(lake, plan)
     tasks = list(_tasks(plan, files))
@@ -62,17 +62,17 @@ def comparison(lake: Lake, plan: RunPlan, compare: Compare) -> Comparison:
 Hulls = dict[tuple[int, int], list[tuple[int, int, FileTask]]]
 
 
-def _files(lake: Lake, plan: RunPlan) -> tuple[Hulls, dict[Place, tuple[int, int]]]:
+def _files(lake: Lake, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tuple[int, int]]]:
     """(the files to read by partition, with the offsets of their records; number and hash of the filtered records)."""
     replaced = frozenset(plan.replaced)
     hulls: dict[str, tuple[int, int]] = {}
     tasks: dict[str, FileTask] = {}
-    filtered: dict[Place, tuple[int, int]] = {}
-    for row in Standing.of(lake).evidence():
+    filtered: dict[DiffPlace, tuple[int, int]] = {}
+    for row in EffectiveEvidence.of(lake).evidence():
         if row["file"] not in replaced:
             continue
         dt = row["dt"].isoformat() if row["dt"] else ""
-        place = Place(row["incarnation"], row["partition"], row["class"], dt)
+        place = DiffPlace(row["incarnation"], row["partition"], row["class"], dt)
         if place.kind == "filtered":
             rows, total = filtered.get(place, (0, 0))
             filtered[place] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
@@ -102,7 +102,7 @@ def _settle_filtered(found: Difference, rows: int, total: int) -> None:
         found.others = rows == found.then
 
 
-def _order(place: Place) -> tuple[int, int, str, str]:
+def _order(place: DiffPlace) -> tuple[int, int, str, str]:
     return place.incarnation, place.partition, place.dt, place.kind
 
 
@@ -110,7 +110,7 @@ def _differs(one: Difference) -> bool:
     return bool(one.only_now or one.only_then or one.changed or one.others)
 
 
-def _shown(place: Place, one: Difference) -> Differing:
+def _shown(place: DiffPlace, one: Difference) -> Differing:
     return Differing(
         incarnation=place.incarnation,
         partition=place.partition,

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tidemark.decode import row_hash_sum
 from tidemark.errors import ContinuityError
 from tidemark.formats.hashsum import combine
-from tidemark.formats.plan import SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.factory import parser_of
 from tidemark.store import open_store
@@ -41,11 +41,11 @@ _END: Final = 1 << 62
 class CompareTask(NamedTuple):
     """Ranges of raw, and the files that now hold records of them."""
 
-    task: Task
+    task: ConversionTask
     files: tuple[FileTask, ...]
 
 
-class Place(NamedTuple):
+class DiffPlace(NamedTuple):
     """A class of records of a partition and date (ISO, empty for none)."""
 
     incarnation: int
@@ -92,7 +92,7 @@ class Difference:
 class Compared(NamedTuple):
     """What a task found."""
 
-    found: dict[Place, Difference]
+    found: dict[DiffPlace, Difference]
     bytes_read: int
 
 
@@ -120,21 +120,21 @@ class _Comparing:
         self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
         self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
         self._names = table_schema(job.topic, self._parser).names
-        self._rows: dict[Place, list[_Rows]] = {}
+        self._rows: dict[DiffPlace, list[_Rows]] = {}
         self._batches: dict[bool, dict[int, int]] = {True: {}, False: {}}
-        self.found: dict[Place, Difference] = {}
+        self.found: dict[DiffPlace, Difference] = {}
         self.bytes_read = 0
         ranges = task.task.ranges
         cells = Cells(tuple(one.from_offset for one in ranges), tuple(one.to_offset for one in ranges))
         for one in task.files:
-            self._rows.setdefault(Place(*self._at, one.kind, one.dt), []).append(_Rows(self._read(one, cells)))
+            self._rows.setdefault(DiffPlace(*self._at, one.kind, one.dt), []).append(_Rows(self._read(one, cells)))
 
     def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
         """Compare decoded rows with those of the files."""
         found = parsed(self._parser, rows, refusal)
         split = self._splitter.split(rows, found, part.uploaded_at)
         whole = beside(rows, found.columns)
-        then: dict[Place, pa.RecordBatch] = {}
+        then: dict[DiffPlace, pa.RecordBatch] = {}
         for dt, indices in split.landed:
             then[self._place("landed", dt)] = take(whole, indices).select(self._names)
         for own, indices in split.refused:
@@ -183,7 +183,7 @@ class _Comparing:
             elif len(inside):
                 self._batches[False][int(offsets[0])] = counted
 
-    def _match(self, place: Place, then: pa.RecordBatch, after: int) -> None:
+    def _match(self, place: DiffPlace, then: pa.RecordBatch, after: int) -> None:
         """Compare ``then`` with the rows of the files of ``place`` below the offset ``after``."""
         found = self._found(place)
         wanted = numbers(then.column("kafka_offset"))
@@ -205,11 +205,11 @@ class _Comparing:
         setattr(found, name, getattr(found, name) + rows)
         found.show(name, offsets)
 
-    def _found(self, place: Place) -> Difference:
+    def _found(self, place: DiffPlace) -> Difference:
         return self.found.setdefault(place, Difference())
 
-    def _place(self, kind: Kept, dt: date | None) -> Place:
-        return Place(*self._at, kind, dt.isoformat() if dt else "")
+    def _place(self, kind: Kept, dt: date | None) -> DiffPlace:
+        return DiffPlace(*self._at, kind, dt.isoformat() if dt else "")
 
 
 class _Rows:

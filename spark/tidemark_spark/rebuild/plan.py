@@ -10,14 +10,14 @@ from tidemark.formats.plan import RunPlan
 from tidemark.planning import plan_rebuild
 from tidemark.table.delta_table import Lake
 from tidemark_spark.audit.worker import Examine
-from tidemark_spark.rebuild.affected_dates import Moves, moves, settings_differ
+from tidemark_spark.rebuild.affected_dates import AffectedDates, moves, settings_differ
 
 
 class Rebuild(NamedTuple):
     """A plan, which is not written yet; and where rows move, if that was found out."""
 
     plan: RunPlan
-    moves: Moves | None
+    moves: AffectedDates | None
 
 
 def planned(lake: Lake, dates: Sequence[str] | None, examine: Examine, *, extend: bool) -> Rebuild:

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 
 from tidemark.backfill.estimate import rate_of
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
-from tidemark.formats.plan import PartitionPlan, RunPlan, SegmentRange, Task
+from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import Lake, open_table
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.audit.evidence import holding
 from tidemark_spark.convert.segment_reader import WINDOW_BYTES
-from tidemark_spark.rebuild.affected_dates import Moves
+from tidemark_spark.rebuild.affected_dates import AffectedDates
 from tidemark_spark.run.delta_log import check_columns, schema_change
 
 _COMMIT_WRITES: Final = 4
@@ -22,7 +22,7 @@ _COMMIT_WRITES: Final = 4
 
 
 def preview(
-    lake: Lake, plan: RunPlan, moves: Moves | None = None, lost: Mapping[str, tuple[str, ...]] | None = None
+    lake: Lake, plan: RunPlan, moves: AffectedDates | None = None, lost: Mapping[str, tuple[str, ...]] | None = None
 ) -> Preview:
     """What ``plan`` would do, for which ``moves`` and ``lost`` files by date were found out.
 
@@ -35,7 +35,7 @@ def preview(
         check_columns(lake, table, whole=plan.whole)
         columns = tuple(schema_change(lake, table))
     partitions = tuple(_partition(plan, one) for one in plan.partitions if one.end > one.start)
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     dates = tuple(_dates(standing, plan, moves, lost or {}))
     return Preview(
         cluster=plan.cluster,
@@ -60,7 +60,7 @@ def preview(
     )
 
 
-def _reads(task: Task) -> int:
+def _reads(task: ConversionTask) -> int:
     """Requests for the bytes of a task: a window each, or a file of quarantine."""
     files = {one.quarantined for one in task.ranges} - {""}
     return len(files) or sum(-(-(one.end - one.start) // WINDOW_BYTES) for one in task.ranges)
@@ -76,7 +76,7 @@ class _Counted(NamedTuple):
 
 
 def _dates(
-    standing: Standing, plan: RunPlan, moves: Moves | None, lost: Mapping[str, tuple[str, ...]]
+    standing: EffectiveEvidence, plan: RunPlan, moves: AffectedDates | None, lost: Mapping[str, tuple[str, ...]]
 ) -> list[DatePreview]:
     replaced = frozenset(plan.replaced)
     counted = _Counted(Counter(), Counter(), Counter(), Counter())

@@ -29,7 +29,7 @@ from tidemark.store import Store, open_store
 from tidemark.store.base import ObjectInfo
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
 from tidemark_spark.retention.tombstones import MANIFEST, Tombstones, bury, delete_version
@@ -46,7 +46,7 @@ def retain_raw(lake: Lake, now: datetime, by: str, *, dry_run: bool) -> Retentio
         FormatError: the ledger or an object of the whole topic does not parse; one of a partition keeps that as it is.
         StoreError: a store did not answer; what is left is the next run's.
     """
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     check_untampered(lake, standing.ledger, standing.live.values())
     before = None if dry_run else reviewed(lake, "raw", now)
     raw = RawTopic(lake)
@@ -70,14 +70,14 @@ def retain_raw(lake: Lake, now: datetime, by: str, *, dry_run: bool) -> Retentio
     )
 
 
-def _classed(standing: Standing) -> dict[tuple[int, int], Classed]:
+def _classed(standing: EffectiveEvidence) -> dict[tuple[int, int], Classed]:
     found: dict[tuple[int, int], Classed] = {}
     for row in (row for rows in standing.by_attempt() for row in rows):
         found.setdefault((row.incarnation, row.partition), Classed()).add(row.first, row.next, row.rows)
     return found
 
 
-def _busy(lake: Lake, standing: Standing) -> frozenset[str]:
+def _busy(lake: Lake, standing: EffectiveEvidence) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
     since = lake.store.now() - RUN_LIMIT - MARGIN
     found: set[str] = set()
@@ -100,7 +100,7 @@ class _Run:
     """One run over a topic's raw segments."""
 
     lake: Lake
-    standing: Standing
+    standing: EffectiveEvidence
     raw: RawTopic
     lives: tuple[Incarnation, ...]
     classed: Mapping[tuple[int, int], Classed]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidemark.errors import ContinuityError
 from tidemark.formats.gaps import Gap, GapReason
 from tidemark.formats.ledger import PartitionState
-from tidemark.formats.plan import Cut, PartitionPlan, RunPlan, merged
+from tidemark.formats.plan import BranchCut, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.table.evidence import PARSED, EvidenceClass, EvidenceRow
@@ -94,7 +94,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     return Change(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes)
 
 
-def _stays(plan: RunPlan, part: PartitionPlan, cut: Cut, stop: Stop) -> Change:
+def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Change:
     """A partition that cannot leave its branch, because raw cannot give again what lies below the cut."""
     if stop.kind == "moved":
         return Change((), (), ())
@@ -132,7 +132,7 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
     return Change(files, tuple(evidence), states, plan.removes, plan.supersedes)
 
 
-def _left_behind(part: PartitionPlan, cut: Cut, start: int) -> list[EvidenceRow]:
+def _left_behind(part: PartitionPlan, cut: BranchCut, start: int) -> list[EvidenceRow]:
     """That what landed at or above ``start`` holds no more, as it was of a branch that was cut off."""
     return [
         _without_segment(part, "superseded", start, cut.old_next),
@@ -140,7 +140,7 @@ def _left_behind(part: PartitionPlan, cut: Cut, start: int) -> list[EvidenceRow]
     ]
 
 
-def _back(part: PartitionPlan, cut: Cut) -> PartitionState:
+def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
     """A partition that a repair takes back to its end, from where the next ingest follows the new branch."""
     return PartitionState(
         incarnation=part.incarnation,

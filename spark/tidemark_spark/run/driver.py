@@ -17,7 +17,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import Lake, committed_ledger, ledger_of, live_files, open_table
-from tidemark.table.effective_evidence import SetAside, Standing, Told
+from tidemark.table.effective_evidence import EffectiveEvidence, SetAside, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.model import Execute, Job, Outcome
@@ -165,7 +165,7 @@ def _checked(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tupl
     Raises:
         ContinuityError: with what the repair made, not every offset of its partitions has one class.
     """
-    standing, replaced = Standing.of(lake), frozenset(plan.replaced)
+    standing, replaced = EffectiveEvidence.of(lake), frozenset(plan.replaced)
     counted = Counter[_Key]()
     ends = {key: state.next_offset for key, state in standing.ledger.by_partition.items()}
     ends |= {part.key: part.end for part in plan.partitions if part.cut}
@@ -191,7 +191,7 @@ def _told(lake: Lake, plan: RunPlan, files: Iterable[str]) -> Told:
     wanted = frozenset(files)
     if not wanted:
         return Told({}, {}, frozenset(), ())
-    standing = Standing.of(lake)
+    standing = EffectiveEvidence.of(lake)
     check_fresh(plan, standing.ledger, standing.live.values(), lake.store.now())
     return standing.told(lambda _, file: file in wanted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemark.errors import ContinuityError
 from tidemark.formats.plan import RunPlan
 from tidemark.table.delta_table import Lake
-from tidemark.table.effective_evidence import Standing
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.audit.evidence import holding
 
@@ -16,7 +16,7 @@ def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
     Raises:
         ContinuityError: the evidence tells of other rows than the files have.
     """
-    standing, replaced = Standing.of(lake), frozenset(plan.replaced)
+    standing, replaced = EffectiveEvidence.of(lake), frozenset(plan.replaced)
     told = dict.fromkeys(plan.removes, 0)
     found: list[EvidenceRow] = []
     for row, _ in holding(standing):

@@ -9,7 +9,7 @@ from threading import Event, Thread
 from typing import Final
 
 from tidemark.errors import StoreError
-from tidemark.formats.plan import Progress
+from tidemark.formats.plan import RunProgress
 from tidemark.store import open_store
 from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job
@@ -43,7 +43,7 @@ def _tell(job: Job, total: int, finished: Callable[[], int], seconds: float, ove
     key = job.keys.progress(job.attempt)
     while not over.wait(seconds):
         done = min(total, finished())
-        found = Progress(attempt=job.attempt, done=done, total=total, started_at=started, at=utc_now())
+        found = RunProgress(attempt=job.attempt, done=done, total=total, started_at=started, at=utc_now())
         try:
             store.put(key, found.to_bytes())
         except StoreError as error:

@@ -10,7 +10,7 @@ from tidemark.backfill.request import (
     MODES,
     MOST_DAYS,
     MOST_TOPICS,
-    Request,
+    BackfillRequest,
     check_request,
     report_name,
 )
@@ -24,7 +24,7 @@ TOPICS = "raw: {url: 's3://raw'}\nlake: s3://lake\ncluster: east\ntopics: [{topi
 DEPLOYMENT = parse(Deployment, TOPICS, "topics.yaml", {})
 
 
-def checked(**change: Any) -> list[Request]:
+def checked(**change: Any) -> list[BackfillRequest]:
     return check_request(DEPLOYMENT, FORM | change, today=TODAY, by="ada", run="manual__1")
 
 
@@ -43,7 +43,7 @@ def test_a_form_is_a_request_for_each_topic() -> None:
     assert (orders.mode, orders.dry_run, orders.extend) == ("rebuild", True, False)
     assert (orders.max_bytes, orders.approve_above) == (2 << 30, 100 << 30)
     assert (orders.by, orders.run) == ("ada", "manual__1")
-    assert Request.from_bytes(orders.to_bytes(), "key") == orders
+    assert BackfillRequest.from_bytes(orders.to_bytes(), "key") == orders
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.tidemark.cli.test_cli import call
 from tidemark.backfill.comparison import Comparison, Differing
 from tidemark.backfill.outcome import Approval
 from tidemark.backfill.preview import Preview
-from tidemark.backfill.report import Report
+from tidemark.backfill.report import BackfillReport
 from tidemark.timestamps import utc_now
 
 DATES = ("--from", "2026-01-30", "--to", "2026-02-01")
@@ -78,7 +78,7 @@ class Airflow(ThreadingHTTPServer):
             detail = [{"error_detail": [{"exc_value": "to_date: swap them"}]}]
             self.answers[f"{run}/manual__1%2Bx/taskInstances/{one}/logs/1"] = {"content": ["text", *detail]}
 
-    def report(self, found: Report) -> None:
+    def report(self, found: BackfillReport) -> None:
         self.answers["report"] = json.loads(json.dumps(found.as_json()))
 
 
@@ -120,7 +120,7 @@ Capture = pytest.CaptureFixture[str]
 
 def test_a_dry_run_is_started_followed_and_shown(airflow: Airflow, capsys: Capture) -> None:
     [request] = checked()
-    airflow.report(Report(request, PREVIEW, None, None, None, None))
+    airflow.report(BackfillReport(request, PREVIEW, None, None, None, None))
     code, output, error = call(capsys, "backfill", "east/orders", *DATES)
 
     assert (code, error) == (0, f"started {airflow.url}/dags/tidemark_backfill/runs/manual__1+x\n")
@@ -143,7 +143,7 @@ def test_a_dry_run_is_started_followed_and_shown(airflow: Airflow, capsys: Captu
 def test_rows_that_differ_are_an_exit_code(airflow: Airflow, capsys: Capture) -> None:
     [request] = checked(mode="compare", dry_run=False)
     planned = PREVIEW.model_copy(update={"plan": "attempts/1.json", "attempt": 1, "partitions": ()})
-    airflow.report(Report(request, planned, COMPARISON, None, None, None))
+    airflow.report(BackfillReport(request, planned, COMPARISON, None, None, None))
     code, output, _ = call(capsys, "backfill", "east/orders", *DATES, "--mode", "compare", "--run", "-o", "json")
 
     found = json.loads(output)
@@ -154,7 +154,7 @@ def test_rows_that_differ_are_an_exit_code(airflow: Airflow, capsys: Capture) ->
 
 def test_a_rejected_run_is_no_success(airflow: Airflow, capsys: Capture) -> None:
     [request] = checked(dry_run=False, reason="x")
-    airflow.report(Report(request, PREVIEW, None, Approval(why="", approved=False, at=utc_now()), None, None))
+    airflow.report(BackfillReport(request, PREVIEW, None, Approval(why="", approved=False, at=utc_now()), None, None))
     airflow.answers["report"]["state"] = "rejected"
     assert call(capsys, "backfill", "east/orders", *DATES, "--run", "--reason", "x")[0] == 1
 

@@ -32,7 +32,7 @@ from tests.tidemark.records.build import (
     with_records,
     zstd_java,
 )
-from tidemark.decode import Limits, decode_batches, scan_headers, unrepresentable_timestamps
+from tidemark.decode import DecodeLimits, decode_batches, scan_headers, unrepresentable_timestamps
 from tidemark.errors import SegmentError
 from tidemark.kafka_log import BatchHeader
 
@@ -112,7 +112,7 @@ def test_random_records(rng: random.Random) -> None:
         offset += delta + 1
     expected = by_kafka_python(data)
     assert decoded(data) == expected
-    assert decoded(data, limits=Limits(arena_bytes=3000, rows=17)) == expected
+    assert decoded(data, limits=DecodeLimits(arena_bytes=3000, rows=17)) == expected
 
 
 def test_columns_name_partition_incarnation_and_epoch() -> None:
@@ -170,12 +170,12 @@ def test_memory_is_bounded_by_arena_and_rows() -> None:
     data = b"".join(simple(100 * i, 100, "zstd" if i % 2 else "none") for i in range(40))
     headers = scan_headers(data, "segment.log", 0)
 
-    def sizes(limits: Limits) -> list[int]:
+    def sizes(limits: DecodeLimits) -> list[int]:
         batches = decode_batches(data, headers, name="segment.log", partition=0, incarnation=0, limits=limits)
         return [len(rows) for rows in batches]
 
-    assert max(sizes(Limits(rows=250))) <= 250
-    assert max(sizes(Limits(arena_bytes=1))) == 100
+    assert max(sizes(DecodeLimits(rows=250))) <= 250
+    assert max(sizes(DecodeLimits(arena_bytes=1))) == 100
     zstd_only = headers["attributes"] == 4
     rows = decode_batches(data, headers[zstd_only], name="segment.log", partition=0, incarnation=0)
     assert [len(each) for each in rows] == [2000]
@@ -331,7 +331,7 @@ def test_a_batch_beyond_the_bound_is_refused_and_the_others_are_read(codec: str)
     refused: list[tuple[int, str]] = []
     rows = decoded(
         data,
-        limits=Limits(records_bytes=1 << 20, arena_bytes=1 << 12),
+        limits=DecodeLimits(records_bytes=1 << 20, arena_bytes=1 << 12),
         on_refused=lambda header, error: refused.append((header.base_offset, error.detail)),
     )
     assert [row.offset for row in rows] == [0, 2]
@@ -346,7 +346,7 @@ def test_a_large_batch_takes_its_size_twice_while_it_is_decoded_and_once_thereaf
     size = 32 << 20
     data = batch(0, [Record(0, T0, None, bytes(size))], codec) + simple(1, 1, codec)
     headers = scan_headers(data, "segment.log", 0)
-    limits = Limits(arena_bytes=1 << 16, records_bytes=size + 1000)
+    limits = DecodeLimits(arena_bytes=1 << 16, records_bytes=size + 1000)
     list(decode_batches(data, headers[1:], name="x", partition=0, incarnation=0))  # compiles outside of what is traced
     tracemalloc.start()
     try:

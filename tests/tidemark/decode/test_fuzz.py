@@ -35,7 +35,7 @@ from tests.tidemark.records.build import (
     snappy_java,
     transactional,
 )
-from tidemark.decode import Limits, decode_batches, scan_headers
+from tidemark.decode import DecodeLimits, decode_batches, scan_headers
 from tidemark.decode.decompress import Arena
 from tidemark.decode.schema import MAX_MILLISECONDS
 from tidemark.decode.uncompressed_runs import chunks
@@ -44,7 +44,7 @@ from tidemark.errors import SegmentError
 __all__ = ["snappy_for_kafka_python"]
 
 BASE = 100
-LIMITS = Limits(arena_bytes=1 << 16, records_bytes=1 << 22)
+LIMITS = DecodeLimits(arena_bytes=1 << 16, records_bytes=1 << 22)
 HEADROOM = 256 << 20
 """Address space that a decoder with LIMITS may take."""
 

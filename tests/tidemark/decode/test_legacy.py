@@ -9,7 +9,7 @@ import xxhash
 
 from tests.tidemark.decode.reference import by_kafka_python, decoded, rows_of
 from tests.tidemark.records.build import JAVA_LIKE, T0, legacy, reseal_legacy, simple, snappy_raw
-from tidemark.decode import DEFAULT_LIMITS, Limits, decode_batches, scan_headers, unrepresentable_timestamps
+from tidemark.decode import DEFAULT_LIMITS, DecodeLimits, decode_batches, scan_headers, unrepresentable_timestamps
 from tidemark.errors import SegmentError
 
 
@@ -89,10 +89,10 @@ def test_a_timestamp_that_microseconds_cannot_hold_is_null_and_reported(millisec
 def test_formats_may_change_within_a_segment() -> None:
     data = legacy(0, 0) + legacy(1, 3, codec="gzip") + simple(6) + legacy(1, 9, 1) + simple(10, 3, "gzip")
     assert decoded(data) == by_kafka_python(data)
-    assert decoded(data, limits=Limits(rows=2)) == by_kafka_python(data)
+    assert decoded(data, limits=DecodeLimits(rows=2)) == by_kafka_python(data)
 
 
-def refusal(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
+def refusal(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> str:
     with pytest.raises(SegmentError) as caught:
         decoded(data, limits=limits)
     return caught.value.detail
@@ -109,7 +109,7 @@ def test_wrappers_that_lie_are_refused() -> None:
     assert "checksum" in refusal(wrapper(1, 2, gzip(good[:-1] + b"!"), 1))
     assert "too small" in refusal(wrapper(1, 2, gzip(good[:8] + struct.pack(">i", -12) + good[12:]), 1))
     assert "do not end" in refusal(wrapper(0, 9, gzip(legacy(0, 0, 3)), 1))
-    assert "bound" in refusal(wrapper(1, 2, gzip(good + bytes(1 << 22)), 1), Limits(records_bytes=1 << 20))
+    assert "bound" in refusal(wrapper(1, 2, gzip(good + bytes(1 << 22)), 1), DecodeLimits(records_bytes=1 << 20))
 
 
 def test_wrapped_offsets_may_not_go_below_the_entry_before() -> None:

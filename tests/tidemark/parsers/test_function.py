@@ -12,7 +12,7 @@ from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tidemark.errors import ConfigError, ParserError
 from tidemark.parsers.base import Parser
 from tidemark.parsers.factory import parser_of
-from tidemark.parsers.function import Answer
+from tidemark.parsers.function import ParserAnswer
 
 SCHEMA = pa.schema([("size", pa.int32())])
 
@@ -43,9 +43,9 @@ def broken(rows: pa.RecordBatch) -> Any:
         b"none": None,
         b"short": sizes(rows.slice(1)),
         b"type": pa.RecordBatch.from_pydict({"size": pa.array([1] * len(rows), pa.int64())}),
-        b"row": Answer(sizes(rows), {7: "why"}),
-        b"reason": Answer(sizes(rows), {0: ""}),
-        b"keep": Answer(sizes(rows), keep=pa.nulls(len(rows), pa.bool_())),
+        b"row": ParserAnswer(sizes(rows), {7: "why"}),
+        b"reason": ParserAnswer(sizes(rows), {0: ""}),
+        b"keep": ParserAnswer(sizes(rows), keep=pa.nulls(len(rows), pa.bool_())),
     }[rows.column("kafka_value")[0].as_py()]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.spark.world import World
 from tests.tidemark.records.build import marker, simple, transactional
 from tidemark.errors import ConfigError, FormatError, PreconditionFailed
-from tidemark.formats.manifest import Damage
+from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage
 from tidemark.planning import code_digest, find_plan, plan_ingest, read_plan, write_plan
@@ -118,7 +118,9 @@ def test_a_damaged_object_is_named(world: World) -> None:
 def test_an_abort_whose_marker_lies_beyond_damage_is_known(world: World) -> None:
     world.raw.segment([transactional(0, 7, 3), simple(3)])
     damaged = [simple(6), marker(9, 7, commit=False)]
-    world.raw.segment(damaged, aborted=[(7, 0, 9)], damage=Damage(position=0, offset=6, rule="seeded"), next_offset=10)
+    world.raw.segment(
+        damaged, aborted=[(7, 0, 9)], damage=SegmentDamage(position=0, offset=6, rule="seeded"), next_offset=10
+    )
     world.raw.partition().open_transactions = ()
     world.raw.segment([simple(10)], base=10)
     world.raw.partition().acknowledged.append(world.raw.gap(6, 10, "corrupt"))

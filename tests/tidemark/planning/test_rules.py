@@ -15,9 +15,9 @@ from tidemark.formats.plan import SegmentRange
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
-from tidemark.planning.partition_plan import Known, changes_anything, decide
-from tidemark.raw.byte_ranges import TARGET_BYTES, Cut, ranges_of, tasks_of, within
-from tidemark.raw.segments import Piece, Segment, cover, live_until
+from tidemark.planning.partition_plan import KnownPartition, changes_anything, decide
+from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut, ranges_of, tasks_of, within
+from tidemark.raw.segments import Segment, SegmentPiece, cover, live_until
 from tidemark.raw.transactions import aborted_from, decided_end
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -66,7 +66,7 @@ def open_at(*offsets: int) -> tuple[OpenTransaction, ...]:
     return tuple(OpenTransaction(producer_id=at, producer_epoch=0, first_offset=at) for at in offsets)
 
 
-def spans(pieces: list[Piece]) -> list[tuple[int, int, int]]:
+def spans(pieces: list[SegmentPiece]) -> list[tuple[int, int, int]]:
     return [(one.segment.base, one.start, one.end) for one in pieces]
 
 
@@ -127,20 +127,20 @@ def test_aborted_transactions_are_kept_once_from_the_start_on() -> None:
 
 
 def test_ranges_are_contiguous_and_cut_to_the_piece() -> None:
-    piece = Piece(segment(0, 100, size=3000), 20, 90)
-    parts = ranges_of(piece, [Cut(1000, 30), Cut(2000, 60)])
+    piece = SegmentPiece(segment(0, 100, size=3000), 20, 90)
+    parts = ranges_of(piece, [BatchCut(1000, 30), BatchCut(2000, 60)])
     assert [(one.start, one.end, one.from_offset, one.to_offset) for one in parts] == [
         (0, 1000, 20, 30),
         (1000, 2000, 30, 60),
         (2000, 3000, 60, 90),
     ]
-    late = ranges_of(piece._replace(start=60), [Cut(1000, 30), Cut(2000, 60)])
+    late = ranges_of(piece._replace(start=60), [BatchCut(1000, 30), BatchCut(2000, 60)])
     assert [(one.start, one.from_offset) for one in late] == [(2000, 60)]
 
 
 def test_consecutive_ranges_share_a_task_up_to_its_size() -> None:
     def part(start: int, end: int, size: int) -> SegmentRange:
-        return ranges_of(Piece(segment(start, end, size=size), start, end), [])[0]
+        return ranges_of(SegmentPiece(segment(start, end, size=size), start, end), [])[0]
 
     half = TARGET_BYTES // 2
     parts = [part(0, 10, half), part(10, 20, half), part(20, 30, half), part(40, 50, 1), part(50, 60, 2 * TARGET_BYTES)]
@@ -152,14 +152,14 @@ def test_consecutive_ranges_share_a_task_up_to_its_size() -> None:
 
 
 def test_a_partition_goes_from_the_ledger_to_the_watermark() -> None:
-    plan, pieces = decide(Known(0, 0, watermark(150), state(40), [segment(0, 100), segment(100, 200)]))
+    plan, pieces = decide(KnownPartition(0, 0, watermark(150), state(40), [segment(0, 100), segment(100, 200)]))
     assert (plan.start, plan.end, plan.gaps, plan.held_by) == (40, 150, (), ())
     assert spans(pieces) == [(0, 40, 100), (100, 100, 150)]
 
 
 def test_what_is_open_at_the_end_of_the_last_segment_holds_back() -> None:
     segments = [segment(0, 100, open_transactions=open_at(50)), segment(100, 200, open_transactions=open_at(120, 160))]
-    plan, pieces = decide(Known(0, 0, watermark(200), None, segments))
+    plan, pieces = decide(KnownPartition(0, 0, watermark(200), None, segments))
     assert (plan.end, plan.held_by) == (120, open_at(120))
     assert spans(pieces)[-1] == (100, 100, 120)
 
@@ -170,22 +170,22 @@ def test_a_dead_branch_decides_no_transaction() -> None:
         segment(0, 100, open_transactions=open_at(90)),
         segment(100, 200, (0, 0)),  # its markers beyond 150 were cut off
     ]
-    plan, _ = decide(Known(0, 0, watermark(150, *newest), None, segments))
+    plan, _ = decide(KnownPartition(0, 0, watermark(150, *newest), None, segments))
     assert (plan.end, plan.held_by) == (90, open_at(90))
 
 
 def test_a_hole_is_named_by_the_agent_if_it_can() -> None:
     gap = {"from": 100, "to": 120, "reason": "failed_disk", "detected_at": NOON}
-    known = Known(0, 0, watermark(100, gaps=[gap]), None, [segment(0, 100)])
+    known = KnownPartition(0, 0, watermark(100, gaps=[gap]), None, [segment(0, 100)])
     plan, _ = decide(known)
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(100, 120, "failed_disk")]
-    plan, _ = decide(Known(0, 0, watermark(150), None, [segment(0, 100), segment(120, 150)]))
+    plan, _ = decide(KnownPartition(0, 0, watermark(150), None, [segment(0, 100), segment(120, 150)]))
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(100, 120, "unknown")]
 
 
 def test_a_gap_that_is_known_keeps_the_time_of_its_detection() -> None:
     early = Gap.model_validate({"from": 100, "to": 120, "reason": "unknown", "detected_at": NOON - timedelta(days=1)})
-    known = Known(0, 0, watermark(150), state(100, gaps=(early,)), [segment(0, 100), segment(120, 150)])
+    known = KnownPartition(0, 0, watermark(150), state(100, gaps=(early,)), [segment(0, 100), segment(120, 150)])
     assert decide(known).plan.gaps == (early,)
     assert not changes_anything(decide(known).plan, known.state)
 
@@ -193,37 +193,39 @@ def test_a_gap_that_is_known_keeps_the_time_of_its_detection() -> None:
 def test_acknowledged_offsets_are_passed() -> None:
     gap = {"from": 100, "to": 120, "reason": "failed_disk", "detected_at": NOON}
     segments = [segment(0, 100), segment(120, 150)]
-    plan, pieces = decide(Known(0, 0, watermark(150, acknowledged_gaps=[gap]), None, segments))
+    plan, pieces = decide(KnownPartition(0, 0, watermark(150, acknowledged_gaps=[gap]), None, segments))
     assert (plan.end, plan.acknowledged, plan.gaps) == (150, ((100, 120),), ())
     assert spans(pieces) == [(0, 0, 100), (120, 120, 150)]
 
 
 def test_what_a_task_found_holds_until_another_copy_comes() -> None:
     found = Gap.model_validate({"from": 40, "to": 50, "reason": "corrupt", "detected_at": NOON + timedelta(hours=1)})
-    same = Known(0, 0, watermark(100), state(40, gaps=(found,)), [segment(0, 100)])
+    same = KnownPartition(0, 0, watermark(100), state(40, gaps=(found,)), [segment(0, 100)])
     plan, pieces = decide(same)
     assert (plan.end, plan.gaps, pieces) == (40, (found,), [])
     assert not changes_anything(plan, same.state)
     fresh = segment(0, 100, uploaded_at=NOON + timedelta(hours=2))
-    plan, _ = decide(Known(0, 0, watermark(100), same.state, [fresh]))
+    plan, _ = decide(KnownPartition(0, 0, watermark(100), same.state, [fresh]))
     assert (plan.end, plan.gaps) == (100, ())
 
 
 def test_an_unclean_election_below_the_ledger_holds() -> None:
-    plan, pieces = decide(Known(0, 0, watermark(120, (0, 0), (5, 30)), state(40), [segment(30, 120, (0, 0), (5, 30))]))
+    plan, pieces = decide(
+        KnownPartition(0, 0, watermark(120, (0, 0), (5, 30)), state(40), [segment(30, 120, (0, 0), (5, 30))])
+    )
     assert (plan.end, pieces) == (40, [])
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(30, 40, "unclean_election")]
 
 
 def test_offsets_below_the_log_start_count_as_deleted_the_first_time() -> None:
     mark = watermark(150, start_offset=100)
-    assert decide(Known(0, 0, mark, None, [segment(100, 150)])).plan.deleted_before_upload == ((0, 100),)
-    plan, _ = decide(Known(0, 0, mark, state(40), [segment(100, 150)]))
+    assert decide(KnownPartition(0, 0, mark, None, [segment(100, 150)])).plan.deleted_before_upload == ((0, 100),)
+    plan, _ = decide(KnownPartition(0, 0, mark, state(40), [segment(100, 150)]))
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(40, 100, "deleted_before_upload")]
 
 
 @pytest.mark.parametrize("held", [(), open_at(40)])
 def test_a_plan_that_would_change_nothing_is_none(held: tuple[OpenTransaction, ...]) -> None:
     known = state(40).model_copy(update={"held_by": held})
-    plan, _ = decide(Known(0, 0, watermark(60), known, [segment(0, 60, open_transactions=open_at(40))]))
+    plan, _ = decide(KnownPartition(0, 0, watermark(60), known, [segment(0, 60, open_transactions=open_at(40))]))
     assert changes_anything(plan, known) is not bool(held)

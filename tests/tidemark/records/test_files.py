@@ -13,11 +13,11 @@ from tests.tidemark.records.build import Record, batch, legacy, simple
 from tidemark.errors import FormatError
 from tidemark.kafka_log import (
     AbortedTransaction,
-    IndexEntry,
     Lineage,
-    OpenTransaction,
+    OffsetIndexEntry,
     ProducerEntry,
     TimeIndexEntry,
+    UnfinishedTransaction,
     confirms_cut,
     cut_points,
     open_transactions,
@@ -87,7 +87,7 @@ def test_a_brokers_producer_snapshot(version: str) -> None:
     assert [entry.producer_id for entry in entries] == [0, 1, 2, 3]
     timestamp = {"3.9.2": 1795256734900, "4.3.1": 1795256741058}[version]
     assert entries[2] == ProducerEntry(2, 0, 2, 110, 2, timestamp, -1, 108)
-    assert open_transactions(entries) == (OpenTransaction(2, 0, 108),)
+    assert open_transactions(entries) == (UnfinishedTransaction(2, 0, 108),)
 
 
 def test_a_snapshot_of_another_version_or_size_is_refused() -> None:
@@ -198,7 +198,7 @@ def index(*entries: tuple[int, int]) -> bytes:
 
 def test_the_offset_index_counts_while_it_increases_and_points_into_the_log() -> None:
     raw = index((9, 4100), (19, 8300), (29, 12500))
-    entries = [IndexEntry(109, 4100), IndexEntry(119, 8300), IndexEntry(129, 12500)]
+    entries = [OffsetIndexEntry(109, 4100), OffsetIndexEntry(119, 8300), OffsetIndexEntry(129, 12500)]
     assert parse_offset_index(raw, 100, 20_000, "x.index") == entries
     assert parse_offset_index(raw + bytes(8000), 100, 20_000, "x.index") == entries
     assert parse_offset_index(raw, 100, 12_500, "x.index") == entries[:2]
@@ -234,7 +234,7 @@ def test_cuts_are_batch_starts_near_multiples_of_the_target(rng: random.Random) 
     entries, position = [], 0
     for number in range(500):
         position += rng.randint(1, 9000)
-        entries.append(IndexEntry(number, position))
+        entries.append(OffsetIndexEntry(number, position))
     size = position + 5000
     bounds = cut_points(entries, size, 100_000)
     assert bounds[0] == 0
@@ -243,19 +243,19 @@ def test_cuts_are_batch_starts_near_multiples_of_the_target(rng: random.Random) 
     lengths = [end - start for start, end in pairwise(bounds)]
     assert all(85_000 < length < 115_000 for length in lengths[:-1])
     assert 50_000 <= lengths[-1] < 165_000
-    longer = cut_points([*entries, IndexEntry(500, position + 100)], size + 10_000_000, 100_000)
+    longer = cut_points([*entries, OffsetIndexEntry(500, position + 100)], size + 10_000_000, 100_000)
     assert longer[: len(bounds) - 1] == bounds[:-1]  # growth moves no cut
 
 
 def test_a_segment_without_a_useful_index_is_not_cut() -> None:
     assert cut_points([], 10**9, 1000) == [0, 10**9]
-    assert cut_points([IndexEntry(5, 300)], 1000, 64 << 20) == [0, 1000]
+    assert cut_points([OffsetIndexEntry(5, 300)], 1000, 64 << 20) == [0, 1000]
 
 
 def test_a_cut_is_confirmed_by_what_lies_there() -> None:
     log = simple(100) + batch(103, [Record(0), Record(5)]) + legacy(1, 109, 1)
     position = len(simple(100))
-    entry = IndexEntry(108, position)
+    entry = OffsetIndexEntry(108, position)
     assert confirms_cut(log[position : position + 61], entry, 100, len(log))
     assert not confirms_cut(log[position + 1 : position + 62], entry, 100, len(log))
     assert not confirms_cut(log[position : position + 61], entry._replace(last_offset=107), 100, len(log))
@@ -263,4 +263,4 @@ def test_a_cut_is_confirmed_by_what_lies_there() -> None:
     assert not confirms_cut(log[position : position + 20], entry, 100, len(log))
     assert not confirms_cut(bytes(61), entry, 100, len(log))
     tail = len(log) - len(legacy(1, 109, 1))
-    assert confirms_cut(log[tail:][:61], IndexEntry(109, tail), 100, len(log))
+    assert confirms_cut(log[tail:][:61], OffsetIndexEntry(109, tail), 100, len(log))

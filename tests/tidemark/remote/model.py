@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.records.build import T0, Record, batch, marker, reseal
 from tidemark.formats.gaps import Gap
-from tidemark.formats.manifest import Damage, OpenTransaction
+from tidemark.formats.manifest import OpenTransaction, SegmentDamage
 from tidemark.formats.watermark import Truncation, Watermark, render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -176,7 +176,7 @@ class Model:
         if damaged is not None:
             position = sum(len(one.raw) for one in log.batches[first:damaged])
             offset = log.batches[damaged].base
-            damage = Damage(position=position, offset=offset, rule="seeded")
+            damage = SegmentDamage(position=position, offset=offset, rule="seeded")
         lineage = tuple(one for one in log.lineage if one[1] < end)
         self.raw.segment(
             bodies,

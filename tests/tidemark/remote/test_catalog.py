@@ -15,7 +15,7 @@ from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import Counting, RemoteStore
 from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, OutOfRange
 from tidemark.formats.gaps import Gap
-from tidemark.formats.manifest import Damage
+from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.tombstones import Tombstone
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
 from tidemark.remote.catalog.aborted_transactions import Aborts
@@ -339,7 +339,7 @@ def test_what_was_found_along_a_course_that_the_log_has_left_decides_nothing_on_
 def test_what_damage_left(remote_store: RemoteStore) -> None:
     raw = remote_store.raw()
     first, second = simple(0), simple(3)
-    damage = Damage(position=len(first), offset=3, rule="the checksum")
+    damage = SegmentDamage(position=len(first), offset=3, rule="the checksum")
     raw.segment(first + second[:-1] + b"\xff", damage=damage, next_offset=6)
     raw.segment([simple(6)])
     known = raw.partition()

@@ -9,7 +9,7 @@ from queue import Queue
 
 import pytest
 
-from tidemark.remote.reader.thread_pool import Work, Workers
+from tidemark.remote.reader.thread_pool import ThreadPool, Work
 
 SECONDS = 30.0
 """How long a thread may take that was woken."""
@@ -33,10 +33,10 @@ class Asked:
 
 
 @contextmanager
-def waiting(count: int) -> Iterator[tuple[Workers, Asked]]:
+def waiting(count: int) -> Iterator[tuple[ThreadPool, Asked]]:
     """Workers of which those that step have found nothing to do."""
     asked = Asked()
-    workers = Workers(count, threading.RLock(), asked)
+    workers = ThreadPool(count, threading.RLock(), asked)
     try:
         for _ in range(max(1, count // 4)):
             asked.again()

@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 
 from tests.tidemark.test_health import MINUTE, NOW, TOPIC, entry, gap, ledger
-from tidemark.formats.audit_report import AuditReport, Finding, Verdict
+from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.manifest import OpenTransaction
-from tidemark.formats.watermark_index import IndexEntry, Led, WatermarkIndex
+from tidemark.formats.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex
 from tidemark.monitoring import deployment_conditions, topic_conditions
-from tidemark.monitoring.health import Mark, TopicHealth, topic_health
+from tidemark.monitoring.health import TopicHealth, WaitingSince, topic_health
 from tidemark.monitoring.incidents import Condition
 from tidemark.monitoring.observe_cluster import lasting_ones
-from tidemark.monitoring.observer_state import MOST_SAMPLES, Sample, latest
+from tidemark.monitoring.observer_state import MOST_SAMPLES, ParseSample, latest
 
 LATER = NOW + 16 * MINUTE
 
 
-def mark(partition: int = 0, offset: int = 200, since: datetime = NOW) -> Mark:
-    return Mark(incarnation=0, partition=partition, offset=offset, since=since)
+def mark(partition: int = 0, offset: int = 200, since: datetime = NOW) -> WaitingSince:
+    return WaitingSince(incarnation=0, partition=partition, offset=offset, since=since)
 
 
-def health(known: Ledger, *entries: IndexEntry, marks: Iterable[Mark] = (mark(),)) -> TopicHealth:
+def health(known: Ledger, *entries: IndexEntry, marks: Iterable[WaitingSince] = (mark(),)) -> TopicHealth:
     return topic_health(TOPIC, known, entries, LATER, marks=marks)
 
 
@@ -71,8 +71,10 @@ def test_very_many_gaps_of_a_topic_are_one_incident() -> None:
     assert len(list(topic_conditions.gaps(health(ledger(), *entries[1:])))) == topic_conditions.MOST_GAPS
 
 
-def stuck(one: IndexEntry, marks: Iterable[Mark] = (mark(),), gone: Iterable[int] = (), now: datetime = LATER) -> Any:
-    return list(topic_conditions.stuck(TOPIC, {one.partition: Led(3, one)}, marks, set(gone), now))
+def stuck(
+    one: IndexEntry, marks: Iterable[WaitingSince] = (mark(),), gone: Iterable[int] = (), now: datetime = LATER
+) -> Any:
+    return list(topic_conditions.stuck(TOPIC, {one.partition: LeaderEntry(3, one)}, marks, set(gone), now))
 
 
 def test_a_watermark_that_stands_before_a_rotated_segment_is_stuck() -> None:
@@ -114,7 +116,7 @@ def test_uploaded_and_not_landed_is_late() -> None:
         pytest.param(ledger(100), entry(uploaded=100, active=300), [mark()], id="it is the agent's to upload"),
     ],
 )
-def test_never_late(known: Ledger, entries: IndexEntry, marks: list[Mark]) -> None:
+def test_never_late(known: Ledger, entries: IndexEntry, marks: list[WaitingSince]) -> None:
     assert late(known, entries, marks=marks) == []
 
 
@@ -145,7 +147,9 @@ def test_the_likely_reason_of_being_late() -> None:
 
 
 def quarantine(*samples: tuple[int, int, int]) -> list[Condition]:
-    made = [Sample(at=NOW + minute * MINUTE, parsed=parsed, refused=refused) for minute, parsed, refused in samples]
+    made = [
+        ParseSample(at=NOW + minute * MINUTE, parsed=parsed, refused=refused) for minute, parsed, refused in samples
+    ]
     return list(topic_conditions.quarantine(TOPIC, made, NOW + 60 * MINUTE))
 
 
@@ -169,7 +173,7 @@ def test_no_quarantine_above_its_rate(samples: list[tuple[int, int, int]]) -> No
 
 
 def test_samples_are_added_up_and_forgotten() -> None:
-    many = [Sample(at=NOW + number * MINUTE, parsed=10, refused=1) for number in range(3 * MOST_SAMPLES)]
+    many = [ParseSample(at=NOW + number * MINUTE, parsed=10, refused=1) for number in range(3 * MOST_SAMPLES)]
     kept = latest(many, NOW + MOST_SAMPLES * MINUTE)
     assert len(kept) == MOST_SAMPLES
     assert (sum(one.parsed for one in kept), sum(one.refused for one in kept)) == (
@@ -180,7 +184,7 @@ def test_samples_are_added_up_and_forgotten() -> None:
 
 def report(*findings: str, dates: tuple[str, ...] = ("2026-11-19",), minute: int = 0) -> AuditReport:
     found = tuple(
-        Finding(kind="missing_file", incarnation=0, partition=2, dt=dt, offsets=((5, 9),), detail="is gone")
+        AuditFinding(kind="missing_file", incarnation=0, partition=2, dt=dt, offsets=((5, 9),), detail="is gone")
         for dt in findings
     )
     return AuditReport(
@@ -197,7 +201,7 @@ def report(*findings: str, dates: tuple[str, ...] = ("2026-11-19",), minute: int
 
 
 def test_a_failed_audit_stays_until_its_date_passes() -> None:
-    verdict = Verdict(cluster="east", topic="orders", audited_at=NOW)
+    verdict = AuditVerdict(cluster="east", topic="orders", audited_at=NOW)
     assert not list(topic_conditions.audits(verdict.after(report(), "url")))
     verdict = verdict.after(report("2026-11-19", "2026-11-19"), "s3://lake/report")
     [found] = topic_conditions.audits(verdict.after(report(dates=("2026-11-20",), minute=1), "url"))
@@ -209,7 +213,9 @@ def test_a_failed_audit_stays_until_its_date_passes() -> None:
 
 
 def test_an_audit_that_could_not_be_carried_out_is_one_that_failed() -> None:
-    verdict = Verdict(cluster="east", topic="orders", audited_at=NOW).without(["2026-11-19"], "AccessDenied: raw", NOW)
+    verdict = AuditVerdict(cluster="east", topic="orders", audited_at=NOW).without(
+        ["2026-11-19"], "AccessDenied: raw", NOW
+    )
     [found] = topic_conditions.audits(verdict)
     assert "AccessDenied: raw" in found.text
     assert not list(topic_conditions.audits(verdict.after(report(minute=1), "url")))
@@ -222,9 +228,9 @@ def index(broker: int, *entries: IndexEntry, minute: int = 0) -> WatermarkIndex:
 
 
 def gone(*indexes: WatermarkIndex) -> list[Condition]:
-    leading: dict[int, Led] = {}
+    leading: dict[int, LeaderEntry] = {}
     for one in indexes:
-        leading |= {item.partition: Led(one.broker, item) for item in one.entries}
+        leading |= {item.partition: LeaderEntry(one.broker, item) for item in one.entries}
     return list(deployment_conditions.agents_gone("east", indexes, leading.values(), 3 * MINUTE, NOW + 10 * MINUTE))
 
 

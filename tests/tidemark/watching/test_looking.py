@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
-from tidemark.formats.audit_report import AuditReport, Finding, Verdict
+from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
-from tidemark.monitoring.observe_cluster import Look, look
+from tidemark.monitoring.observe_cluster import ClusterLook, look
 from tidemark.monitoring.overview import TopicSummary, read_overview
 from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import Lake
@@ -201,7 +201,7 @@ def test_refused_records_are_counted_by_the_evidence_of_new_runs(world: World) -
 
 def test_a_failed_audit_by_its_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     keys_of = world.lake().keys.deployment
-    verdict = Verdict(cluster=CLUSTER, topic="orders", audited_at=NOW)
+    verdict = AuditVerdict(cluster=CLUSTER, topic="orders", audited_at=NOW)
     report = AuditReport(
         cluster=CLUSTER,
         topic="orders",
@@ -212,7 +212,7 @@ def test_a_failed_audit_by_its_verdict(world: World, monkeypatch: pytest.MonkeyP
         bytes_read=1,
         dates=(DATE,),
     )
-    failed = report.model_copy(update={"findings": (Finding(kind="stray_rows", dt=DATE, detail="two"),)})
+    failed = report.model_copy(update={"findings": (AuditFinding(kind="stray_rows", dt=DATE, detail="two"),)})
     world.lake().store.put(keys_of.verdict("orders"), verdict.after(failed, "url").to_bytes())
     assert keys(world) == [f"audit/kafka-1/orders/{DATE}"]
     world.lake().store.put(keys_of.verdict("orders"), verdict.after(report, "url").to_bytes())
@@ -327,7 +327,7 @@ def test_two_who_look_at_once_make_one_incident(world: World) -> None:
     found = [look(world.deployment, CLUSTER, read_sightings(world.deployment, CLUSTER), utc_now()) for _ in range(8)]
     barrier = threading.Barrier(len(found))
 
-    def write(one: Look) -> None:
+    def write(one: ClusterLook) -> None:
         barrier.wait()
         record(world.deployment, CLUSTER, one)
 

@@ -22,7 +22,7 @@ from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
-from tidemark.raw.segments import Piece, cover, segment_of, whole_lineage
+from tidemark.raw.segments import SegmentPiece, cover, segment_of, whole_lineage
 from tidemark.store import Store
 
 Digest = bytes
@@ -328,7 +328,7 @@ def log_on_disk(place: Path) -> dict[int, Digest]:
     return found
 
 
-def _within(log: StoredLog, piece: Piece) -> list[int]:
+def _within(log: StoredLog, piece: SegmentPiece) -> list[int]:
     return [one.base_offset for one in log.headers if one.base_offset < piece.end and one.next_offset > piece.start]
 
 

@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.cluster import await_in_sync, await_leader, create
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, connect
-from uploader_agent.broker.authority import Authority, Mark, QuorumAuthority
+from uploader_agent.broker.authority import Authority, MetadataMark, QuorumAuthority
 from uploader_agent.broker.properties import read_broker
 
 Answer = TypeVar("Answer")
@@ -69,7 +69,7 @@ def test_a_quorum_confirms_once_the_broker_has_it(kraft3: KafkaCluster) -> None:
     before = lagging.mark()
     frozen.send(signal.SIGSTOP)
     try:
-        marks: list[Mark] = []
+        marks: list[MetadataMark] = []
 
         def has_gone_on() -> bool:
             """The metadata has: the controller writes a record of nothing each half second."""

@@ -15,7 +15,7 @@ from inotify_simple import Event, flags
 
 from tests.uploader_agent.simulation.clock import START, Scheduler, Task
 from tests.uploader_agent.simulation.faults import Faults
-from uploader_agent.disk.watcher import InotifyDoorbell
+from uploader_agent.disk.watcher import DirectoryWatcher
 
 _NO_PRODUCERS = struct.pack(">hI", 1, crc32c(struct.pack(">i", 0))) + struct.pack(">i", 0)
 _EXTENSIONS = ("log", "index", "timeindex", "snapshot")
@@ -65,7 +65,7 @@ class Watches:
         self.put(Event(-1, flags.Q_OVERFLOW, 0, ""))
 
 
-class SimulatedDoorbell(InotifyDoorbell):
+class SimulatedDoorbell(DirectoryWatcher):
     """The agent's own doorbell over simulated watches; only how it waits is another."""
 
     def __init__(self, disk: LogDir, scheduler: Scheduler, faults: Faults) -> None:

@@ -17,7 +17,7 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import Job, LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
-from uploader_agent.scheduling.timers import Agenda
+from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.watermark_index.thread import IndexThread
 
@@ -61,13 +61,13 @@ def _offsets_always_go_first() -> Patches:
 
 
 def _every_third_agenda_entry_is_lost() -> Patches:
-    add, count = Agenda.add, itertools.count()
+    add, count = Timers.add, itertools.count()
 
-    def losing(self: Agenda[Any], key: Any, moment: float) -> None:
+    def losing(self: Timers[Any], key: Any, moment: float) -> None:
         if next(count) % 3:
             add(self, key, moment)
 
-    yield patch.object(Agenda, "add", losing)
+    yield patch.object(Timers, "add", losing)
 
 
 def _what_is_lost_from_the_agenda_is_not_looked_for() -> Patches:

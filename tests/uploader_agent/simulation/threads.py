@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from tests.uploader_agent.simulation.clock import START, Scheduler, Task
-from uploader_agent.runtime import Condition, Event, Lock, Result, Runtime, Thread
+from uploader_agent.runtime import ConditionLike, EventLike, Lock, Result, Runtime, Thread
 
 
 class SimulatedRuntime(Runtime):
@@ -27,10 +27,10 @@ class SimulatedRuntime(Runtime):
     def lock(self) -> Lock:
         return _Lock(self.scheduler)
 
-    def event(self) -> Event:
+    def event(self) -> EventLike:
         return _Event(self.scheduler)
 
-    def condition(self) -> Condition:
+    def condition(self) -> ConditionLike:
         return _Condition(self.scheduler)
 
     def thread(self, name: str, target: Callable[[], object]) -> Thread:

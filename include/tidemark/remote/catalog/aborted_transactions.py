@@ -16,7 +16,7 @@ from tidemark.errors import PreconditionFailed
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.objects import aborts_of
-from tidemark.raw.segments import Piece, Segment, agrees, live_until
+from tidemark.raw.segments import Segment, SegmentPiece, agrees, live_until
 from tidemark.store import Store
 
 _KEPT: Final = 4096
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     Nothing of those can be read, but what they list of transactions holds.
     """
 
-    piece: Piece | None
+    piece: SegmentPiece | None
     skipped: Sequence[Segment]
 
 
@@ -70,7 +70,9 @@ class Aborts:
         self._lock = threading.Lock()
         self._lists: OrderedDict[tuple[str, str], tuple[AbortedTransaction, ...]] = OrderedDict()
 
-    def of(self, piece: Piece, lineage: Lineage, verdicts: Verdicts, following: Next) -> tuple[AbortedTransaction, ...]:
+    def of(
+        self, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
+    ) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions of ``piece``, whose offsets are all decided, by their markers."""
         bound = piece.end
         found: set[AbortedTransaction] = set()
@@ -86,7 +88,7 @@ class Aborts:
         return tuple(sorted(found, key=lambda one: (one.last_offset, one.first_offset)))
 
     def _verdict(
-        self, opened: OpenTransaction, piece: Piece, lineage: Lineage, verdicts: Verdicts, following: Next
+        self, opened: OpenTransaction, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
     ) -> tuple[AbortedTransaction, ...]:
         """What became of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
         known = verdicts.get(opened)

@@ -14,7 +14,7 @@ _FIRST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 4 << 20
 
 
-class Window(NamedTuple):
+class BatchWindow(NamedTuple):
     """Whole batches: ``headers`` are those that start in ``data``, whose first byte is the log's byte ``position``."""
 
     data: bytes
@@ -22,7 +22,7 @@ class Window(NamedTuple):
     position: int
 
 
-def windows(store: Store, segment: Segment, position: int = 0) -> Iterator[Window]:
+def windows(store: Store, segment: Segment, position: int = 0) -> Iterator[BatchWindow]:
     """The batches of ``segment`` from byte ``position`` on, at which one starts; small windows first, then larger ones.
 
     Raises:
@@ -36,7 +36,7 @@ def windows(store: Store, segment: Segment, position: int = 0) -> Iterator[Windo
         last = end == segment.size
         headers = scan_headers(data, segment.key, segment.base, position=position, allow_partial_tail=not last)
         if len(headers):
-            yield Window(data, headers, position)
+            yield BatchWindow(data, headers, position)
             position = int(headers["position"][-1] + headers["size"][-1])
             size = min(2 * size, _MOST_BYTES)
         else:  # a batch larger than the window: its length field tells how large

@@ -9,7 +9,7 @@ from typing import Final
 
 from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
-from tidemark.kafka_log import IndexEntry, confirms_cut
+from tidemark.kafka_log import OffsetIndexEntry, confirms_cut
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
 from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment
@@ -20,7 +20,7 @@ _KEPT_BYTES: Final = 4 << 20
 """Of indexes in memory; that of a segment of 1 GiB has 2 MiB by Kafka's default."""
 
 
-class Indexes:
+class IndexObjects:
     """The ``.index`` and ``.timeindex`` objects read last, of all partitions.
 
     Thread-safe; no lock is held during a request.
@@ -68,7 +68,7 @@ class Indexes:
         return body
 
 
-def floor_entry(raw: bytes, segment: Segment, offset: int) -> IndexEntry | None:
+def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
     """The last entry of an ``.index`` whose offset is at most ``offset``, by bisection: it may have 260,000 entries.
 
     As ``OffsetIndex.lookup``. What is not in order, or points out of the log, only makes a worse hint.
@@ -84,4 +84,4 @@ def floor_entry(raw: bytes, segment: Segment, offset: int) -> IndexEntry | None:
     if low == 0:
         return None
     relative, position = _ENTRY.unpack_from(raw, (low - 1) * INDEX_ENTRY_SIZE)
-    return IndexEntry(segment.base + relative, position)
+    return OffsetIndexEntry(segment.base + relative, position)

@@ -21,15 +21,15 @@ from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import fetched_marks, first_left, marks_of
-from tidemark.raw.segments import Piece, Segment
+from tidemark.raw.segments import Segment, SegmentPiece
 from tidemark.raw.transactions import decided_end
 from tidemark.remote.catalog.aborted_transactions import Aborts, Step, Verdicts, is_whole
-from tidemark.remote.catalog.offset_lookup import Indexes
+from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.protocol import OffsetForTime, Stretch
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.time_lookup import first_at
-from tidemark.remote.catalog.watermark_view import View, extended, left_branch, offsets_of, readable_end, split
+from tidemark.remote.catalog.watermark_view import PartitionView, extended, left_branch, offsets_of, readable_end, split
 
 _ATTEMPTS: Final = 3
 
@@ -40,7 +40,7 @@ Observe = Callable[[int, int, int], tuple[int, datetime] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionPlace:
     """A partition of one incarnation, and where its objects lie."""
 
     topic: str
@@ -53,7 +53,7 @@ class Place:
 class TidemarkPartition:
     """See :class:`tidemark.remote.catalog.protocol.RemotePartition`."""
 
-    def __init__(self, storage: Storage, place: Place, indexes: Indexes, observe: Observe) -> None:
+    def __init__(self, storage: Storage, place: PartitionPlace, indexes: IndexObjects, observe: Observe) -> None:
         """Nothing is read yet: refresh it once."""
         self.topic, self.partition = place.topic, place.partition
         self.incarnation, self.topic_id = place.incarnation, place.topic_id
@@ -63,7 +63,7 @@ class TidemarkPartition:
         self._segments = StoredSegments(self._store, place.keys)
         self._aborts = Aborts(self._store, self.invalidate)
         self._refreshing = threading.Lock()
-        self._view = View()
+        self._view = PartitionView()
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
 
     def refresh(self) -> None:
@@ -76,7 +76,7 @@ class TidemarkPartition:
         with self._refreshing:
             fetched = fetched_marks(self._store, self._keys)
             if fetched is None:
-                self._view = View(branch=self._view.branch)
+                self._view = PartitionView(branch=self._view.branch)
                 return
             before = self._view
             if before.watermark is not None and fetched.etag == before.etag:
@@ -89,7 +89,7 @@ class TidemarkPartition:
                 now = replace(now, stable=self._decided(now))
             self._view = replace(now, stable=max(start, now.stable))
 
-    def _same(self, before: View) -> View:
+    def _same(self, before: PartitionView) -> PartitionView:
         """The view by the same watermark: a person may have acknowledged gaps."""
         if before.watermark is None or not before.gaps:
             return before
@@ -97,7 +97,7 @@ class TidemarkPartition:
         end = readable_end(before.watermark, passed)
         return replace(before, gaps=gaps, passed=passed, end=end)
 
-    def _moved(self, before: View, line_1: int, watermark: Watermark, etag: str) -> View:
+    def _moved(self, before: PartitionView, line_1: int, watermark: Watermark, etag: str) -> PartitionView:
         """The view by another watermark, with what is listed since."""
         gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
         end = readable_end(watermark, passed)
@@ -112,7 +112,7 @@ class TidemarkPartition:
         if not left and left_branch(before, known, end):
             left = True
             self._segments.relist(0)
-        return View(
+        return PartitionView(
             watermark=watermark,
             lineage=known,
             line_1=line_1,
@@ -165,7 +165,7 @@ class TidemarkPartition:
     def _stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         view = self._view
         found = self._at(view, offset, view.stable if committed else view.end)
-        if not isinstance(found, Piece):
+        if not isinstance(found, SegmentPiece):
             return found
         segment = found.segment
         try:
@@ -205,7 +205,7 @@ class TidemarkPartition:
             timestamp, self._segments, view.lineage, view.start, self._store, self._indexes, markers=markers
         )
 
-    def _at(self, view: View, offset: int, end: int) -> Piece | Gap | None:
+    def _at(self, view: PartitionView, offset: int, end: int) -> SegmentPiece | Gap | None:
         """What there is at ``offset``, up to ``end`` at most."""
         if offset < view.start:
             raise OutOfRange(self.topic, self.partition, offset, view.start, view.end)
@@ -228,7 +228,7 @@ class TidemarkPartition:
                 self._view = replace(view, passed=view.passed | given_up)
         return self._at(self._view, offset, end)
 
-    def _piece(self, view: View, offset: int) -> Piece | None:
+    def _piece(self, view: PartitionView, offset: int) -> SegmentPiece | None:
         """The piece at ``offset``. Before it is said that there is none, all is listed again, once a watermark."""
         gone = self._segments.vanished
         piece = self._segments.piece(offset, view.lineage)
@@ -241,7 +241,7 @@ class TidemarkPartition:
             self.refresh()
         return piece
 
-    def _unrecorded(self, view: View, offset: int) -> Gap:
+    def _unrecorded(self, view: PartitionView, offset: int) -> Gap:
         """The hole at ``offset`` of which no agent knows: a segment is missing that the watermark vouches for."""
         assert view.watermark is not None
         after = self._segments.next_piece(offset, view.end, view.lineage)
@@ -253,13 +253,13 @@ class TidemarkPartition:
         }
         return Gap.model_validate(fields)
 
-    def _following(self, view: View, offset: int) -> Step:
+    def _following(self, view: PartitionView, offset: int) -> Step:
         """The first piece at or after ``offset``, beyond whatever is missing."""
         piece = self._next(view, offset)
         end = piece.start if piece else view.end
         return Step(piece, self._segments.within(offset, end) if end > offset else ())
 
-    def _next(self, view: View, offset: int) -> Piece | None:
+    def _next(self, view: PartitionView, offset: int) -> SegmentPiece | None:
         at = max(offset, view.start)
         while at < view.end:
             missing = view.missing.contiguous_from(at)
@@ -269,7 +269,7 @@ class TidemarkPartition:
             return self._piece(view, at) or self._segments.next_piece(at, view.end, view.lineage)
         return None
 
-    def _decided(self, view: View) -> int:
+    def _decided(self, view: PartitionView) -> int:
         """How far up to the end of ``view`` all transactions are decided.
 
         By the last segment that speaks for all up to its end: one that leaves the lineage before that lists what was

@@ -15,7 +15,7 @@ from tidemark.formats.keys import PartitionKeys
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import LOOK_BACK, in_parallel, manifest_key, manifests, read_segment
 from tidemark.raw.prefix_proof import begins_with
-from tidemark.raw.segments import Piece, Segment, live_until, whole_lineage
+from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
 from tidemark.remote.catalog.segment_table import ANY_TIME, SegmentTable
 from tidemark.store import Store
 
@@ -125,7 +125,7 @@ class StoredSegments:
             return segment
         return replace(segment, etag=doubt.proved or doubt.said)
 
-    def piece(self, offset: int, lineage: Lineage) -> Piece | None:
+    def piece(self, offset: int, lineage: Lineage) -> SegmentPiece | None:
         """The offsets from ``offset`` on for which a stored segment speaks; None if none does.
 
         The nearest segment that begins at or below ``offset`` is asked first, so that reading on costs a manifest a
@@ -135,7 +135,7 @@ class StoredSegments:
         for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
             found = [one for one in in_parallel(self.segment, bases) if one is not None]
             known = whole_lineage(lineage, Lineage(), found) if unknown else lineage
-            pieces = [Piece(one, offset, live_until(one, known, offset)) for one in found]
+            pieces = [SegmentPiece(one, offset, live_until(one, known, offset)) for one in found]
             best = max(pieces, key=lambda one: (one.end, one.segment.base), default=None)
             if best is not None and best.end > offset:
                 return best
@@ -167,7 +167,7 @@ class StoredSegments:
         bases = list(takewhile(lambda base: base < end, self._table.above(start - 1)))
         return [one for one in in_parallel(self.segment, bases) if one is not None]
 
-    def next_piece(self, offset: int, end: int, lineage: Lineage) -> Piece | None:
+    def next_piece(self, offset: int, end: int, lineage: Lineage) -> SegmentPiece | None:
         """The first piece that starts above ``offset`` and below ``end``."""
         starts = {start for _, start in lineage.entries if start > offset}
         for base in self._table.above(offset):

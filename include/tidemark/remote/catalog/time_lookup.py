@@ -21,8 +21,8 @@ from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment, live_until
-from tidemark.remote.catalog.batch_scan import Window, windows
-from tidemark.remote.catalog.offset_lookup import Indexes
+from tidemark.remote.catalog.batch_scan import BatchWindow, windows
+from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.protocol import OffsetForTime
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.store import Store
@@ -39,7 +39,7 @@ def first_at(
     lineage: Lineage,
     start: int,
     store: Store,
-    indexes: Indexes,
+    indexes: IndexObjects,
     *,
     markers: bool,
 ) -> OffsetForTime | None:
@@ -70,7 +70,7 @@ def first_at(
 
 
 def _with_late_markers(
-    timestamp: int, segments: StoredSegments, late: list[int], store: Store, indexes: Indexes
+    timestamp: int, segments: StoredSegments, late: list[int], store: Store, indexes: IndexObjects
 ) -> list[int]:
     """The segments right before the ``late`` ones that end with later markers; a manifest's time is that of data.
 
@@ -92,7 +92,7 @@ def last_time(raw: bytes) -> int:
 
 
 def first_in(
-    store: Store, indexes: Indexes, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+    store: Store, indexes: IndexObjects, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
 ) -> OffsetForTime | None:
     """The first record of ``segment`` in ``[start, end)`` with at least ``timestamp``."""
     after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
@@ -125,7 +125,7 @@ def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
 
 
 def _first_in_window(
-    window: Window, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+    window: BatchWindow, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
 ) -> OffsetForTime | None:
     headers = window.headers
     late = headers["max_timestamp"] >= timestamp

@@ -15,7 +15,7 @@ _FOR_EVER = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PartitionView:
     """A partition at one moment. ``gaps`` are those that nobody acknowledged, ``passed`` those that somebody did.
 
     ``lineage`` tells which leader epoch wrote which offsets, up to ``end``, the offset after the last that can be read.
@@ -67,7 +67,7 @@ class View:
         return cut.at >= self.end  # nothing of the new branch is there, so its lineage is not either
 
 
-def left_branch(before: View, lineage: Lineage, end: int) -> bool:
+def left_branch(before: PartitionView, lineage: Lineage, end: int) -> bool:
     """Whether offsets that ``before`` had are taken back, or of another epoch now."""
     if before.watermark is None:
         return False

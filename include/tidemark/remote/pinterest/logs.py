@@ -14,7 +14,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment
 from tidemark.remote.catalog.batch_scan import windows
-from tidemark.remote.catalog.offset_lookup import Indexes
+from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.segment_table import ANY_TIME
 from tidemark.store import Store
 
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 class StoredLogs:
     """What is listed of a partition, and the ends that were looked for. Thread-safe; no lock during a request."""
 
-    def __init__(self, store: Store, keys: PartitionKeys, indexes: Indexes) -> None:
+    def __init__(self, store: Store, keys: PartitionKeys, indexes: IndexObjects) -> None:
         """Nothing is listed yet."""
         self._store, self._keys, self._indexes = store, keys, indexes
         self._lock = threading.Lock()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL, HEADER_SIZE, TRANSACTIONAL
 from tidemark.raw.segments import Segment
-from tidemark.remote.catalog.batch_scan import Window, windows
+from tidemark.remote.catalog.batch_scan import BatchWindow, windows
 from tidemark.store import Store
 
 _ABORT = 0
@@ -79,7 +79,7 @@ def scanned(store: Store, segment: Segment) -> Scanned:
     return Scanned(tuple(aborted), opened, ends, commits)
 
 
-def _kind(window: Window, position: int) -> int:
+def _kind(window: BatchWindow, position: int) -> int:
     """The type of the control record of the batch at byte ``position`` of the log."""
     at = _after_varint(window.data, position - window.position + HEADER_SIZE[2])  # the record's length
     at += 1  # its attributes

@@ -18,7 +18,7 @@ from tidemark.formats.gaps import Gap
 from tidemark.formats.keys import PartitionKeys
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.segments import Segment
-from tidemark.remote.catalog.offset_lookup import Indexes
+from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.protocol import OffsetForTime, Stretch
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.time_lookup import first_in
@@ -42,7 +42,9 @@ class _View(NamedTuple):
 class PinterestPartition:
     """See :class:`tidemark.remote.catalog.protocol.RemotePartition`. There is one incarnation, without a topic id."""
 
-    def __init__(self, storage: Storage, topic: str, partition: int, keys: PartitionKeys, indexes: Indexes) -> None:
+    def __init__(
+        self, storage: Storage, topic: str, partition: int, keys: PartitionKeys, indexes: IndexObjects
+    ) -> None:
         """Nothing is read yet: refresh it once."""
         self.topic, self.partition = topic, partition
         self.incarnation = 0

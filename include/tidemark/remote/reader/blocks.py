@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode import SCHEMA, Headers, Limits, aborted_mask, decode_batches, scan_headers
+from tidemark.decode import SCHEMA, DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.decode.schema import octets
 from tidemark.errors import SegmentError
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.segments import Segment
 
-LIMITS: Final = Limits(arena_bytes=1 << 20, rows=1 << 14)
+LIMITS: Final = DecodeLimits(arena_bytes=1 << 20, rows=1 << 14)
 """What is decoded at once: small, so that the first records are there soon and little waits to be taken."""
 
 NOTHING: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)

@@ -49,7 +49,7 @@ class Entry:
             self._looked_at = time.monotonic()
 
 
-class Known:
+class CatalogCache:
     """The catalogue of a storage, by topic, partition and topic id."""
 
     def __init__(self, topics: RemoteTopics, seconds: float) -> None:

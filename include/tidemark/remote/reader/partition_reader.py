@@ -3,7 +3,7 @@
 Promises: blocks in the order of offsets, from the offset that was asked for; each error at the offset at which it was
 met, after everything before it. Across segments: what comes next is asked for before the present segment ends.
 
-A :class:`Reading` has no thread. Whoever has one calls :meth:`Reading.step`; requests go through ``submit``. One thread
+A :class:`PartitionReader` has no thread. Whoever has one calls ``step``; requests go through ``submit``. One thread
 at a time may step.
 """
 
@@ -44,12 +44,12 @@ _LENGTH_BYTES: Final = 12
 log = logging.getLogger(__name__)
 
 
-class Tail:
+class EndOfLog:
     """All that can be read was read; look again later."""
 
 
-TAIL: Final = Tail()
-Step = Block | Tail | Future[Any]
+TAIL: Final = EndOfLog()
+Step = Block | EndOfLog | Future[Any]
 """A block; or that there is nothing more; or what must be done before the next step."""
 
 
@@ -78,7 +78,7 @@ class _Piece(NamedTuple):
     done: Future[None]
 
 
-class Reading:
+class PartitionReader:
     """Reads ``partition`` from ``offset`` on."""
 
     def __init__(

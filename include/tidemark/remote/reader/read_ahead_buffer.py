@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from tidemark.remote.reader.blocks import Block
-from tidemark.remote.reader.partition_reader import Reading, Step, Tail
+from tidemark.remote.reader.partition_reader import EndOfLog, PartitionReader, Step
 
 
 class Lane:
@@ -16,7 +16,7 @@ class Lane:
     ``held`` is their size in bytes. ``ended`` says that nothing more could be read when it was last tried.
     """
 
-    def __init__(self, reading: Reading, position: int) -> None:
+    def __init__(self, reading: PartitionReader, position: int) -> None:
         self.reading = reading
         self.position = position
         self.held = 0
@@ -66,7 +66,7 @@ class Lane:
         if isinstance(found, Future):
             self._awaited = found
             return False
-        if isinstance(found, Tail):
+        if isinstance(found, EndOfLog):
             self._asleep = self.ended = True
         elif isinstance(found, Block):
             size = found.rows.get_total_buffer_size()

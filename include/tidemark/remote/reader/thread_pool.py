@@ -21,7 +21,7 @@ Work = Callable[[], None]
 _THREADS_PER_STEPPER: Final = 4
 
 
-class Workers:
+class ThreadPool:
     """``count`` threads. ``next_step`` is asked under ``lock``: work, or seconds until there may be some."""
 
     def __init__(

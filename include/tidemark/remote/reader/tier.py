@@ -18,11 +18,11 @@ from typing import Final, Self
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.blocks import Block
-from tidemark.remote.reader.catalog_cache import Entry, Known
-from tidemark.remote.reader.partition_reader import Means, OnGap, Reading, Step
+from tidemark.remote.reader.catalog_cache import CatalogCache, Entry
+from tidemark.remote.reader.partition_reader import Means, OnGap, PartitionReader, Step
 from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, Counters, Requests
 from tidemark.remote.reader.read_ahead_buffer import Lane
-from tidemark.remote.reader.thread_pool import Work, Workers
+from tidemark.remote.reader.thread_pool import ThreadPool, Work
 from tidemark.remote.topics import RemotePartition, RemoteTopics
 from tidemark.store.retrying import repeating
 
@@ -64,12 +64,12 @@ class RemoteTier:
         self._requests = Requests(self.counters)
         repeated = storage.through(lambda store: repeating(store, self._requests))
         self.topics = RemoteTopics(repeated)
-        self._known = Known(self.topics, refresh_seconds)
+        self._known = CatalogCache(self.topics, refresh_seconds)
         self._lock = threading.RLock()
         self._lanes: dict[TopicPartition, Lane] = {}
         self._entries: dict[TopicPartition, Entry] = {}
         self._turn = 0
-        self._workers = Workers(threads, self._lock, self._next_step)
+        self._workers = ThreadPool(threads, self._lock, self._next_step)
         self._means = Means(
             repeated,
             self._requests,
@@ -182,7 +182,7 @@ class RemoteTier:
             before.drop()
         if tp not in self._entries:
             self._entries[tp] = self._known.entry(tp.topic, tp.partition, None)
-        reading = Reading(
+        reading = PartitionReader(
             self._entries[tp].get,
             tp,
             offset,

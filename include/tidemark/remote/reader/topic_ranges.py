@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidemark.errors import ConfigError, OutOfRange
 from tidemark.formats.keys import TopicPartition
-from tidemark.offset_bounds import Bounds
+from tidemark.offset_bounds import OffsetBounds
 from tidemark.remote.topics import RemotePartition, RemoteTopics
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_SECONDS: Final = 1.0
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets ``[start, end)`` of a partition; without an ``end`` it goes on for ever."""
 
     partition: int
@@ -68,7 +68,7 @@ def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int])
     return [one for one in found if one is not None]
 
 
-def span_of(part: RemotePartition, first: Bounds, last: Bounds, edges: RemoteEdges) -> Span:
+def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edges: RemoteEdges) -> OffsetSpan:
     """The offsets that two bounds mean in a partition; an empty range where the last lies below the first.
 
     Raises:
@@ -78,11 +78,11 @@ def span_of(part: RemotePartition, first: Bounds, last: Bounds, edges: RemoteEdg
     end = max(start, last.of(part.partition).resolve(edges))
     if start < edges.beginning() and start < end:
         raise OutOfRange(part.topic, part.partition, start, edges.beginning(), edges.end())
-    return Span(part.partition, start, end)
+    return OffsetSpan(part.partition, start, end)
 
 
 def read_spans(
-    tier: RemoteTier, topic: str, spans: Collection[Span], ready: threading.Event
+    tier: RemoteTier, topic: str, spans: Collection[OffsetSpan], ready: threading.Event
 ) -> Iterator[tuple[int, Block]]:
     """(partition, block) of all ``spans``, each block cut to its span; ``ready`` is set by the tier's ``on_ready``.
 
@@ -109,7 +109,7 @@ def read_spans(
             ready.wait(_LOOK_AGAIN_SECONDS)
 
 
-def _check_end(tier: RemoteTier, at: TopicPartition, span: Span) -> None:
+def _check_end(tier: RemoteTier, at: TopicPartition, span: OffsetSpan) -> None:
     """What is to be read has ended before its end: a log that was cut off by an election, most likely."""
     if span.end is None or not tier.at_end(at):
         return
