@@ -115,7 +115,7 @@ def replaced(folder: Path) -> dict[str, Callable[..., object]]:
     return {
         "open_store": opener,
         "AdminMetadata": lambda *_: DiskMetadata(disk),
-        "InotifyDoorbell": gates.doorbell,
+        "DirectoryWatcher": gates.doorbell,
     }
 
 

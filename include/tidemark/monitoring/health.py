@@ -4,8 +4,8 @@ An offset *could be landed* once it is uploaded without a hole before it, or at 
 the agent may upload it. What lies in the segment that Kafka appends to is neither, and waits for Kafka or the agent's
 ``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
 
-Neither ledger nor watermark index says since when an offset waits, so that is remembered: a ``WaitingSince`` is an offset
-that was seen not to be reached yet, and when it was first seen so. One mark a partition is enough, see :func:`marked`.
+Neither ledger nor watermark index says since when an offset waits, so that is remembered: a ``WaitingSince`` is an
+offset that was seen not to be reached yet, and when it was first seen so. One a partition is enough, see :func:`marked`.
 """
 
 from __future__ import annotations
