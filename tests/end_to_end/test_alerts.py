@@ -216,7 +216,7 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
     assert Counter(hook.told) == {(key, "opened"): 1 for key in wanted}
 
     with provoked.agent(restricted=False):
-        done = small.agent("backfill", topic, str(LOST), "--from", str(first), "--to", str(after))
+        done = small.agent("reupload", topic, str(LOST), "--from", str(first), "--to", str(after))
         assert done.returncode == 0, done.stderr
         wait_until(lambda: provoked.uploaded(0, 1, 2), what="what was held back to be uploaded")
         small.lake(topic).store.put(file, bytes_of_file)

@@ -1,4 +1,4 @@
-"""``plan``, ``status``, ``leaders`` and ``backfill``: what they say is what then happens."""
+"""``plan``, ``status``, ``leaders`` and ``reupload``: what they say is what then happens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from uploader_agent.broker.admin import Led
 from uploader_agent.cli import status_table, upload_plan
 from uploader_agent.cli.upload_plan import PlanLine
 from uploader_agent.remote.destinations import Destinations
-from uploader_agent.repair.reupload import Backfill, ReuploadRow
+from uploader_agent.repair.reupload import Reupload, ReuploadRow
 from uploader_agent.verify import Severity
 
 
@@ -105,9 +105,9 @@ def places(world: World) -> Destinations:
     return Destinations(world.control.cluster, resolver_of(world.settings().raw), opener, record=True)
 
 
-def backfilled(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[ReuploadRow]:
+def reuploaded(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[ReuploadRow]:
     broker = world.broker
-    found = Backfill(places(world), broker.node_id, broker.log_dirs, T, lambda _seconds: None)
+    found = Reupload(places(world), broker.node_id, broker.log_dirs, T, lambda _seconds: None)
     return list(found.run(start, end, dry_run=dry_run))
 
 
@@ -132,26 +132,26 @@ def test_what_was_lost_is_put_again(stored: World, base: int, extension: str) ->
     assert examine(stored)[0] is not Severity.OK
     stored.once()
     assert examine(stored)[0] is not Severity.OK or extension == "manifest.json", "the agent takes it for final"
-    assert outcomes(backfilled(stored, 100, 200)) == [(100, "brought")]
+    assert outcomes(reuploaded(stored, 100, 200)) == [(100, "brought")]
     assert examine(stored, deep=True) == (Severity.OK, [])
     assert stored.keys().watermark not in stored.store.puts
 
 
 def test_what_is_there_is_adopted(stored: World) -> None:
-    assert outcomes(backfilled(stored)) == [(0, "as it was"), (100, "as it was"), (200, "as it was")]
+    assert outcomes(reuploaded(stored)) == [(0, "as it was"), (100, "as it was"), (200, "as it was")]
     assert stored.store.puts == []
 
 
 def test_a_manifest_of_another_version_is_written_anew(stored: World) -> None:
     put(stored, 100, "log", stored.stored(100))
     assert examine(stored)[0] is Severity.CORRUPT
-    assert outcomes(backfilled(stored, 150, 151)) == [(100, "brought")]
+    assert outcomes(reuploaded(stored, 150, 151)) == [(100, "brought")]
     assert examine(stored) == (Severity.OK, [])
 
 
 def test_a_dry_run_only_names_the_range(stored: World) -> None:
     delete(stored, 100, "log")
-    lines = backfilled(stored, 199, 201, dry_run=True)
+    lines = reuploaded(stored, 199, 201, dry_run=True)
     assert outcomes(lines) == [(100, "would bring"), (200, "would bring")]
     assert lines[0].bytes == len(records(100, 200))
     assert stored.store.puts == []
@@ -159,7 +159,7 @@ def test_a_dry_run_only_names_the_range(stored: World) -> None:
 
 def test_what_diverges_is_left_and_told(stored: World) -> None:
     put(stored, 100, "log", flipped(records(100, 200)))
-    [line] = backfilled(stored, 100, 200)
+    [line] = reuploaded(stored, 100, 200)
     assert line.outcome == "left"
     assert "holds other bytes" in (line.detail or "")
     assert stored.stored(100) == flipped(records(100, 200))
@@ -167,7 +167,7 @@ def test_what_diverges_is_left_and_told(stored: World) -> None:
 
 def test_only_what_is_committed_goes(stored: World) -> None:
     (stored.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 299\n")
-    assert outcomes(backfilled(stored)) == [(0, "as it was"), (100, "as it was")]
+    assert outcomes(reuploaded(stored)) == [(0, "as it was"), (100, "as it was")]
 
 
 def test_a_follower_can_do_it(stored: World) -> None:
@@ -176,13 +176,13 @@ def test_a_follower_can_do_it(stored: World) -> None:
     follower = stored.another(2, leads={})
     follower.disk.partition().fill(0, 80, 160, end=240)
     (follower.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 300\n")
-    assert outcomes(backfilled(follower, 100, 200)) == [(80, "brought"), (160, "brought")]
+    assert outcomes(reuploaded(follower, 100, 200)) == [(80, "brought"), (160, "brought")]
     assert stored.manifest(80).broker == 2
 
 
 def test_a_partition_that_is_not_here(world: World) -> None:
     with pytest.raises(FormatError, match="run this on a broker that has a replica"):
-        backfilled(world)
+        reuploaded(world)
 
 
 def test_a_running_leader_sees_what_was_brought(world: World) -> None:
@@ -191,7 +191,7 @@ def test_a_running_leader_sees_what_was_brought(world: World) -> None:
     world.once()
     (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 300\n")
     partition.fill(100, end=200)
-    assert outcomes(backfilled(world, 100, 200)) == [(100, "brought")]
+    assert outcomes(reuploaded(world, 100, 200)) == [(100, "brought")]
     remove(FakePartition(partition.folder), 100)
     world.once()
     assert world.watermark()[1].next_offset == 300

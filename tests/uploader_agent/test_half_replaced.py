@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidemark.remote.reader import Reader
 from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
-from tests.uploader_agent.test_commands import backfilled, outcomes
+from tests.uploader_agent.test_commands import outcomes, reuploaded
 from tests.uploader_agent.test_gaps import die_before
 from tests.uploader_agent.test_verify import verified
 from tidemark.errors import UnknownOutcome
@@ -142,9 +142,9 @@ def test_what_a_dead_leader_left_is_no_fault_to_verify(left: World, third: World
     assert "and its manifest says" in next(one.detail for one in findings if one.wrong)
 
 
-def test_what_a_dead_leader_left_is_mended_by_a_backfill_of_its_replica(left: World, second: World) -> None:
+def test_what_a_dead_leader_left_is_mended_by_a_reupload_of_its_replica(left: World, second: World) -> None:
     (second.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 400\n")
-    assert outcomes(backfilled(second, 100, 400)) == [(100, "brought")]
+    assert outcomes(reuploaded(second, 100, 400)) == [(100, "brought")]
     assert not half_replaced(left)
     assert read(left) == list(range(400))
 

@@ -23,7 +23,7 @@ from uploader_agent.cli import status_table
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, broker_of, locked, surveyed
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
-from uploader_agent.cli.reupload_command import backfill
+from uploader_agent.cli.reupload_command import reupload
 from uploader_agent.hold import check_links, preflight
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.observability.systemd import Notifier
@@ -85,7 +85,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.
 app.command(epilog="Example: tidemark-agent plan -c agent.yaml --topic orders")(plan)
 app.command(epilog="Example: tidemark-agent leaders -c agent.yaml --output json")(leaders)
 app.command("verify", epilog="Example: tidemark-agent verify -c agent.yaml --topic orders --deep")(verify_command)
-app.command(epilog="Example: tidemark-agent backfill orders 7 --from 81000 --to 82000 --dry-run")(backfill)
+app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
 
 
 @config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")

@@ -1,4 +1,4 @@
-"""``tidemark-agent backfill``: a range again."""
+"""``tidemark-agent reupload``: a range again."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from uploader_agent.cli.common import (
 )
 from uploader_agent.observability.log_config import configure
 from uploader_agent.remote.destinations import Destinations
-from uploader_agent.repair.reupload import Backfill
+from uploader_agent.repair.reupload import Reupload
 from uploader_agent.settings import load_settings
 
 
-def backfill(
+def reupload(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
     start: Annotated[int, typer.Option("--from", min=0, help="The first offset.")] = 0,
@@ -47,11 +47,11 @@ def backfill(
     at, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
     with opened(settings) as (opener, _):
         places = Destinations(name, resolver_of(settings.raw), opener, record=not dry_run)
-        filling = Backfill(places, broker.node_id, broker.log_dirs, at, time.sleep)
+        filling = Reupload(places, broker.node_id, broker.log_dirs, at, time.sleep)
         for done, line in enumerate(filling.run(start, end, dry_run=dry_run), 1):
             answer.add(line)
             left |= line.outcome == "left"
-            progress.say(f"backfill: {line.partition}: {done} segments, up to offset {line.next_offset}")
+            progress.say(f"reupload: {line.partition}: {done} segments, up to offset {line.next_offset}")
     answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
     if left:
         raise typer.Exit(1)

@@ -38,7 +38,7 @@ class ReuploadRow(NamedTuple):
     detail: str | None
 
 
-class Backfill:
+class Reupload:
     """One partition's replica on this broker's disks."""
 
     def __init__(
@@ -105,6 +105,6 @@ def _told(intact: str | None, outcome: StoredManifest | TidemarkError | None) ->
 
 
 def _high_watermark(log_dirs: tuple[Path, ...], at: TopicPartition, folder: Path) -> int:
-    """By the broker's checkpoint: what is backfilled is old, and the broker need not run."""
+    """By the broker's checkpoint: what is uploaded again is old, and the broker need not run."""
     found = checkpointed_offsets(log_dirs, {at: folder}).get(at)
     return found.high_watermark if found else 0

@@ -127,7 +127,7 @@ class _Check:
             self._grown = begins_with(self._store, info, total.size, total.crc32c)
             if self._grown:
                 detail = (
-                    f"has {info.size} bytes, and its manifest speaks of the first {total.size}; `backfill` mends that"
+                    f"has {info.size} bytes, and its manifest speaks of the first {total.size}; `reupload` mends that"
                 )
                 base, end = self._manifest.base_offset, self._manifest.next_offset
                 self._findings.append(VerifyFinding(Severity.LAGGING, base, end, info.key, detail))
@@ -200,7 +200,7 @@ def _differs(info: ObjectInfo, total: ObjectSum) -> str | None:
         return f"has CRC32C {info.crc32c:08x}, and its manifest says {total.crc32c}"
     if info.etag != total.etag:
         versions = f"is version {info.etag}, and its manifest says {total.etag}"
-        return f"{versions}: each reader has to prove its bytes; `backfill` mends that"
+        return f"{versions}: each reader has to prove its bytes; `reupload` mends that"
     return None
 
 

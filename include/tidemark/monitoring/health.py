@@ -5,7 +5,7 @@ the agent may upload it. What lies in the segment that Kafka appends to is neith
 ``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
 
 Neither ledger nor watermark index says since when an offset waits, so that is remembered: a ``WaitingSince`` is an
-offset that was seen not to be reached yet, and when it was first seen so. One a partition is enough, see :func:`marked`.
+offset that was seen not to be reached yet, and when it was first seen so. One a partition is enough: :func:`marked`.
 """
 
 from __future__ import annotations

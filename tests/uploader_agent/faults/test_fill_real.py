@@ -156,7 +156,7 @@ def test_a_bit_that_flipped_on_the_leader_is_mended_by_the_follower(
     assert raw.get(kept).body == path.read_bytes()
 
 
-def test_verify_plan_leaders_and_backfill_as_commands(
+def test_verify_plan_leaders_and_reupload_as_commands(
     kraft3: KafkaCluster, tmp_path: Path, raw: Store, s3: S3Server
 ) -> None:
     pair = Pair(tmp_path, kraft3, raw, s3, "commands")
@@ -183,7 +183,7 @@ def test_verify_plan_leaders_and_backfill_as_commands(
     assert verdict["word"] == "GAP"
     assert findings[0]["object"] == lost
     start, end = str(rotated[1].base_offset), str(rotated[1].next_offset)
-    [line] = said("backfill", "commands", "0", "--from", start, "--to", end)
+    [line] = said("reupload", "commands", "0", "--from", start, "--to", end)
     assert (line["base_offset"], line["outcome"]) == (rotated[1].base_offset, "brought")
     assert [one["word"] for one in said("verify", "--deep")] == ["OK"]
     agent.check_exact()
