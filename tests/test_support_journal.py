@@ -70,7 +70,9 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(project: Path, options: 
 def test_a_failed_test_is_named_and_run_again(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(project).returncode == 1
     assert journal.main([str(project / "journal.jsonl")]) == 1
-    assert "failed: tests/test_four.py::test_of_four[2]" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "failed: tests/test_four.py::test_of_four[2]" in told
+    assert "Failed: not mended" in told
     (project / "mended").touch()
     assert "1 passed, 4 deselected" in run(project).stdout
     assert journal.main([str(project / "journal.jsonl")]) == 0
@@ -90,7 +92,7 @@ def test_the_report_has_what_was_tried_by_kind_and_the_slowest(
 
 def line_of(test: str, outcome: str = "passed", inputs: str = "") -> str:
     known = inputs or Inputs().digest(test.partition("::")[0])
-    entry = {"test": test, "inputs": known, "outcome": outcome, "seconds": 1, "tried": {}}
+    entry = {"test": test, "inputs": known, "outcome": outcome, "seconds": 1, "tried": {}, "error": ""}
     return f"{json.dumps(entry)}\n"
 
 

@@ -27,6 +27,8 @@ TRIED = "tried: "
 
 _DONE = {"passed", "skipped"}
 _SLOWEST = 10
+_ERROR = 4000
+"""Characters."""
 
 
 def full_journal() -> Path:
@@ -36,11 +38,12 @@ def full_journal() -> Path:
 
 @dataclass
 class Result:
-    """How a test ended: ``outcome`` as pytest names it, and the amounts that it tried by kind."""
+    """How a test ended: ``outcome`` as pytest names it, the amounts that it tried by kind, and the end of its error."""
 
     outcome: str = "passed"
     seconds: float = 0.0
     tried: Counter[str] = field(default_factory=Counter)
+    error: str = ""
 
 
 @dataclass
@@ -66,7 +69,9 @@ def read(path: Path, inputs: Inputs) -> Contents:
         if "collected" in entry:
             contents.collected |= {nodeid for nodeid, of in entry["collected"].items() if of == _of(nodeid, inputs)}
         elif entry["inputs"] == _of(entry["test"], inputs):
-            contents.results[entry["test"]] = Result(entry["outcome"], entry["seconds"], Counter(entry["tried"]))
+            contents.results[entry["test"]] = Result(
+                entry["outcome"], entry["seconds"], Counter(entry["tried"]), entry["error"]
+            )
     return contents
 
 
@@ -112,6 +117,7 @@ class JournalPlugin:
         result.seconds += report.duration
         if report.outcome != "passed" and result.outcome != "failed":
             result.outcome = report.outcome
+            result.error = report.longreprtext[-_ERROR:] if report.failed else ""
         if report.when == "teardown":
             del self._running[report.nodeid]
             for name, amount in report.user_properties:
@@ -124,6 +130,7 @@ class JournalPlugin:
                     "outcome": result.outcome,
                     "seconds": round(result.seconds, 3),
                     "tried": result.tried,
+                    "error": result.error,
                     "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
                 }
             )
@@ -175,6 +182,8 @@ def main(arguments: list[str]) -> int:
     for nodeid in failed:
         result = contents.results.get(nodeid)
         sys.stdout.write(f"{result.outcome if result else 'not run'}: {nodeid}\n")
+        if result and result.error:
+            sys.stdout.write(f"{result.error}\n\n")
     return 1 if failed or not contents.results else 0
 
 
