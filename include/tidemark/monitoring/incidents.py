@@ -10,40 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-
-IncidentKind = Literal[
-    "gap",
-    "stuck",
-    "late",
-    "quarantine",
-    "audit",
-    "agent_gone",
-    "clock",
-    "scan",
-    "topics_file",
-    "unreadable",
-    "unseen",
-]
-"""What is wrong; docs/alerts.md has a line for each.
-
-* ``gap``: offsets are LOST, and nobody has acknowledged it
-* ``stuck``: a rotated segment is not uploaded, and so the watermark stands while the log grows
-* ``late``: what could be landed has waited for longer than the topic's ``freshness``
-* ``quarantine``: more records are refused than the topic's ``quarantine.rate``
-* ``audit``: the last audit of a date found the table to differ, or could not be carried out
-* ``agent_gone``: a broker's agent has not written its watermark index, and nobody else leads its partitions
-* ``clock``: the clock of a broker's host, or of Airflow's, is more than a minute off the store's
-* ``scan``: the triggerer cannot read the watermark indexes
-* ``topics_file``: the topics file is wrong
-* ``unseen``: no agent was ever seen for a topic of the topics file
-* ``unreadable``: the ledger or another object of the topic cannot be read, so nothing is known of it
-"""
+from tidemark.monitoring.kinds import IncidentKind
 
 KEPT_CLOSED: Final = timedelta(days=30)
 MOST_CLOSED: Final = 2000

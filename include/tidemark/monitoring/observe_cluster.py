@@ -19,7 +19,8 @@ from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.formats.watermark_index import LeaderEntry, Loaded, leaders, listed, load_all
 from tidemark.monitoring import deployment_conditions
-from tidemark.monitoring.incidents import Condition, IncidentKind, Unknown
+from tidemark.monitoring.incidents import Condition, Unknown
+from tidemark.monitoring.kinds import found_by
 from tidemark.monitoring.observe_topic import Around, look_at_topic
 from tidemark.monitoring.observer_state import Sightings, TopicSighting
 from tidemark.store import Store, open_store
@@ -27,9 +28,6 @@ from tidemark.table.delta_table import open_lake
 from tidemark.topics import Deployment
 
 _READERS: Final = 16
-_BY_LEADER: Final[frozenset[IncidentKind]] = frozenset({"gap", "stuck", "late"})
-_BY_AGENT: Final[frozenset[IncidentKind]] = frozenset({"agent_gone", "clock"})
-_BY_INDEX: Final = _BY_LEADER | _BY_AGENT
 
 
 class ClusterLook(NamedTuple):
@@ -96,7 +94,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
             "first": first,
         }
     )
-    untold = [Unknown(_BY_LEADER, one.topic, known=frozenset(by_topic.get(one.topic, ()))) for one in topics]
+    untold = [Unknown(found_by("leaders"), one.topic, known=frozenset(by_topic.get(one.topic, ()))) for one in topics]
     unknown = (
         *brokers.unknown,
         *(untold if brokers.missing else ()),
@@ -128,7 +126,7 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         return _Brokers(
             None,
             conditions=(deployment_conditions.scan_failing(cluster, now, str(error)),),
-            unknown=(Unknown(_BY_INDEX),),
+            unknown=(Unknown(found_by("leaders", "agents")),),
         )
     indexes = loaded.indexes.values()
     led = leaders(indexes)
@@ -146,7 +144,7 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         ),
         unknown=tuple(
             Unknown(
-                _BY_AGENT,
+                found_by("agents"),
                 key=deployment_conditions.agent_gone_key(cluster, key.rpartition("/")[2].removesuffix(".json")),
             )
             for key in loaded.failures

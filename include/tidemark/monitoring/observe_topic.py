@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -16,15 +16,14 @@ from tidemark.inspection.agent_sightings import check_seen
 from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.deployment_conditions import unreadable, unseen
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
-from tidemark.monitoring.incidents import Condition, IncidentKind, Unknown
+from tidemark.monitoring.incidents import Condition, Unknown
+from tidemark.monitoring.kinds import Source, found_by
 from tidemark.monitoring.observer_state import TopicSighting, latest
 from tidemark.monitoring.overview import TopicSummary
 from tidemark.monitoring.quarantine_samples import samples_of
 from tidemark.table.delta_table import Lake, committed_ledger
 
 _REREAD_AFTER: Final = timedelta(hours=1)
-_BY_SEEING: Final[frozenset[IncidentKind]] = frozenset({"unseen"})
-_BY_LEDGER: Final[frozenset[IncidentKind]] = frozenset({"gap", "late", "quarantine"})
 
 
 class Around(NamedTuple):
@@ -50,6 +49,10 @@ class TopicLook(NamedTuple):
     sighting: TopicSighting
 
 
+Step = Callable[[Lake, Around, TopicSighting, datetime], tuple[list[Condition], TopicSighting]]
+"""A part of a look: what it found, and the sighting with what it leaves for the next look."""
+
+
 def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
     """Look at the topic of ``lake``. What cannot be read is told of, and never raised: it must not hide other topics.
 
@@ -61,14 +64,14 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
     found: list[Condition] = []
     unknown: list[Unknown] = []
     sighting = before
-    steps = (_seen, _BY_SEEING), (_ledger, _BY_LEDGER), (_verdict, frozenset[IncidentKind]({"audit"}))
-    for step, kinds in steps:
+    steps: tuple[tuple[Step, Source], ...] = ((_seen, "sightings"), (_ledger, "ledger"), (_verdict, "verdict"))
+    for step, source in steps:
         try:
             new, sighting = step(lake, around, sighting, now)
         except (TidemarkError, DeltaError, OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             found.append(unreadable(lake.topic.cluster, lake.topic.topic, reason, now))
-            unknown.append(Unknown(kinds, lake.topic.topic))
+            unknown.append(Unknown(found_by(source), lake.topic.topic))
         else:
             found += new
     if around.led is not None:

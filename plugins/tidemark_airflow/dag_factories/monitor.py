@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict, get_args
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from airflow.sdk import DAG, Variable, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.errors import ConfigError
-from tidemark.monitoring.incidents import IncidentKind, Unknown
+from tidemark.monitoring.incidents import Unknown
+from tidemark.monitoring.kinds import KINDS, found_by
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
@@ -199,8 +200,8 @@ def _blind(before: Sightings, now: datetime) -> ClusterLook:
     """A look that can tell of nothing, so that everything stays as it is."""
     from tidemark.monitoring.observe_cluster import ClusterLook
 
-    kinds = frozenset(get_args(IncidentKind)) - {"topics_file"}
-    return ClusterLook((), (Unknown(kinds),), before.model_copy(update={"at": now}))
+    unknown = Unknown(frozenset(KINDS) - found_by("topics file"))
+    return ClusterLook((), (unknown,), before.model_copy(update={"at": now}))
 
 
 def _with_topics_file(found: ClusterLook, place: WatchPlace, cluster: str, now: datetime) -> ClusterLook:

@@ -45,6 +45,8 @@ def news_of(message: Message) -> Notice:
 
 def link_of(message: Message) -> str:
     """Where it is seen or mended: the backfill form filled in, the topic's continuity page, else that of all topics."""
+    from tidemark.monitoring.kinds import KINDS
+
     if not urls.base_url():
         return ""
     first = message.incidents[0]
@@ -53,11 +55,11 @@ def link_of(message: Message) -> str:
         return f"{urls.base_url()}{urls.PREFIX}/"
     if message.group:
         return urls.continuity_url(first.cluster, first.topic)
-    if first.kind == "quarantine":
-        return urls.backfill_url(first.cluster, first.topic, mode="replay")
-    date = first.key.rpartition("/")[2]
-    if first.kind == "audit" and date:
-        return urls.backfill_url(first.cluster, first.topic, date, date, mode="rebuild")
+    page, date = KINDS[first.kind].page, first.key.rpartition("/")[2]
+    if page == "replay":
+        return urls.backfill_url(first.cluster, first.topic, mode=page)
+    if page == "rebuild" and date:
+        return urls.backfill_url(first.cluster, first.topic, date, date, mode=page)
     return urls.continuity_url(first.cluster, first.topic, first.partition)
 
 
