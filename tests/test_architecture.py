@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,20 @@ def test_packages_import_from_lower_floors_only(folder: str) -> None:
     units = {path.relative_to(ROOT / folder).with_suffix("").parts[0] for path in paths}
     assert units == set(" ".join(FLOORS[folder]).split()), "each package and module has a floor"
     assert not {str(path): found for path in paths if (found := upward_imports(folder, path))}
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_the_documented_packages_are_those_on_the_floors(folder: str) -> None:
+    """From the top floor down, as docs/code.md lists them."""
+    text = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
+    section = next(
+        one for one in text.split("\n## ") if one.partition("\n")[0].endswith(f"`{folder.removesuffix('/')}`")
+    )
+    rows = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in section.splitlines() if row.startswith("| `")]
+    floor = {name: number for number, names in enumerate(FLOORS[folder]) for name in names.split()}
+    assert sorted(name for row in rows for name in row) == sorted(floor)
+    tops = [max(floor[name] for name in row) for row in rows]
+    assert tops == sorted(tops, reverse=True)
 
 
 def test_the_check_sees_an_import_from_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
