@@ -192,4 +192,4 @@ def test_endless_conflicts_are_an_error(world: World) -> None:
     rival = Rival(lake.store, PreconditionFailed, times=1000)
 
     with pytest.raises(PreconditionFailed, match="8 times"):
-        update_published(lake._replace(store=rival), lambda it: it)  # type: ignore[arg-type] # likewise
+        update_published(lake._replace(store=rival), lambda it: it.model_copy(update={"n": 9}))  # type: ignore[arg-type] # likewise

@@ -174,8 +174,8 @@ def test_conditions_and_multipart_work_under_the_agents_policy(server: S3Server,
 
 
 def test_every_policy_of_a_bucket_is_a_role_that_is_tried() -> None:
-    of_queues, of_versions = {"notifications", "notifications-queue"}, {"undo"}  # tried in test_versions.py
-    assert {path.stem for path in POLICIES.glob("*.json")} == ROLES.keys() | of_queues | of_versions
+    of_versions = {"undo"}  # tried in test_versions.py
+    assert {path.stem for path in POLICIES.glob("*.json")} == ROLES.keys() | of_versions
 
 
 @pytest.mark.parametrize("role", ROLES)

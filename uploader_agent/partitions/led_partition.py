@@ -33,7 +33,7 @@ from uploader_agent.hold import Hold
 from uploader_agent.partitions.observation import Observation, Pace
 from uploader_agent.remote import gaps, partition_state, watermark
 from uploader_agent.remote.gaps import Evidence
-from uploader_agent.remote.incarnations import Life
+from uploader_agent.remote.incarnations import TopicIncarnation
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.partition_state import RemoteState
 from uploader_agent.remote.watermark import StoredWatermark, WatermarkState
@@ -63,7 +63,7 @@ class Context:
     """
 
     broker: int
-    settle: Callable[[TopicPartition, str | None], tuple[Life, Store, PartitionKeys]]
+    settle: Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, PartitionKeys]]
     control_store: Store
     control: ControlKeys
     pause: Callable[[float], object]
@@ -92,7 +92,7 @@ class LedPartition:
         self.changes = 0
         """Goes up with each change of what is known of store and broker."""
         self.cleanup_policy = UNKNOWN_POLICY
-        self.life: Life | None = None
+        self.life: TopicIncarnation | None = None
         self.error: str | None = None
         self.observation: Observation | None = None
         """What the broker said last; replaced as a whole, since other threads read it."""

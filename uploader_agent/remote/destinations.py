@@ -10,7 +10,7 @@ from tidemark.endpoints import EndpointResolver, EndpointSettings
 from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.store import Store
-from uploader_agent.remote.incarnations import Incarnations, Life
+from uploader_agent.remote.incarnations import Incarnations, TopicIncarnation
 
 OpenStore = Callable[[str], Store]
 
@@ -37,7 +37,7 @@ class Destinations:
                 self._stores[url] = self._opener(url)
             return self._stores[url]
 
-    def settle(self, at: TopicPartition, topic_id: str | None) -> tuple[Life, Store, PartitionKeys]:
+    def settle(self, at: TopicPartition, topic_id: str | None) -> tuple[TopicIncarnation, Store, PartitionKeys]:
         """Which incarnation this is, and the store and the keys of the partition.
 
         Raises:

@@ -1,20 +1,21 @@
-"""Which life of a topic is this, and where do its segments lie: agreed upon by all agents through one object."""
+"""Which incarnation of a topic is this, and where do its segments lie: agreed upon by all agents through one object."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.errors import FormatError, NotFound
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys
 from tidemark.store import Store
+from tidemark.store.update import update
 from uploader_agent.clock import utc_now
 
-_ATTEMPTS = 3
-"""How often the object is read and written before the partition's back-off has its turn."""
+_TRIES = 3
+_THEN = "the partition's back-off has its turn"
 
 
-class Life(NamedTuple):
+class TopicIncarnation(NamedTuple):
     """An incarnation's number and the name that its folders have."""
 
     number: int
@@ -31,41 +32,40 @@ class Incarnations:
         self._record = record
         self._store = store
         self._control = control
-        self._known: dict[tuple[str, str | None], Life] = {}
+        self._known: dict[tuple[str, str | None], TopicIncarnation] = {}
 
-    def find(self, topic: str, topic_id: str | None) -> Life:
+    def find(self, topic: str, topic_id: str | None) -> TopicIncarnation:
         """The incarnation of ``topic`` that has ``topic_id``.
 
         Raises:
             FormatError: a topic was made again on a cluster without topic ids: an operator must decide.
             StoreError: the store failed.
         """
-        life = self._known.get((topic, topic_id))
-        if life is None:
-            life = self._known[topic, topic_id] = self._agree(topic, topic_id)
-        return life
+        found = self._known.get((topic, topic_id))
+        if found is None:
+            found = self._known[topic, topic_id] = self._agree(topic, topic_id)
+        return found
 
-    def _agree(self, topic: str, topic_id: str | None) -> Life:
+    def _agree(self, topic: str, topic_id: str | None) -> TopicIncarnation:
         """Ask the store. Two threads may do so for one topic: they agree as two agents do."""
         key = self._control.incarnations(topic)
-        attempts = 0
-        while True:
+
+        def read() -> tuple[TopicIncarnations, str | None]:
             try:
-                known, etag = TopicIncarnations.load_version(self._store, key)
+                return TopicIncarnations.load_version(self._store, key)
             except NotFound:
-                known, etag = TopicIncarnations(topic=topic), None
-            found = known.find(topic_id)
-            if found is not None:
-                return Life(found[0], found[1].place)
+                return TopicIncarnations(topic=topic), None
+
+        def with_this_one(known: TopicIncarnations) -> TopicIncarnations:
             try:
-                longer = known.with_topic_id(topic_id, utc_now())
+                return known if known.find(topic_id) else known.with_topic_id(topic_id, utc_now())
             except ValueError as error:
                 raise FormatError(key, str(error)) from error
-            if not self._record:
-                return Life(len(known.incarnations), longer.incarnations[-1].place)
-            try:
-                self._store.put(key, longer.to_bytes(), if_match=etag, if_none_match=etag is None)
-            except (PreconditionFailed, UnknownOutcome):
-                attempts += 1  # somebody added one first, or we did: the object tells
-                if attempts == _ATTEMPTS:
-                    raise
+
+        if self._record:
+            known = update(self._store, key, read, with_this_one, then=_THEN, tries=_TRIES)
+        else:
+            known = with_this_one(read()[0])
+        found = known.find(topic_id)
+        assert found is not None
+        return TopicIncarnation(found[0], found[1].place)

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.monitoring import overview
 from tidemark.monitoring.incidents import Incidents, merge
 from tidemark.monitoring.observe_cluster import ClusterLook, look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview
 from tidemark.store import Store, clock, open_store, put_over
+from tidemark.store.update import update
 from tidemark.topics import Deployment
 
-_TRIES: Final = 8
 _NEVER: Final = datetime.fromtimestamp(0, UTC)
 
 log = logging.getLogger(__name__)
@@ -63,18 +63,8 @@ def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Inc
     Raises:
         PreconditionFailed: others were faster every time.
     """
-    key, store = deployment.deployment_keys(cluster).incidents, lake_store(deployment)
-    for _ in range(_TRIES):
-        known, etag = _read_to_change(deployment, cluster)
-        after = change(known)
-        if after == known:
-            return known
-        try:
-            store.put(key, after.to_bytes(), if_match=etag, if_none_match=etag is None)
-        except (PreconditionFailed, UnknownOutcome):
-            continue
-        return after
-    raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; the next look tries again")
+    store, key = lake_store(deployment), deployment.deployment_keys(cluster).incidents
+    return update(store, key, lambda: _read_to_change(deployment, cluster), change, then="the next look tries again")
 
 
 def compared(deployment: Deployment) -> clock.ClockReading | None:

@@ -10,18 +10,14 @@ never loses one.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, TableTampered, UnknownOutcome
+from tidemark.errors import FormatError, NotFound, TableTampered
 from tidemark.formats.ledger import DateState, Ledger, Published
+from tidemark.store.update import update
 from tidemark.table.delta_table import Lake
 from tidemark.timestamps import utc_now
-
-_TRIES = 8
-
-log = logging.getLogger(__name__)
 
 
 class Pointer(NamedTuple):
@@ -71,17 +67,12 @@ def update_published(lake: Lake, change: Callable[[Published], Published]) -> Pu
     Raises:
         PreconditionFailed: others were faster every time.
     """
-    key = lake.keys.published
-    for _ in range(_TRIES):
-        before, etag = read_published(lake)
-        after = change(before).model_copy(update={"at": utc_now()})
-        try:
-            lake.store.put(key, after.to_bytes(), if_match=etag, if_none_match=etag is None)
-        except (PreconditionFailed, UnknownOutcome) as error:
-            log.info("the outbox pointer is read again: %s", error)
-            continue
-        return after
-    raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; the next run tries again")
+
+    def changed(before: Published) -> Published:
+        return change(before).model_copy(update={"at": utc_now()})
+
+    then = "the next run tries again"
+    return update(lake.store, lake.keys.published, lambda: read_published(lake), changed, then=then)
 
 
 def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> UnpublishedCommits | None:

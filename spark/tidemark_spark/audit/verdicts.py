@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.errors import NotFound
 from tidemark.formats.audit_report import AuditVerdict
+from tidemark.store.update import update
 from tidemark.table.delta_table import Lake
 from tidemark.timestamps import utc_now
-
-_TRIES: Final = 8
 
 
 def change_verdict(lake: Lake, change: Callable[[AuditVerdict], AuditVerdict]) -> AuditVerdict:
@@ -20,15 +18,11 @@ def change_verdict(lake: Lake, change: Callable[[AuditVerdict], AuditVerdict]) -
         PreconditionFailed: others were faster every time.
     """
     key = lake.keys.deployment.verdict(lake.topic.topic)
-    for _ in range(_TRIES):
+
+    def read() -> tuple[AuditVerdict, str | None]:
         try:
-            known, etag = AuditVerdict.load_version(lake.store, key)
+            return AuditVerdict.load_version(lake.store, key)
         except NotFound:
-            known, etag = AuditVerdict(cluster=lake.topic.cluster, topic=lake.topic.topic, audited_at=utc_now()), ""
-        after = change(known)
-        try:
-            lake.store.put(key, after.to_bytes(), if_match=etag or None, if_none_match=not etag)
-        except (PreconditionFailed, UnknownOutcome):
-            continue
-        return after
-    raise PreconditionFailed(key, f"was changed by others {_TRIES} times in a row; audit again")
+            return AuditVerdict(cluster=lake.topic.cluster, topic=lake.topic.topic, audited_at=utc_now()), None
+
+    return update(lake.store, key, read, change, then="audit again")
