@@ -18,12 +18,12 @@ from bench.data import HOME
 from bench.measure import Row
 from tests.plugins.world import CLUSTER, commit, entry, state
 from tests.support.s3 import S3Server
+from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.monitoring.incident_store import watch
-from tidemark.raw.objects import in_parallel
 from tidemark.store import Store, open_store
 from tidemark.store.local import LocalStore
 from tidemark.store.s3 import S3Store

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import ClassVar, Final
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
@@ -17,7 +18,6 @@ from tidemark.formats.plan import RunPlan
 from tidemark.planning import read_plan, write_plan
 from tidemark.planning.common import following
 from tidemark.planning.vacuum import GOES, Knowledge, Why, all_landed, judge, to_fold
-from tidemark.raw.objects import in_parallel
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
 from tidemark.table.evidence import evidence_key, evidence_that_counts

@@ -17,10 +17,10 @@ from tests.tidemark.records.build import simple
 from tests.tidemark.remote.reader import Reader
 from tidemark import retry
 from tidemark.cli.read_models import files_of, status_of
+from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import TopicPartition
 from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.monitoring.incident_store import watch
-from tidemark.raw.objects import in_parallel
 from tidemark.remote import Storage
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import open_table

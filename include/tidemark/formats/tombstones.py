@@ -9,11 +9,11 @@ segment of the same offsets that comes later is another one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, Final, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
+from tidemark.concurrency import in_parallel
 from tidemark.config import Duration
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
@@ -23,8 +23,6 @@ from tidemark.formats.manifest import ObjectSum
 from tidemark.intervals import Intervals
 from tidemark.store import Store
 from tidemark.timestamps import stamp
-
-_READERS: Final = 8
 
 _MOST: Final = 1 << 14
 """Tombstones of which a process remembers what they say: some hundred bytes each."""
@@ -102,8 +100,7 @@ def listed(store: Store, keys: PartitionKeys) -> list[Removed]:
         StoreError: the store failed.
     """
     found = list(store.list(control_of(keys).tombstones(keys.place, keys.partition)))
-    with ThreadPoolExecutor(_READERS) as readers:
-        return list(readers.map(lambda info: _in_short(store, keys, info.key, info.etag), found))
+    return in_parallel(lambda info: _in_short(store, keys, info.key, info.etag), found)
 
 
 def removed(store: Store, keys: PartitionKeys) -> Intervals:

@@ -8,12 +8,12 @@ newest topic id.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
@@ -116,8 +116,7 @@ def load_all(store: Store, infos: Iterable[ObjectInfo], *, of: Collection[str] |
         StoreError: the store gave none of them.
     """
     modified = {info.key: info.modified for info in infos}
-    with ThreadPoolExecutor(_READERS) as readers:
-        found = dict(zip(modified, readers.map(lambda one: _load(store, *one), modified.items()), strict=True))
+    found = dict(zip(modified, in_parallel(lambda one: _load(store, *one), [*modified.items()], _READERS), strict=True))
     indexes = {key: one for key, one in found.items() if isinstance(one, WatermarkIndex)}
     failures = {key: one for key, one in found.items() if isinstance(one, TidemarkError)}
     check_some(failures, modified if of is None else of)

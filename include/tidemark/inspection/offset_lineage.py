@@ -10,12 +10,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
+from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import in_parallel
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import Lake

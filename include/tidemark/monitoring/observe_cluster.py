@@ -9,10 +9,10 @@ own log is asked, and now and then in any case. What cannot be read is told of, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import ControlKeys, TopicPartition
@@ -74,15 +74,13 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
             scanned_at=status.at if status else None,
         )
 
-    with ThreadPoolExecutor(_READERS) as readers:
-        looks = list(
-            readers.map(
-                lambda one: look_at_topic(
-                    open_lake(deployment, one), around(one.topic), before.topics.get(one.topic, TopicSighting()), now
-                ),
-                topics,
-            )
-        )
+    looks = in_parallel(
+        lambda one: look_at_topic(
+            open_lake(deployment, one), around(one.topic), before.topics.get(one.topic, TopicSighting()), now
+        ),
+        topics,
+        _READERS,
+    )
     found = [*brokers.conditions, *(one for topic in looks for one in topic.conditions)]
     if status and status.failing_since:
         found.append(deployment_conditions.scan_failing(cluster, status.failing_since, status.error))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
 from tidemark.formats.ledger import Closing, Ledger
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, merged
@@ -18,7 +19,6 @@ from tidemark.planning.date_finality import closing, may_close
 from tidemark.planning.partition_plan import Decision, KnownPartition, changes_anything, decide, left_at
 from tidemark.planning.unclean_election import rewind
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of, within
-from tidemark.raw.objects import in_parallel
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
 from tidemark.table.tampering import check_untampered

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.ledger import Ledger
-from tidemark.raw.objects import in_parallel
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import Lake
 from tidemark.table.effective_evidence import EffectiveEvidence

@@ -7,8 +7,7 @@ nothing is retried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
@@ -26,7 +25,6 @@ from tidemark.store import Fetched, ObjectInfo, Store
 LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, 1 << 31)
 """How far below an offset to look for the segment that holds it; a segment spans less than 2^31 offsets."""
 
-THREADS: Final = 8
 
 _MANIFEST: Final = "manifest.json"
 
@@ -46,14 +44,6 @@ class Listed(NamedTuple):
 
     base: int
     info: ObjectInfo
-
-
-def in_parallel(function: Callable[[Item], Result], items: Sequence[Item], threads: int = THREADS) -> list[Result]:
-    """``function`` of each item, in order; requests to the store wait, so a few at a time."""
-    if len(items) < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return list(pool.map(function, items))
 
 
 def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarnations:

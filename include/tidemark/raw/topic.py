@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, PreconditionFailed
 from tidemark.formats import object_sizes, tombstones
@@ -28,7 +29,7 @@ from tidemark.kafka_log import AbortedTransaction, Lineage, confirms_cut, cut_po
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
 from tidemark.raw import objects
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
-from tidemark.raw.objects import LOOK_BACK, Marks, in_parallel
+from tidemark.raw.objects import LOOK_BACK, Marks
 from tidemark.raw.prefix_proof import grown
 from tidemark.raw.segments import Segment, agrees, live_until
 from tidemark.store import Store, open_store

@@ -6,9 +6,10 @@ from datetime import datetime
 from itertools import count
 from typing import Final
 
+from tidemark.concurrency import in_parallel
 from tidemark.formats.incarnations import Incarnation
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, check_topic
-from tidemark.raw.objects import in_parallel, incarnations
+from tidemark.raw.objects import incarnations
 from tidemark.remote.catalog.log_ends import Observations
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.partition import PartitionPlace, TidemarkPartition

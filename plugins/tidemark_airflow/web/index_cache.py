@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.formats.base import canonical, parse_json
@@ -59,8 +59,7 @@ class IndexCache:
             self._failure = str(error)
             return
         stale = [info for key, info in infos.items() if self._etag(key) != info.etag]
-        with ThreadPoolExecutor(_READERS) as readers:
-            fresh = {one.key: one for one in readers.map(self._fetch, stale)}
+        fresh = {one.key: one for one in in_parallel(self._fetch, stale, _READERS)}
         # At once, for other threads read it meanwhile.
         self._known = {key: fresh.get(key) or self._known[key] for key in infos}
         self._failure = ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import cache
 from threading import Lock
 from time import monotonic
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.formats.gaps import Acknowledgement
 from tidemark.formats.keys import DeploymentKeys
@@ -135,8 +135,7 @@ class Reader:
         # The first of these began before what is asked for, unless it is the full hour now.
         keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours + 1)]
         since = now - timedelta(hours=hours)
-        with ThreadPoolExecutor(_READERS) as readers:
-            return [one for found in readers.map(self._samples.get, keys) for one in found if one.at > since]
+        return [one for found in in_parallel(self._samples.get, keys, _READERS) for one in found if one.at > since]
 
     def words(self, now: TopicNow, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Acknowledgement]]:
         """What people said about gaps of these partitions, by (incarnation, partition)."""

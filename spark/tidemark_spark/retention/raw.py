@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats.incarnations import Incarnation
 from tidemark.formats.keys import PartitionKeys
@@ -23,7 +24,6 @@ from tidemark.planning import read_plan
 from tidemark.planning.retention import Classed, Keeping
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.vacuum import MARGIN
-from tidemark.raw.objects import in_parallel
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.store import Store, open_store
 from tidemark.store.base import ObjectInfo

@@ -16,10 +16,10 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
 from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.formats.plan import RUN_LIMIT, RunPlan
-from tidemark.raw.objects import in_parallel
 from tidemark.store import put_once
 from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files
 from tidemark.table.tampering import check_untampered, files_digest

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.ledger import DateState, Ledger
-from tidemark.raw.objects import in_parallel
 from tidemark.store import put_once
 from tidemark.table.delta_table import Lake, committed_ledger
 from tidemark.timestamps import utc_now

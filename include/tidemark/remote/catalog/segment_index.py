@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import PartitionKeys
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import LOOK_BACK, in_parallel, manifest_key, manifests, read_segment
+from tidemark.raw.objects import LOOK_BACK, manifest_key, manifests, read_segment
 from tidemark.raw.prefix_proof import begins_with
 from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
 from tidemark.remote.catalog.segment_table import ANY_TIME, SegmentTable
