@@ -85,7 +85,7 @@ class Agent:
         broker: Broker,
         metadata: Metadata,
         opener: OpenStore,
-        doorbell: Watcher,
+        watcher: Watcher,
         *,
         hints: Hints | None = None,
         authority: Authority | None = None,
@@ -104,7 +104,7 @@ class Agent:
         self.health = Health(_turn_limit(settings), settings.stuck_after, runtime.monotonic)
         self._settings = settings
         self._broker = broker
-        self._doorbell = doorbell
+        self._watcher = watcher
         self._hints = hints or NoHints()
         self._hinted = threading.Event()
         self._notifier = notifier or Notifier({})
@@ -130,7 +130,7 @@ class Agent:
             runtime=runtime,
         )
         self.leadership = Leadership(broker.log_dirs, self._takes, context, self.metrics, self._repeats)
-        self._poller = Poller(metadata, doorbell.ring, runtime)
+        self._poller = Poller(metadata, watcher.wake, runtime)
         self._queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
             settings.upload.concurrency, runtime, target=lambda task: task.target
         )
@@ -139,11 +139,11 @@ class Agent:
         )
         indexes = IndexPublisher(places, broker.node_id, digest(settings.raw), settings.index, runtime)
         interval = settings.index.min_interval.total_seconds()
-        self._index = IndexThread(indexes, self.metrics, self._repeats, interval, doorbell.ring, runtime)
+        self._index = IndexThread(indexes, self.metrics, self._repeats, interval, watcher.wake, runtime)
         self._filler = GapFiller(
             places, broker.node_id, broker.log_dirs, self._takes, self.metrics, self._stopping.wait, self.hold
         )
-        self._agenda: Timers[TopicPartition] = Timers()
+        self._timers: Timers[TopicPartition] = Timers()
         self._by_folder: dict[Path, TopicPartition] = {}
         self._settled = self._frozen = False
         self._hinted_questions = 0
@@ -157,17 +157,17 @@ class Agent:
     def stop(self) -> None:
         """End :meth:`run` soon: take no new work, finish what is under way. For signal handlers and other threads."""
         self._stopping.set()
-        self._doorbell.ring()
+        self._watcher.wake()
 
     def hint(self) -> None:
         """The leadership may have changed: ask soon. For other threads."""
         self._hinted.set()
-        self._doorbell.ring()
+        self._watcher.wake()
 
     def soon(self, action: Callable[[], object]) -> None:
         """Have the loop call ``action`` before its next turn. For signal handlers and other threads."""
         self._requests.append(action)
-        self._doorbell.ring()
+        self._watcher.wake()
 
     def reconfigure(self, settings: AgentSettings, source: str) -> list[str]:
         """Go on under other ``settings``, read from ``source``; the names of the fields that changed. For the loop.
@@ -242,7 +242,7 @@ class Agent:
 
     def _turn(self) -> None:
         """Wait for whatever comes first, and see to it."""
-        heard = self._doorbell.wait(self._next_time() - self._runtime.monotonic())
+        heard = self._watcher.wait(self._next_time() - self._runtime.monotonic())
         self.health.turned()
         now = self._runtime.monotonic()
         if heard.leaders or self._hinted.is_set():
@@ -257,7 +257,7 @@ class Agent:
                 self._learn(answer)
             else:
                 self._observe(answer)
-        due = {self._by_folder[folder] for folder in heard.folders & self._by_folder.keys()} | self._agenda.take(now)
+        due = {self._by_folder[folder] for folder in heard.folders & self._by_folder.keys()} | self._timers.take(now)
         self._look_at(due)
         if now >= self._next_scan:
             self._scan()
@@ -287,7 +287,7 @@ class Agent:
         if self.leadership.look_at_disks():
             self._hints.watch(self.leadership.replicas.keys())
             self._next_metadata = 0.0
-        self._doorbell.watch([*self._broker.log_dirs, *self.leadership.replicas.values()])
+        self._watcher.watch([*self._broker.log_dirs, *self.leadership.replicas.values()])
 
     def _ask_leaders(self) -> None:
         pause = self._settings.metadata_interval.total_seconds()
@@ -356,7 +356,7 @@ class Agent:
 
     def _look_later(self, wanted: Iterable[TopicPartition], after: float) -> None:
         for at in wanted:
-            self._agenda.add(at, self._runtime.monotonic() + after)
+            self._timers.add(at, self._runtime.monotonic() + after)
 
     def _offer_all(self, due: Iterable[TopicPartition]) -> None:
         """Plan anew by what is known now, if the store's part of it is."""
@@ -374,12 +374,12 @@ class Agent:
         return tasks
 
     def _revisit(self, at: TopicPartition, after: float) -> None:
-        self._agenda.add(at, self._runtime.monotonic() + after)
-        self._doorbell.ring()
+        self._timers.add(at, self._runtime.monotonic() + after)
+        self._watcher.wake()
 
     def _next_time(self) -> float:
         return min(
-            self._next_scan, self._next_metadata, self._next_measure, self._notifier.next_time, self._agenda.next_time()
+            self._next_scan, self._next_metadata, self._next_measure, self._notifier.next_time, self._timers.next_time()
         )
 
     def _show(self) -> None:

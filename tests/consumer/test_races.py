@@ -47,7 +47,7 @@ def test_a_wakeup_before_the_wait_begins_is_not_slept_through(made: Made, monkey
         wait = Wakeup.wait
 
         def checked(self: Wakeup, heard: int, seconds: float) -> None:
-            if self.rings == heard:
+            if self.count == heard:
                 slept.append(heard)
             wait(self, heard, min(seconds, 0.1))
 

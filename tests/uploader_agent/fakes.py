@@ -242,9 +242,9 @@ class World:
         return AgentSettings.model_validate(base | changes)
 
     @contextmanager
-    def agent(self, doorbell: Watcher | None = None, *, read_only: bool = False, **changes: Any) -> Iterator[Agent]:
+    def agent(self, watcher: Watcher | None = None, *, read_only: bool = False, **changes: Any) -> Iterator[Agent]:
         self.metadata.node_id = self.broker.node_id
-        with closing(doorbell or NoWatcher()) as bell:
+        with closing(watcher or NoWatcher()) as bell:
             settings = self.settings(**changes)
             surroundings = settings, self.broker, self.metadata, lambda _url: self.store, bell
             yield Agent(*surroundings, authority=self.authority, read_only=read_only)

@@ -85,9 +85,9 @@ class Gates:
                 begun.write(f"{key}\n")
             self.pass_through("slow")
 
-    def doorbell(self) -> DirectoryWatcher:
+    def watcher(self) -> DirectoryWatcher:
         class Gated(DirectoryWatcher):
-            """An inotify doorbell that may be deaf."""
+            """An inotify watcher that may be deaf."""
 
             def wait(bell, timeout: float) -> Heard:  # noqa: N805 - `self` is the gates
                 self.pass_through("deaf")
@@ -115,7 +115,7 @@ def replaced(folder: Path) -> dict[str, Callable[..., object]]:
     return {
         "open_store": opener,
         "AdminMetadata": lambda *_: DiskMetadata(disk),
-        "DirectoryWatcher": gates.doorbell,
+        "DirectoryWatcher": gates.watcher,
     }
 
 

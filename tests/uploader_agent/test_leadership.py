@@ -67,11 +67,11 @@ def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:
 
 def test_a_directory_that_is_newly_watched_is_looked_at(tmp_path: Path) -> None:
     """Its files may have been made between the last look and the watch: nobody heard of them."""
-    with closing(DirectoryWatcher()) as doorbell:
-        doorbell.watch([tmp_path])
-        assert doorbell.wait(HUNG) == Heard(frozenset({tmp_path}))
-        doorbell.watch([tmp_path])
-        assert doorbell.wait(0) == Heard()
+    with closing(DirectoryWatcher()) as watcher:
+        watcher.watch([tmp_path])
+        assert watcher.wait(HUNG) == Heard(frozenset({tmp_path}))
+        watcher.watch([tmp_path])
+        assert watcher.wait(0) == Heard()
 
 
 def test_an_epoch_file_on_any_replica_is_a_hint(world: World) -> None:

@@ -32,9 +32,9 @@ NEVER = "1d"
 
 
 @contextmanager
-def running(world: World, doorbell: Watcher, **settings: Any) -> Iterator[Agent]:
+def running(world: World, watcher: Watcher, **settings: Any) -> Iterator[Agent]:
     """An agent in a thread of this process; it has drained when the block ends."""
-    with world.agent(doorbell, **settings) as agent:
+    with world.agent(watcher, **settings) as agent:
         thread = threading.Thread(target=agent.run)
         thread.start()
         try:
@@ -79,7 +79,7 @@ def test_silent_bell_alone_finds_nothing(world: World) -> None:
         world.store.await_put(lambda: watermark_is(world, 100))
         partition.segment(100, records(100, 200))
         partition.roll(200)
-        bell.ring()
+        bell.wake()
     assert world.watermark()[1].next_offset == 100
 
 

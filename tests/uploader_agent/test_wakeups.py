@@ -55,7 +55,7 @@ def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
     world.metadata.default_high = 50
     never = {"scan_interval": NEVER, "metadata_interval": NEVER}
     with running(world, NoWatcher(), **never, tail_after=NEVER) as agent:
-        wait_until(lambda: T in agent._agenda._times, what="the timer of the tail")
+        wait_until(lambda: T in agent._timers._times, what="the timer of the tail")
         shorter = world.settings(**never, tail_after="1s")
         agent.soon(lambda: agent.reconfigure(shorter, "agent.yaml"))
         world.store.await_put(lambda: watermark_is(world, 50))
@@ -135,17 +135,17 @@ def test_after_an_overflow_a_directory_that_was_made_again_is_watched(tmp_path: 
 
     inotify.read = read
     folder.mkdir()
-    with closing(DirectoryWatcher(inotify)) as doorbell:
-        doorbell.watch([folder])
-        doorbell.wait(0)
+    with closing(DirectoryWatcher(inotify)) as watcher:
+        watcher.watch([folder])
+        watcher.wait(0)
         overflows[0] = True
         folder.rename(tmp_path / "orders-0.f00-delete")
         folder.mkdir()
-        assert doorbell.wait(HUNG) == Heard(frozenset({folder}), leaders=True)
-        doorbell.watch([folder])
-        assert doorbell.wait(HUNG).folders == {folder}, "what was made before the watch is looked at"
+        assert watcher.wait(HUNG) == Heard(frozenset({folder}), leaders=True)
+        watcher.watch([folder])
+        assert watcher.wait(HUNG).folders == {folder}, "what was made before the watch is looked at"
         (folder / f"{0:020d}.log").touch()
-        assert doorbell.wait(HUNG).folders == {folder}
+        assert watcher.wait(HUNG).folders == {folder}
 
 
 def test_a_partition_is_looked_at_again_only_when_its_job_has_ended(world: World) -> None:
@@ -253,9 +253,9 @@ def test_the_pollers_open_question_is_the_healths(world: World) -> None:
 
 def test_a_bell_that_was_closed_may_be_rung(tmp_path: Path) -> None:
     """A worker may end after the loop has: by then the pipe's number may be that of another file."""
-    doorbell = NoWatcher()
-    doorbell.close()
+    watcher = NoWatcher()
+    watcher.close()
     with (tmp_path / "file").open("wb") as one, (tmp_path / "other").open("wb") as two:
-        doorbell.ring()
+        watcher.wake()
         assert one.tell() + two.tell() == 0
     assert [(tmp_path / name).stat().st_size for name in ("file", "other")] == [0, 0]

@@ -74,7 +74,7 @@ def built(
     with (
         opened(settings) as (opener, traffic),
         closing(AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata,
-        closing(DirectoryWatcher()) as doorbell,
+        closing(DirectoryWatcher()) as watcher,
         closing(_hints(settings, broker)) as hints,
     ):
         yield Agent(
@@ -82,7 +82,7 @@ def built(
             broker,
             metadata,
             opener,
-            doorbell,
+            watcher,
             hints=hints,
             authority=None if read_only else _authority(settings, broker),
             notifier=notifier,

@@ -1,9 +1,9 @@
-"""A doorbell on directories: something was made or given up here, look again. It decides nothing.
+"""A watcher on directories: something was made or given up here, look again. It decides nothing.
 
 Two kinds of news come from it: a segment's file was made or renamed (look at that directory), and something that goes
 along with a change of leadership (ask the broker): a directory that is new or was renamed, or a leader epoch file
-moved into place, which Kafka writes when an epoch starts. A directory that is watched from now on rings once, since
-nobody heard what was made there before.
+moved into place, which Kafka writes when an epoch starts. A directory that is watched from now on is told of once,
+since nobody saw what was made there before.
 
 inotify may overflow, run out of watches or miss a file system altogether; the loop's own scan then finds the same
 things later. So nothing here is an error: what cannot be watched is left to the scan, and said once.
@@ -33,7 +33,7 @@ _SHORT_OF_WATCHES = "raise fs.inotify.max_user_watches; until then the scan find
 
 
 class Heard(NamedTuple):
-    """What rang: directories in which segments came or went, and whether the broker should be asked who leads."""
+    """What woke the loop: directories in which segments came or went, and whether to ask the broker who leads."""
 
     folders: frozenset[Path] = frozenset()
     leaders: bool = False
@@ -53,7 +53,7 @@ class Watcher(Protocol):
         """Wait at most ``timeout`` seconds; what was heard, possibly nothing."""
         ...
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End a :meth:`wait` from another thread or a signal handler."""
         ...
 
@@ -63,13 +63,12 @@ class Watcher(Protocol):
 
 
 class NoWatcher:
-    """Never heard of inotify: the loop is woken by :meth:`ring` and by time alone."""
+    """Never heard of inotify: the loop is woken by :meth:`wake` and by time alone."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._closing = (
-            threading.Lock()
-        )  # a worker may ring after the loop has ended, when the pipe's number is another's
+        # A worker may call :meth:`wake` after the loop has ended, when the pipe's number is another's.
+        self._closing = threading.Lock()
         self._closed = False
 
     def watch(self, folders: Iterable[Path]) -> None:
@@ -80,7 +79,7 @@ class NoWatcher:
         self._select([self._read], timeout)
         return NOTHING
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """See :class:`Watcher`."""
         with self._closing, suppress(BlockingIOError):  # the pipe is full of rings already
             if not self._closed:

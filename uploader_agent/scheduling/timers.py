@@ -28,7 +28,7 @@ class Timers(Generic[Key]):
                 heapq.heappush(self._heap, (moment, self._count, key))
 
     def take(self, now: float) -> set[Key]:
-        """What is due by ``now``; it is no longer on the agenda."""
+        """What is due by ``now``; it is no longer due."""
         due: set[Key] = set()
         with self._lock:
             while self._heap and self._heap[0][0] <= now:

@@ -74,7 +74,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             raise ValueError(f"on_gap must be error or skip, not {on_gap!r}")
         self._opened = _opened(self._mode, storage)
         self._fetcher: Any
-        self._bell = Wakeup()
+        self._wakeup = Wakeup()
         self._woken = threading.Event()
         self._gaps_skipped = 0
         super().__init__(**configs)
@@ -107,9 +107,9 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
                 threads=threads,
                 refresh_seconds=refresh,
                 check_crcs=self.config["check_crcs"],
-                on_ready=self._bell.ring,
+                on_ready=self._wakeup.wake,
             )
-            self._scouts = Scouts(self._remote, brokers, self._bell.ring)
+            self._scouts = Scouts(self._remote, brokers, self._wakeup.wake)
         rules = TierRules(
             mode=self._mode,
             on_gap=on_gap,
@@ -129,7 +129,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             remote=self._remote,
             scouts=self._scouts,
             queries=queries,
-            bell=self._bell,
+            wakeup=self._wakeup,
             **{**self.config, "metrics": None},
         )
         self._fetcher._sensors = plain._sensors  # registered once: see kafka_private
@@ -169,7 +169,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def wakeup(self) -> None:
         """Have the ``poll`` or iteration that runs, or the next one, raise :class:`WakeupError`. Thread-safe."""
         self._woken.set()
-        self._bell.ring()
+        self._wakeup.wake()
 
     def tier(self, partition: TopicPartition) -> Tier | None:
         """Where the next record of an assigned partition comes from; None if it is not assigned, or not known yet."""
@@ -234,7 +234,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     def _round(self, timer: Any, want: Want, *, move: bool) -> dict[Any, Any]:
         """As ``KafkaConsumer._poll_once``, with a wait that a wakeup ends."""
-        heard = self._bell.rings  # before it is asked for: a wakeup from then on has rung since
+        heard = self._wakeup.count  # before it is asked for: a wakeup from then on has rung since
         self._hear()
         if not self._join(timer):
             return {}

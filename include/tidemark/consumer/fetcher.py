@@ -2,7 +2,7 @@
 
 Promises: each record once, in order, from whichever tier; a position moves only with what is delivered, and back if the
 call that moved it fails; what is in hand and does not begin at the position is thrown away. Nothing here waits for
-storage but on the bell, which everything rings.
+storage but on the wakeup, which everything rings.
 
 Relies on the private names of kafka-python that :mod:`tidemark.consumer.kafka_private` lists.
 """
@@ -71,11 +71,11 @@ class TieredFetcher(TieredOffsets):
         remote: RemoteTier | None,
         scouts: Scouts | None,
         queries: Queries | None,
-        bell: Wakeup,
+        wakeup: Wakeup,
         **configs: Any,
     ) -> None:
         super().__init__(
-            client, subscriptions, placements=placements, scouts=scouts, queries=queries, bell=bell, **configs
+            client, subscriptions, placements=placements, scouts=scouts, queries=queries, wakeup=wakeup, **configs
         )
         self.counts = TierCounts()
         self._remote = remote
@@ -89,7 +89,7 @@ class TieredFetcher(TieredOffsets):
     def fetch(self, want: Want, *, heard: int, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
         """What is there for ``want``; if nothing is, wait at most ``timeout_ms`` for news and look again.
 
-        There is news once the bell has rung more than ``heard`` times. ``move`` is False for the iterator, which moves
+        There is news after more than ``heard`` wake-ups. ``move`` is False for the iterator, which moves
         positions itself, record by record.
         """
         self._raise_deferred()
@@ -99,7 +99,7 @@ class TieredFetcher(TieredOffsets):
         if not found:
             self._raise_deferred()
             if timeout_ms > 0:
-                self._bell.wait(heard, min(timeout_ms / 1000, self._patience()))
+                self._wakeup.wait(heard, min(timeout_ms / 1000, self._patience()))
                 self._place()
                 found = self._collect(want, move=move)
             if not found:
@@ -247,7 +247,7 @@ class TieredFetcher(TieredOffsets):
             at_position = state.position is not None and state.position.offset == response.fetched_offset
             if at_position and state.clear_preferred_read_replica() is None and self._placements.of(tp).tier == "kafka":
                 self._placements.out_of_range(tp)
-                self._bell.ring()
+                self._wakeup.wake()
             return None
         found: KafkaRows | None = self._parse_fetched_data(response)
         if found is not None:
@@ -274,7 +274,7 @@ class TieredFetcher(TieredOffsets):
                 return None
             self._placements.readable(tp)
             return BlockDelivery("remote", position, [block])
-        self._bell.ring()  # it is to be placed anew
+        self._wakeup.wake()  # it is to be placed anew
         return None
 
     def _deliver(self, tp: TopicPartition, delivery: BlockDelivery, want: Want, *, move: bool) -> bool:
@@ -320,7 +320,7 @@ class TieredFetcher(TieredOffsets):
         """Ask the brokers for more, unless nothing is to be asked for."""
         if self._fetchable_partitions():
             for future in self.send_fetches():
-                future.add_both(self._bell.ring)
+                future.add_both(self._wakeup.wake)
 
     def _fetchable_partitions(self) -> list[TopicPartition]:
         return [

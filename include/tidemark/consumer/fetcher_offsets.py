@@ -33,14 +33,14 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         placements: TierSelector,
         scouts: Scouts | None,
         queries: Queries | None,
-        bell: Wakeup,
+        wakeup: Wakeup,
         **configs: Any,
     ) -> None:
         super().__init__(client, subscriptions, **configs)
         self._placements = placements
         self._scouts = scouts
         self._queries = queries
-        self._bell = bell
+        self._wakeup = wakeup
         self._reset_error: Exception | None = None
         self._reset_lock = threading.Lock()
         self._resetting = False
@@ -50,7 +50,7 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         if self._queries is None or self._scouts is None:
             task = super().reset_offsets_if_needed(timeout_ms)
             if task is not None:
-                task.add_both(self._bell.ring)
+                task.add_both(self._wakeup.wake)
             return task
         error, self._reset_error = self._reset_error, None
         if error is not None:
@@ -124,5 +124,5 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         before = self._validation_task
         task = super().validate_offsets_if_needed(timeout_ms)
         if task is not None and task is not before:
-            task.add_both(self._bell.ring)
+            task.add_both(self._wakeup.wake)
         return task

@@ -1,6 +1,6 @@
 """What is known of partitions without asking now: the catalogue's, and Kafka's log start and end.
 
-Questions are answered by threads of their own, for `poll` must not wait for storage; each answer rings the bell. A
+Questions are answered by threads of their own, for `poll` must not wait for storage; each answer rings the wakeup. A
 question that is under way is not asked again.
 """
 
@@ -79,12 +79,12 @@ class Sight:
 
 
 class Scouts:
-    """Threads that look. ``ring`` is called when something was seen."""
+    """Threads that look. ``wake`` is called when something was seen."""
 
-    def __init__(self, catalogue: Catalogue, brokers: Brokers, ring: Callable[[], None]) -> None:
+    def __init__(self, catalogue: Catalogue, brokers: Brokers, wake: Callable[[], None]) -> None:
         self._catalogue = catalogue
         self._brokers = brokers
-        self._ring = ring
+        self._wake = wake
         self._sights: dict[TopicPartition, Sight] = {}
         self._for_brokers: set[TopicPartition] = set()
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class Scouts:
             if not self._closed.is_set():
                 log.exception("a look at partitions failed")
         finally:
-            self._ring()
+            self._wake()
 
     def _look(self, tp: TopicPartition, sight: Sight, *, log_end: bool) -> None:
         began = time.monotonic()

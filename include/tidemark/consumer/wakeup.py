@@ -1,4 +1,4 @@
-"""What the caller's thread waits on while no tier has a record: whoever has news rings."""
+"""What the caller's thread waits on while no tier has a record: whoever has news wakes it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from threading import TIMEOUT_MAX, Condition
 
 
 class Wakeup:
-    """Counts its rings, so that one between a look and the wait is not lost. Thread-safe."""
+    """Counts the calls of :meth:`wake`, so that one between a look and the wait is not lost. Thread-safe."""
 
     def __init__(self) -> None:
         self._condition = Condition()
-        self._rings = 0
+        self._count = 0
 
-    def ring(self, *_: object) -> None:
+    def wake(self, *_: object) -> None:
         """Wake who waits; takes whatever a callback is called with."""
         with self._condition:
-            self._rings += 1
+            self._count += 1
             self._condition.notify_all()
 
     @property
-    def rings(self) -> int:
-        """How often it has rung."""
+    def count(self) -> int:
+        """How often :meth:`wake` was called."""
         with self._condition:
-            return self._rings
+            return self._count
 
     def wait(self, heard: int, seconds: float) -> None:
-        """Return once it has rung more than ``heard`` times, or after ``seconds``."""
+        """Return once :meth:`wake` was called more than ``heard`` times, or after ``seconds``."""
         with self._condition:
-            self._condition.wait_for(lambda: self._rings != heard, min(max(seconds, 0.0), TIMEOUT_MAX))
+            self._condition.wait_for(lambda: self._count != heard, min(max(seconds, 0.0), TIMEOUT_MAX))

@@ -4,7 +4,7 @@ The watermark index says how far each partition is uploaded, the ledger how far 
 there may be something to land, but only planning knows: an open transaction or a hole may hold it back, and a new
 leader need not have cut anything off. So what is ahead is planned, and where the plan is empty the digest of what was
 ahead is recorded as *settled*: it is not planned again until a watermark moves, or until ``sweep`` has passed, in case
-a doorbell was missed.
+a wake-up was missed.
 
 What is ahead waits for the batch window, so that files do not become tiny: until it is ``size`` bytes by the agents'
 estimate, or ``age`` old.

@@ -1,4 +1,4 @@
-"""The agent's command line with faults at its seams: the store, the files, the doorbell, the clock.
+"""The agent's command line with faults at its seams: the store, the files, the watcher, the clock.
 
 ``python -m tests.uploader_agent.faults.agent <plan as JSON> -- <arguments>``; the plan's keys are :class:`Plan`'s.
 Nothing in the product knows of this.

@@ -22,7 +22,7 @@ _EXTENSIONS = ("log", "index", "timeindex", "snapshot")
 
 
 class Watches:
-    """What :class:`inotify_simple.INotify` is to the doorbell. A watch belongs to a directory, not to its path."""
+    """What :class:`inotify_simple.INotify` is to the watcher. A watch belongs to a directory, not to its path."""
 
     def __init__(self, disk: LogDir, ready: Callable[[], None]) -> None:
         self.events: list[Event] = []
@@ -65,8 +65,8 @@ class Watches:
         self.put(Event(-1, flags.Q_OVERFLOW, 0, ""))
 
 
-class SimulatedDoorbell(DirectoryWatcher):
-    """The agent's own doorbell over simulated watches; only how it waits is another."""
+class SimulatedWatcher(DirectoryWatcher):
+    """The agent's own watcher over simulated watches; only how it waits is another."""
 
     def __init__(self, disk: LogDir, scheduler: Scheduler, faults: Faults) -> None:
         self._scheduler = scheduler
@@ -76,7 +76,7 @@ class SimulatedDoorbell(DirectoryWatcher):
         self.watches = Watches(disk, self._wake)
         super().__init__(self.watches)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._rung = True
         self._wake()
 

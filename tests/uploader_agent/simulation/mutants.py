@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from tests.uploader_agent.simulation.disk import SimulatedDoorbell, Watches
+from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.agent import Agent
 from uploader_agent.disk.partition_dir import Folder
@@ -60,7 +60,7 @@ def _offsets_always_go_first() -> Patches:
     yield patch.object(Poller, "_leaders_next", property(lambda _: False, lambda _self, _value: None), create=True)
 
 
-def _every_third_agenda_entry_is_lost() -> Patches:
+def _every_third_timer_is_lost() -> Patches:
     add, count = Timers.add, itertools.count()
 
     def losing(self: Timers[Any], key: Any, moment: float) -> None:
@@ -70,9 +70,9 @@ def _every_third_agenda_entry_is_lost() -> Patches:
     yield patch.object(Timers, "add", losing)
 
 
-def _what_is_lost_from_the_agenda_is_not_looked_for() -> Patches:
+def _what_the_timers_lost_is_not_looked_for() -> Patches:
     """As it was: a scan plans again where the disk has changed, or where there was a job or a gap."""
-    yield from _every_third_agenda_entry_is_lost()
+    yield from _every_third_timer_is_lost()
     plan = LedPartition.plan
 
     def planned(self: LedPartition, quiet_before: float) -> list[Job]:
@@ -121,9 +121,9 @@ def _inotify_tells_nothing() -> Patches:
     yield patch.object(Watches, "put", lambda _self, _event: None)
 
 
-def _every_third_ring_is_lost() -> Patches:
-    ring, count = SimulatedDoorbell.ring, itertools.count()
-    yield patch.object(SimulatedDoorbell, "ring", lambda self: ring(self) if next(count) % 3 else None)
+def _every_third_wake_up_is_lost() -> Patches:
+    ring, count = SimulatedWatcher.wake, itertools.count()
+    yield patch.object(SimulatedWatcher, "wake", lambda self: ring(self) if next(count) % 3 else None)
 
 
 def _a_job_that_failed_is_not_looked_at_again() -> Patches:
@@ -139,7 +139,7 @@ FAULTS = {
     "an answer goes to the last question": Mutant(_answer_goes_to_the_last_question, replicated=False),
     "the log end is the high watermark": Mutant(_log_end_is_the_high_watermark, replicated=True),
     "offsets always go first": Mutant(_offsets_always_go_first),
-    "what is lost from the agenda is not looked for": Mutant(_what_is_lost_from_the_agenda_is_not_looked_for),
+    "what the timers lost is not looked for": Mutant(_what_the_timers_lost_is_not_looked_for),
     "the poller ends at an error": Mutant(_the_poller_ends_at_an_error),
     "the scan finds nothing": Mutant(_the_scan_finds_nothing),
     "the index is shown once": Mutant(_the_index_is_shown_once),
@@ -148,8 +148,8 @@ FAULTS = {
 
 LOSSES = {
     "inotify tells nothing": Mutant(_inotify_tells_nothing),
-    "every third ring of another thread is lost": Mutant(_every_third_ring_is_lost),
-    "every third agenda entry is lost": Mutant(_every_third_agenda_entry_is_lost),
+    "every third wake-up by another thread is lost": Mutant(_every_third_wake_up_is_lost),
+    "every third timer is lost": Mutant(_every_third_timer_is_lost),
     "a job that failed is not looked at again": Mutant(_a_job_that_failed_is_not_looked_at_again),
     "a back-off that ends wakes nobody": Mutant(_a_back_off_that_ends_wakes_nobody),
 }

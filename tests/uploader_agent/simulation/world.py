@@ -16,7 +16,7 @@ from tests.uploader_agent.simulation.actions import ClusterActions
 from tests.uploader_agent.simulation.broker import US, Cluster
 from tests.uploader_agent.simulation.client import Client, Questions
 from tests.uploader_agent.simulation.clock import Scheduler
-from tests.uploader_agent.simulation.disk import LogDir, SimulatedDoorbell
+from tests.uploader_agent.simulation.disk import LogDir, SimulatedWatcher
 from tests.uploader_agent.simulation.faults import Faults
 from tests.uploader_agent.simulation.oracle import CLUSTER, Oracle
 from tests.uploader_agent.simulation.schedule import Action, Schedule, draw, pick
@@ -81,7 +81,7 @@ class World:
         self._settings = self._read_settings(schedule.settings)
         self._agent: Agent | None = None
         self._runtime: SimulatedRuntime | None = None
-        self._doorbell: SimulatedDoorbell | None = None
+        self._watcher: SimulatedWatcher | None = None
         self._done: Counter[str] = Counter()
         self._asked_leaders = 0.0
         self._passed = 0  # questions for offsets that were put since who leads ought to have been asked
@@ -149,22 +149,22 @@ class World:
         broker = Broker(US, CLUSTER, (self._disk.path,), "127.0.0.1:1", "PLAINTEXT", "kraft")
         client = Client(self._cluster, self._scheduler, self._faults)
         self._runtime = SimulatedRuntime(self._scheduler, self._died)
-        self._doorbell = SimulatedDoorbell(self._disk, self._scheduler, self._faults)
-        self._disk.watches = self._doorbell.watches
+        self._watcher = SimulatedWatcher(self._disk, self._scheduler, self._faults)
+        self._disk.watches = self._watcher.watches
         metadata = Questions(lambda: client, self._asked)
         self._agent = Agent(
-            self._settings, broker, metadata, lambda _url: self._store, self._doorbell, runtime=self._runtime
+            self._settings, broker, metadata, lambda _url: self._store, self._watcher, runtime=self._runtime
         )
         self._asked_leaders, self._passed = self._scheduler.now, 0
         self._runtime.thread("loop", self._agent.run).start()
 
     def _kill(self) -> None:
-        if self._agent is None or self._runtime is None or self._doorbell is None:
+        if self._agent is None or self._runtime is None or self._watcher is None:
             return
         self._runtime.kill()
         self._agent.hold.close()
         self._disk.watches = None
-        self._doorbell.close()
+        self._watcher.close()
         self._agent = None
 
     def _died(self, name: str, error: BaseException) -> None:
