@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -16,7 +17,7 @@ from tests.support.s3 import S3Server
 from tests.tidemark.records.build import T0, Record, batch
 from tests.uploader_agent import fakes
 from tidemark import timestamps
-from tidemark.errors import AccessDenied, Refused
+from tidemark.errors import AccessDenied, Refused, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.watermark_index import WatermarkIndex, as_stored, listed, load_all
 from tidemark.monitoring.incident_store import watch
@@ -24,6 +25,8 @@ from tidemark.planning import plan_ingest
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store import clock as clocks
+from tidemark.store.retrying import RepeatingStore
+from tidemark.store.s3 import S3Store
 from tidemark.store.s3_clients import forget_clients
 from tidemark.store.s3_errors import translated
 from uploader_agent import clock
@@ -67,6 +70,27 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[timedelta]]:
     monkeypatch.setattr(clocks, "utc_now", now)
     yield skew
     monkeypatch.setattr(clock, "_skew", timedelta())
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+@pytest.mark.parametrize(("status", "raised"), [(503, UnknownOutcome), (403, AccessDenied)])
+def test_a_refusal_that_tells_no_time_is_what_any_refusal_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch, status: int, raised: type[Exception]
+) -> None:
+    """Such as a load balancer's: it may pass, and then the store is asked again."""
+    inner = store.inner if isinstance(store, RepeatingStore) else store
+    assert isinstance(inner, S3Store)
+
+    def refuse(**_: object) -> None:
+        answer: Any = {
+            "Error": {"Code": str(status)},
+            "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {}},
+        }
+        raise ClientError(answer, "HeadBucket")
+
+    monkeypatch.setattr(inner._clients.read, "head_bucket", refuse)
+    with pytest.raises(raised):
+        inner.now()
 
 
 def is_now(at: datetime) -> bool:

@@ -138,13 +138,16 @@ class S3Store:
 
     def now(self) -> datetime:
         """See :meth:`tidemark.store.base.Store.now`. An answer that refuses the request tells the time as well."""
+        refusal: ClientError | None = None
         try:
             reply: Any = self._clients.read.head_bucket(**self._target)
         except ClientError as error:
-            reply = error.response
+            reply, refusal = error.response, error
         except FAILURES as error:
             raise self._failed("", error) from error
         said = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if said is None and refusal is not None:  # as of something between us and the store
+            raise self._failed("", refusal) from refusal
         if said is None:
             raise StoreError(self.url, "the server's answers have no Date, so its clock cannot be asked for")
         return parsedate_to_datetime(said)
