@@ -192,9 +192,12 @@ class Fleet:
         """The agent beside the leader."""
         return self.agents[leader_of(self.cluster, topic, partition)]
 
-    def next_offset(self, topic: str, partition: int = 0) -> int:
-        """How far the store is; 0 before anything is there."""
-        agent = self.leader(topic, partition)
+    def next_offset(self, topic: str, partition: int = 0, *, replica: int | None = None) -> int:
+        """How far the store is; 0 before anything is there.
+
+        ``replica`` is a broker that has the partition, where the cluster cannot be asked who leads it.
+        """
+        agent = self.leader(topic, partition) if replica is None else self.agents[replica]
         found = self._watermark(topic, partition, topic_id(folder(agent.broker, topic, partition)))
         return found.next_offset if found else 0
 
