@@ -13,6 +13,7 @@ from tidemark.formats import watermark as wm
 from tidemark.formats.base import StoredObject
 from tidemark.formats.gaps import Acknowledgement, Gap
 from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.formats.manifest import ObjectSum, SegmentDamage, SegmentManifest
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, merge
 from tidemark.timestamps import utc_now
@@ -208,3 +209,8 @@ def test_index_and_acknowledgement_round_trip() -> None:
 def test_errors_name_the_key() -> None:
     with pytest.raises(FormatError, match=r"s3://raw/x\.json: object: Invalid JSON"):
         StoredObject.from_bytes(b"{", "s3://raw/x.json")
+
+
+def test_the_names_in_a_table_s_log_stay() -> None:
+    """They are in every table that there is: whoever looks for another name finds no ledger, and lands all again."""
+    assert (LEDGER_TRANSACTION, ATTEMPT_TRANSACTION) == ("tidemark.ledger", "tidemark.attempt")

@@ -1,7 +1,7 @@
 """The ledger: what a table holds after each commit, and where each partition goes on.
 
 ``ledger/<n>-<attempt>.json`` is written before the Delta commit that makes it count; the table's transactions
-``tidemark.formats.ledger`` = n and ``tidemark.attempt`` name the committed one. So a ledger object by itself proves
+``tidemark.ledger`` = n and ``tidemark.attempt`` name the committed one. So a ledger object by itself proves
 nothing: read it through :func:`tidemark.table.delta_table.committed_ledger`.
 """
 
@@ -20,7 +20,7 @@ from tidemark.formats.gaps import Gap
 from tidemark.formats.manifest import LineagePairs, OpenTransaction
 from tidemark.timestamps import utc_now
 
-LEDGER_TRANSACTION = "tidemark.formats.ledger"
+LEDGER_TRANSACTION = "tidemark.ledger"
 ATTEMPT_TRANSACTION = "tidemark.attempt"
 
 
