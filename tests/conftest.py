@@ -26,7 +26,7 @@ from tests.support.fixtures import (
     spark_standalone,
     tried,
 )
-from tests.support.journal import JournalPlugin
+from tests.support.journal import JournalPlugin, of_this_run
 from tests.support.orphans import OrphanWatch
 
 __all__ = [
@@ -93,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     orphans = OrphanWatch()
     config.add_cleanup(orphans.close)
     if journal := os.environ.get("TIDEMARK_JOURNAL"):
-        config.pluginmanager.register(JournalPlugin(Path(journal)))
+        config.pluginmanager.register(JournalPlugin(Path(journal), of_this_run()))
 
 
 def pytest_report_header() -> str:

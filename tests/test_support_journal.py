@@ -46,7 +46,7 @@ def run(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def outcomes(project: Path) -> dict[str, str]:
-    found = journal.read(project / "journal.jsonl", Inputs())
+    found = journal.read(project / "journal.jsonl", journal.of_this_run())
     return {nodeid.rpartition("::")[2]: result.outcome for nodeid, result in found.results.items()}
 
 
@@ -91,35 +91,25 @@ def test_the_report_has_what_was_tried_by_kind_and_the_slowest(
 
 
 def line_of(test: str, outcome: str = "passed", inputs: str = "") -> str:
-    known = inputs or Inputs().digest(test.partition("::")[0])
-    entry = {"test": test, "inputs": known, "outcome": outcome, "seconds": 1, "tried": {}, "error": ""}
+    entry = {"test": test, "inputs": inputs, "outcome": outcome, "seconds": 1, "tried": {}, "error": ""}
     return f"{json.dumps(entry)}\n"
 
 
 def test_a_line_that_was_cut_off_counts_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text(f"{line_of('tests/a.py::test_a')}{line_of('tests/a.py::test_b')[:-3]}")
-    assert journal.read(path, Inputs()).done == {"tests/a.py::test_a"}
+    assert journal.read(path, None).done == {"tests/a.py::test_a"}
 
 
-def test_a_test_that_never_ran_fails_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, of = tmp_path / "journal.jsonl", Inputs().digest("tests/a.py")
-    collected = dict.fromkeys(["tests/a.py::test_a", "tests/a.py::test_b"], of)
+def test_a_test_that_never_ran_fails_the_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEMARK_FULL", raising=False)
+    path = tmp_path / "journal.jsonl"
+    collected = dict.fromkeys(["tests/a.py::test_a", "tests/a.py::test_b"], "")
     path.write_text(f"{line_of('tests/a.py::test_a')}{json.dumps({'collected': collected})}\n")
     assert journal.main([str(path)]) == 1
     assert "not run: tests/a.py::test_b" in capsys.readouterr().out
-
-
-def test_what_was_noted_of_other_inputs_counts_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither a result, nor that a test was collected that is gone by now."""
-    path = tmp_path / "journal.jsonl"
-    gone = {"collected": {"tests/a.py::test_c": "another"}}
-    path.write_text(
-        line_of("tests/a.py::test_a") + line_of("tests/a.py::test_b", "failed", "another") + f"{json.dumps(gone)}\n"
-    )
-    assert journal.read(path, Inputs()).done == {"tests/a.py::test_a"}
-    assert journal.main([str(path)]) == 0
-    assert "test_b" not in capsys.readouterr().out
 
 
 TREE = {
@@ -143,6 +133,38 @@ PART = {f"tests/part/test_{name}.py" for name in ("world", "script", "document",
 EVERY = {*PART, "tests/test_all.py"}
 
 
+def make_repository(root: Path) -> None:
+    def git(*arguments: str) -> None:
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
+        subprocess.run(command, cwd=root, check=True, capture_output=True)
+
+    for name, text in TREE.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    git("init")
+    git("add", "--all")
+    git("commit", "-m", "one")
+
+
+def test_what_was_noted_of_other_inputs_counts_for_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a result, nor that a test was collected that is gone by now."""
+    make_repository(tmp_path)
+    inputs = Inputs(tmp_path)
+    path, test, now = tmp_path / "journal.jsonl", "tests/part/test_world.py", inputs.digest("tests/part/test_world.py")
+    gone = {"collected": {f"{test}::test_c": "another"}}
+    path.write_text(
+        line_of(f"{test}::test_a", inputs=now)
+        + line_of(f"{test}::test_b", "failed", "another")
+        + f"{json.dumps(gone)}\n"
+    )
+    assert journal.read(path, inputs).done == {f"{test}::test_a"}
+    monkeypatch.setattr(journal, "of_this_run", lambda: inputs)
+    assert journal.main([str(path)]) == 0
+    assert "test_b" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changed", "again"),
     [
@@ -161,16 +183,7 @@ EVERY = {*PART, "tests/test_all.py"}
     ],
 )
 def test_a_change_counts_for_the_files_that_depend_on_it(tmp_path: Path, changed: str, again: set[str]) -> None:
-    def git(*arguments: str) -> None:
-        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-
-    for name, text in TREE.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    git("init")
-    git("add", "--all")
-    git("commit", "-m", "one")
+    make_repository(tmp_path)
     before = Inputs(tmp_path)
     (tmp_path / changed).write_text(TREE.get(changed, "") + "\n# changed")
     after = Inputs(tmp_path)

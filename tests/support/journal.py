@@ -36,6 +36,11 @@ def full_journal() -> Path:
     return cache_dir() / "test-full" / f"{Inputs().shared}.jsonl"
 
 
+def of_this_run() -> Inputs | None:
+    """What a journal of this run goes by: `make test` begins an empty one, and needs no repository."""
+    return Inputs() if os.environ.get("TIDEMARK_FULL") == "1" else None
+
+
 @dataclass
 class Result:
     """How a test ended: ``outcome`` as pytest names it, the amounts that it tried by kind, and the end of its error."""
@@ -59,10 +64,10 @@ class Contents:
         return {nodeid for nodeid, result in self.results.items() if result.outcome in _DONE}
 
 
-def read(path: Path, inputs: Inputs) -> Contents:
+def read(path: Path, inputs: Inputs | None) -> Contents:
     """The journal at ``path``, without what was noted of files whose ``inputs`` were others; empty if there is none.
 
-    A last line that was cut off counts for nothing.
+    Without ``inputs`` it is of one run, and all counts. A last line that was cut off counts for nothing.
     """
     contents = Contents()
     for entry in _entries(path):
@@ -75,8 +80,8 @@ def read(path: Path, inputs: Inputs) -> Contents:
     return contents
 
 
-def _of(nodeid: str, inputs: Inputs) -> str:
-    return inputs.digest(nodeid.partition("::")[0])
+def _of(nodeid: str, inputs: Inputs | None) -> str:
+    return inputs.digest(nodeid.partition("::")[0]) if inputs else ""
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
@@ -90,9 +95,9 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 class JournalPlugin:
     """Leaves out what the journal at ``path`` says is done, and adds each test that ends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, inputs: Inputs | None) -> None:
         self._path = path
-        self._inputs = Inputs()
+        self._inputs = inputs
         self._done = read(path, self._inputs).done
         self._running: dict[str, Result] = {}
 
@@ -176,7 +181,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--path"]:
         sys.stdout.write(f"{full_journal()}\n")
         return 0
-    contents = read(Path(arguments[0]), Inputs())
+    contents = read(Path(arguments[0]), of_this_run())
     sys.stdout.write(report(contents) + "\n")
     failed = sorted(nodeid for nodeid in contents.collected | contents.results.keys() if nodeid not in contents.done)
     for nodeid in failed:
