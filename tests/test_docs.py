@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from types import NoneType
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import typer
 import yaml
 from pydantic import BaseModel
 
+from tidemark.cli.app import app
 from tidemark.config import parse
 from tidemark.monitoring.kinds import KINDS
 from tidemark.topics import Deployment, TopicSettings
+from uploader_agent.cli import app as agent_app
 from uploader_agent.settings import AgentSettings, load_settings
 
 ROOT = Path(__file__).parent.parent
+COMMANDS = {"tidemark": typer.main.get_command(app), "tidemark-agent": typer.main.get_command(agent_app)}
+TOLD = ("include/tidemark/monitoring", "uploader_agent", "plugins")
+"""Where messages name commands. (A Spark application is named tidemark as well.)"""
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -95,3 +103,46 @@ def test_named_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"`make ([a-z-]+)", page.read_text()))
     assert named <= targets
+
+
+def missing_commands(text: str) -> list[str]:
+    """The lines of command in ``text`` that neither program has."""
+    found = re.findall(r"^\s*(tidemark(?:-agent)?) ([a-z][a-z-]+)(?: ([a-z][a-z-]*))?", text, re.MULTILINE)
+    missing = []
+    for program, command, argument in found:
+        at: Any = COMMANDS[program]
+        for word in (command, argument):
+            commands = getattr(at, "commands", None)
+            if commands is None or not word:
+                break
+            if word not in commands:
+                missing.append(f"{program} {word}")
+                break
+            at = commands[word]
+    return missing
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if one.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_named_commands_exist(page: Path) -> None:
+    assert not missing_commands("\n".join(re.findall(r"`([^`]+)`", page.read_text())))
+
+
+@pytest.mark.parametrize("folder", TOLD)
+def test_commands_in_messages_exist(folder: str) -> None:
+    trees = [ast.parse(one.read_text()) for one in (ROOT / folder).rglob("*.py")]
+    texts = "\n".join(
+        one.value
+        for tree in trees
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    )
+    named = re.findall(r"\btidemark(?:-agent)? .+", texts)
+    assert named
+    assert not missing_commands("\n".join(named))
+
+
+def test_a_command_that_is_not_there_is_seen() -> None:
+    assert missing_commands("tidemark-agent backfill orders 0\ntidemark status orders\ntidemark config chek") == [
+        "tidemark-agent backfill",
+        "tidemark chek",
+    ]

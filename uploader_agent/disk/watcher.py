@@ -81,7 +81,7 @@ class NoWatcher:
 
     def wake(self) -> None:
         """See :class:`Watcher`."""
-        with self._closing, suppress(BlockingIOError):  # the pipe is full of rings already
+        with self._closing, suppress(BlockingIOError):  # the pipe is full already
             if not self._closed:
                 os.write(self._write, b"\0")
 

@@ -45,7 +45,7 @@ class Destinations:
         """
         endpoint = self._endpoints.resolve(self._cluster, at.topic, at.partition)
         if endpoint.writer != "tidemark":
-            rule = f"is configured as written by {endpoint.writer}; exclude it here, or make tidemark its writer"
+            rule = f"is configured as written by {endpoint.writer}; exclude it here, or set its writer to tidemark"
             raise FormatError(f"{self._cluster}/{at.topic}", rule)
         life = self._incarnations.find(at.topic, topic_id)
         return life, self.store(endpoint.store), PartitionKeys(endpoint, self._cluster, life.place, at.partition)

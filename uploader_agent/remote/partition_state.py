@@ -16,8 +16,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.store import Store
 from uploader_agent.disk.segment_files import file_name
-from uploader_agent.remote import gaps, manifests, watermark
-from uploader_agent.remote import listing as coverage
+from uploader_agent.remote import gaps, listing, manifests, watermark
 from uploader_agent.remote.listing import Based
 from uploader_agent.remote.manifests import StoredManifest
 from uploader_agent.remote.objects import find
@@ -199,14 +198,14 @@ def load(
         state.below = Intervals([(vouched.start_offset, vouched.next_offset)])
         if vouched.next_offset <= first:  # cut off below line 1: it goes back to the last segment below the cut
             first = _last_base_below(store, keys, vouched.next_offset)
-    listing = coverage.list_segments(store, keys, first)
-    state.logs.update(base for base, _ in listing.logs)
-    for base, info in listing.manifests:
+    listed = listing.list_segments(store, keys, first)
+    state.logs.update(base for base, _ in listed.logs)
+    for base, info in listed.manifests:
         found = manifests.read(store, keys, base)
         if found is None:
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(found, lineage)
-    logs = [*listing.logs]
+    logs = [*listed.logs]
     for base in state.stored.watermark.replacing if state.stored else ():
         replaced, there = manifests.read(store, keys, base), find(store, keys.segment(base, "log"))
         if replaced is not None and there is not None:
@@ -220,5 +219,5 @@ def load(
 
 
 def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
-    below = coverage.list_segments(store, keys, max(0, offset - coverage.REACH), offset).manifests
+    below = listing.list_segments(store, keys, max(0, offset - listing.REACH), offset).manifests
     return below[-1].base_offset if below else 0

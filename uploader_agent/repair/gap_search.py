@@ -19,8 +19,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
-from uploader_agent.remote import listing as coverage
-from uploader_agent.remote import manifests
+from uploader_agent.remote import listing, manifests
 from uploader_agent.remote.lineage import OffLineage
 from uploader_agent.remote.listing import Based
 from uploader_agent.remote.manifests import Observed
@@ -67,14 +66,14 @@ class Search:
     def run(self, wanted: Wanted, remote: RemoteState, lock: threading.Lock) -> None:
         """Add to ``remote`` what is found. Raises what the store raises, FormatError for objects that do not parse."""
         store, keys, holes = wanted.place.store, wanted.place.keys, wanted.holes()
-        listing = coverage.reaching(store, keys, holes)
+        listed = listing.reaching(store, keys, holes)
         with lock:
             known = dict(remote.read)
-        for found in coverage.read_news(store, keys, listing, known, holes, wanted.gaps):
+        for found in listing.read_news(store, keys, listed, known, holes, wanted.gaps):
             with lock:
                 remote.add(found, wanted.lineage)
-        named = {one.base_offset for one in listing.manifests}
-        for log in listing.logs:
+        named = {one.base_offset for one in listed.manifests}
+        for log in listed.logs:
             with lock:
                 segment = remote.segments.get(log.base_offset)
             stale = segment.log_etag != log.info.etag if segment else log.base_offset not in named

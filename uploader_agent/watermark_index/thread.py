@@ -11,7 +11,7 @@ import structlog
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import IndexEntry
-from tidemark.store import clock as clocks
+from tidemark.store.clock import MOST, described
 from uploader_agent import clock
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
@@ -110,8 +110,8 @@ class IndexThread:
             logger.exception("clock_not_compared")  # this thread has the indexes to write
             return
         self._metrics.clock_skew.set(skew.total_seconds())
-        if abs(skew) > clocks.MOST:
-            self._repeats.failed("clock", "clock_differs", error=f"this host's clock is {clocks.described(skew)}")
+        if abs(skew) > MOST:
+            self._repeats.failed("clock", "clock_differs", error=f"this host's clock is {described(skew)}")
         else:
             self._repeats.cleared("clock", "clock_agrees_again")
 

@@ -234,7 +234,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     def _round(self, timer: Any, want: Want, *, move: bool) -> dict[Any, Any]:
         """As ``KafkaConsumer._poll_once``, with a wait that a wakeup ends."""
-        heard = self._wakeup.count  # before it is asked for: a wakeup from then on has rung since
+        heard = self._wakeup.count  # before it is asked for: a wake-up from then on counts
         self._hear()
         if not self._join(timer):
             return {}

@@ -2,7 +2,7 @@
 
 Promises: each record once, in order, from whichever tier; a position moves only with what is delivered, and back if the
 call that moved it fails; what is in hand and does not begin at the position is thrown away. Nothing here waits for
-storage but on the wakeup, which everything rings.
+storage but on the wake-up, which everything calls.
 
 Relies on the private names of kafka-python that :mod:`tidemark.consumer.kafka_private` lists.
 """

@@ -120,7 +120,7 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
                 self._subscriptions.maybe_validate_position_for_current_leader(tp, epoch)
 
     def validate_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
-        """As kafka-python, and rings when it is done."""
+        """As kafka-python, and wakes the caller when it is done."""
         before = self._validation_task
         task = super().validate_offsets_if_needed(timeout_ms)
         if task is not None and task is not before:

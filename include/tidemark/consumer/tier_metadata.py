@@ -1,6 +1,6 @@
 """What is known of partitions without asking now: the catalogue's, and Kafka's log start and end.
 
-Questions are answered by threads of their own, for `poll` must not wait for storage; each answer rings the wakeup. A
+Questions are answered by threads of their own, for `poll` must not wait for storage; each answer wakes the caller. A
 question that is under way is not asked again.
 """
 

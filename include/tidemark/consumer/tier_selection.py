@@ -166,13 +166,13 @@ class TierSelector:
         place = self.of(tp)
         if self._scouts is None or (place.tier == "kafka" and self._rules.mode is Mode.KAFKA_PREFERRED):
             return float("inf")
-        if place.tier == "remote":  # its reader rings
+        if place.tier == "remote":  # its reader wakes the caller
             preferred = self._rules.mode is Mode.KAFKA_PREFERRED
             return KAFKA_START_SECONDS if preferred else self._rules.refresh_seconds
         sight = self._scouts.sight(tp)
         since = time.monotonic() - sight.looked_at
         again = min(self._rules.refresh_seconds, _AGAIN_SECONDS if place.tier is None else float("inf"))
-        return max(again - since, _AGAIN_SECONDS if sight.asking else 0.01)  # an answer rings
+        return max(again - since, _AGAIN_SECONDS if sight.asking else 0.01)  # an answer wakes the caller
 
     def _sight(self, tp: TopicPartition, place: Placement) -> Sight:
         assert self._scouts is not None

@@ -1,4 +1,4 @@
-"""What is wrong beside the tables: agents, objects that cannot be read, the scan, DAG files. Pure."""
+"""What is wrong beside the tables: agents, clocks, objects that cannot be read, the scan, the topics file. Pure."""
 
 from __future__ import annotations
 

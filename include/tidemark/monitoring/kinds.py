@@ -37,29 +37,29 @@ Page = Literal["continuity", "rebuild", "replay"]
 
 
 class Kind(NamedTuple):
-    """What incidents of a kind mean, in one line, what they are found by, and where they lead."""
+    """What incidents of a kind are found by, and where they lead."""
 
-    meaning: str
     sources: frozenset[Source]
     page: Page = "continuity"
 
 
-def _kind(meaning: str, *sources: Source, page: Page = "continuity") -> Kind:
-    return Kind(meaning, frozenset(sources), page)
+def _kind(*sources: Source, page: Page = "continuity") -> Kind:
+    return Kind(frozenset(sources), page)
 
 
+# docs/alerts.md says what each of them means.
 KINDS: Final[Mapping[IncidentKind, Kind]] = {
-    "agent_gone": _kind("a broker's agent is silent, and nobody else leads its partitions", "agents"),
-    "audit": _kind("a date's last audit found a difference, or could not be carried out", "verdict", page="rebuild"),
-    "clock": _kind("the clock of a broker's host, or of Airflow's, is more than a minute off the store's", "agents"),
-    "gap": _kind("offsets are LOST, and nobody has acknowledged it", "ledger", "leaders"),
-    "late": _kind("what could be landed has waited for longer than the topic's freshness", "ledger", "leaders"),
-    "quarantine": _kind("more records are refused than the topic's quarantine.rate", "ledger", page="replay"),
-    "scan": _kind("the watermark indexes cannot be read, so no topic is woken", "scan"),
-    "stuck": _kind("a rotated segment is not uploaded, and so the watermark stands while the log grows", "leaders"),
-    "topics_file": _kind("the topics file is wrong", "topics file"),
-    "unreadable": _kind("a ledger, a verdict or a broker's index cannot be read", "objects"),
-    "unseen": _kind("no agent was ever seen for a topic of the topics file", "sightings"),
+    "agent_gone": _kind("agents"),
+    "audit": _kind("verdict", page="rebuild"),
+    "clock": _kind("agents"),
+    "gap": _kind("ledger", "leaders"),
+    "late": _kind("ledger", "leaders"),
+    "quarantine": _kind("ledger", page="replay"),
+    "scan": _kind("scan"),
+    "stuck": _kind("leaders"),
+    "topics_file": _kind("topics file"),
+    "unreadable": _kind("objects"),
+    "unseen": _kind("sightings"),
 }
 
 

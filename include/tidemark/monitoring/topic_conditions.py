@@ -56,7 +56,7 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
             title=f"{name}: offsets {gap.start} to {gap.end - 1} are missing",
             text=f"{count} offsets from {gap.start} on are LOST; the partition waits there, the others go on",
             likely=_GAPS[gap.reason],
-            mend=f"on a broker that still has them: tidemark-agent backfill {health.topic} {one.partition} --from "
+            mend=f"on a broker that still has them: tidemark-agent reupload {health.topic} {one.partition} --from "
             f"{gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
             f"{one.partition} {gap.start} {gap.end} --cluster {health.cluster} --by NAME --reason WHY",
             fact=f"{gap.end} {gap.reason}",

@@ -87,13 +87,10 @@ class FunctionColumns:
             found = self._function(rows)
         except _OF_ROWS as error:
             raise _Failed(f"{self._settings.function} raised {type(error).__name__}: {error}") from error
-        answer = (
-            found
-            if isinstance(found, ParserAnswer)
-            else ParserAnswer(*found)
-            if isinstance(found, tuple)
-            else ParserAnswer(found)
-        )
+        if isinstance(found, ParserAnswer):
+            answer = found
+        else:
+            answer = ParserAnswer(*found) if isinstance(found, tuple) else ParserAnswer(found)
         self._check(answer, len(rows))
         return answer
 

@@ -61,11 +61,10 @@ def plan_compaction(lake: Lake, dates: Collection[str] | None = None, *, attempt
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
     settings = lake.topic.compaction
     candidates = _candidates((one for one in live if dates is None or one.dt in dates), closed, settings)
-    files = (
-        _placed(EffectiveEvidence(lake, ledger, {one.path: one for one in live}), lake, candidates)
-        if candidates
-        else []
-    )
+    files = []
+    if candidates:  # evidence is read from the store only if there is something to place
+        evidence = EffectiveEvidence(lake, ledger, {one.path: one for one in live})
+        files = _placed(evidence, lake, candidates)
     chosen = bounded(groups(files, closed, settings))
     return RunPlan(
         **following(lake, ledger, attempt),

@@ -102,7 +102,7 @@ def observe() -> list[DueMessage]:
         FormatError: the incidents' object does not parse.
         ConfigError: the topics file is wrong and never was right before, or the notifiers are.
     """
-    from tidemark.monitoring.deployment_conditions import own_clock_off
+    from tidemark.monitoring.deployment_conditions import own_clock_off, topics_file_wrong
     from tidemark.monitoring.incident_store import compared, read_sightings, record
     from tidemark.monitoring.messages import due
     from tidemark.monitoring.observe_cluster import look
@@ -118,8 +118,9 @@ def observe() -> list[DueMessage]:
         found = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
         if reading is not None and abs(reading.skew) > MOST:
             found = found._replace(conditions=(*found.conditions, own_clock_off(cluster, reading.skew, now)))
-        if place.problem and cluster == place.clusters[0]:
-            found = _with_topics_file(found, place, cluster, now)
+        if place.problem and cluster == place.clusters[0]:  # the file is of no cluster, and is told of once
+            wrong = topics_file_wrong(cluster, settings.topics_file().name, place.problem, now)
+            found = found._replace(conditions=(*found.conditions, wrong))
         incidents = record(place.deployment, cluster, found).incidents
         for one in incidents:
             if one.open:
@@ -202,14 +203,3 @@ def _blind(before: Sightings, now: datetime) -> ClusterLook:
 
     unknown = Unknown(frozenset(KINDS) - found_by("topics file"))
     return ClusterLook((), (unknown,), before.model_copy(update={"at": now}))
-
-
-def _with_topics_file(found: ClusterLook, place: WatchPlace, cluster: str, now: datetime) -> ClusterLook:
-    """With the incident that the topics file is wrong, if it is. It is told of for the first cluster alone."""
-    from tidemark.monitoring.deployment_conditions import topics_file_wrong
-
-    first = found.sightings.first
-    wrong = topics_file_wrong(cluster, settings.topics_file().name, place.problem, now)
-    wrong = wrong.model_copy(update={"since": first.get(wrong.key, now)})
-    sightings = found.sightings.model_copy(update={"first": {**first, wrong.key: wrong.since}})
-    return found._replace(conditions=(*found.conditions, wrong), sightings=sightings)
