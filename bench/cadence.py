@@ -29,7 +29,7 @@ from tests.support.spark import ConnectServer
 from tests.support.waiting import wait_until
 from tests.tidemark.records.build import simple
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.table.delta_table import Lake, committed_ledger, open_lake
+from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics
 
 TOPICS: Final = 10
@@ -44,12 +44,12 @@ class Driven(NamedTuple):
 
     name: str
     raw: RawBuilder
-    lake: Lake
+    table: TopicTable
 
     @property
     def n(self) -> int:
         """The number of commits."""
-        return committed_ledger(self.lake).n
+        return committed_ledger(self.table).n
 
     def upload(self) -> None:
         """One more segment of three records."""
@@ -98,8 +98,8 @@ def _topics(world: World) -> list[Driven]:
         file.writelines(f"  - topic: {name}\n    batch: {{age: 0s}}\n" for name in names[1:])
     deployment = load_topics(world.topics_file)
     raws = [world.raw, *(RawBuilder(world.raw.store, topic=names[one], broker=one + 1) for one in range(1, TOPICS))]
-    lakes = [open_lake(deployment, deployment.topic(name)) for name in names]
-    return [Driven(*one) for one in zip(names, raws, lakes, strict=True)]
+    tables = [open_topic_table(deployment, deployment.topic(name)) for name in names]
+    return [Driven(*one) for one in zip(names, raws, tables, strict=True)]
 
 
 def _waiting(stack: AirflowStack) -> int:
@@ -141,10 +141,10 @@ def _compete(way: str, topics: Sequence[Driven], processes: Sequence[ManagedProc
 
 def _client(world: World, server: ConnectServer) -> float:
     """CPU seconds of the process that a task starts for a job."""
-    Driven("orders", world.raw, world.lake).upload()
-    plan = plan_ingest(world.lake)
-    write_plan(world.lake, plan)
-    command = [env_python("spark"), ROOT / "spark" / "jobs" / "convert.py", "--topics", world.topics_file]
+    Driven("orders", world.raw, world.table).upload()
+    plan = plan_ingest(world.table)
+    write_plan(world.table, plan)
+    command = [env_python("spark"), ROOT / "spark" / "jobs" / "ingest.py", "--topics", world.topics_file]
     before = os.times()
     subprocess.run(
         [*map(str, command), "--topic", "orders", "--attempt", str(plan.attempt), "--remote", server.url],

@@ -26,7 +26,7 @@ from tests.support.s3 import S3Server
 from tests.support.spark import jars_conf, local_conf, spark_env
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.table.delta_table import Lake, open_lake
+from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import driver
@@ -41,14 +41,14 @@ _numbers = itertools.count()
 _ALL: Final = "the bench with its Spark, broker, S3 server and pool of processes, whichever works"
 
 
-def lake_of(topic: Topic, raw: str, root: str) -> Lake:
+def table_of(topic: Topic, raw: str, root: str) -> TopicTable:
     """A table of its own below ``root`` for each call, so that every run converts everything."""
     path = HOME / "topics.yaml"
     url = f"{root}/lake-{next(_numbers)}"
     topics = {"cluster": "bench", "raw": {"url": raw}, "lake": url, "topics": [{"topic": topic.name}]}
     path.write_text(yaml.safe_dump({**topics, "store": {"path_style": True}}))
     deployment = load_topics(path)
-    return open_lake(deployment, deployment.topics[0])
+    return open_topic_table(deployment, deployment.topics[0])
 
 
 def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
@@ -78,24 +78,25 @@ def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
     return found
 
 
-def on_spark(spark: SparkSession, lake: Lake) -> None:
+def on_spark(spark: SparkSession, table: TopicTable) -> None:
     """The product: plan, conversion on Spark, evidence and commit."""
-    from tidemark_spark.cluster.session import Classic, execute_on
+    from tidemark_spark.cli.plans import converting
+    from tidemark_spark.cluster.session import Classic
 
-    plan = plan_ingest(lake)
-    write_plan(lake, plan)
-    result = driver.run(lake, plan, lambda job, tasks: execute_on(Classic(spark.sparkContext), job, tasks))
+    plan = plan_ingest(table)
+    write_plan(table, plan)
+    result = driver.run(table, plan, converting(Classic(spark.sparkContext)))
     if result.status != "landed":
-        raise RuntimeError(f"{lake.url}: {result}")
+        raise RuntimeError(f"{table.url}: {result}")
 
 
-def plain(pool: ProcessPoolExecutor, lake: Lake) -> None:
+def plain(pool: ProcessPoolExecutor, table: TopicTable) -> None:
     """The same tasks in plain processes: plan, read, decode, write; no Spark, no evidence, no commit."""
-    plan = plan_ingest(lake)
-    job = Job.of(lake, plan)
+    plan = plan_ingest(table)
+    job = Job.of(table, plan)
     outcomes: list[Outcome] = list(pool.map(convert, itertools.repeat(job), plan.tasks))
     if any(one.stop for one in outcomes):
-        raise RuntimeError(f"{lake.url}: stopped early")
+        raise RuntimeError(f"{table.url}: stopped early")
 
 
 def kafka_source(spark: SparkSession, cluster: KafkaCluster, plan: RunPlan) -> None:
@@ -143,12 +144,12 @@ def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> l
     return rows
 
 
-def _local(topic: Topic, raw: str) -> Lake:
-    return lake_of(topic, raw, f"file://{HOME}/local")
+def _local(topic: Topic, raw: str) -> TopicTable:
+    return table_of(topic, raw, f"file://{HOME}/local")
 
 
-def _remote(topic: Topic) -> Lake:
-    return lake_of(topic, "s3://raw/convert", "s3://lake")
+def _remote(topic: Topic) -> TopicTable:
+    return table_of(topic, "s3://raw/convert", "s3://lake")
 
 
 def _rounds(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[Usage]]:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
-from bench.convert import clean, lake_of, on_spark, plain, session
+from bench.convert import clean, on_spark, plain, session, table_of
 from bench.data import HOME, Data, Topic
 from bench.measure import Row, Usage, metered
 from tests.support.spark import SparkStandalone
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 
 TOPICS: Final = (Topic("zstd", 1000),)
 ROUNDS: Final = 3
@@ -27,8 +27,8 @@ def measure(made: Data) -> list[Row]:
     [topic] = TOPICS
     raw = f"file://{made.raw(topic)}"
 
-    def fresh() -> Lake:
-        return lake_of(topic, raw, f"file://{HOME}/local")
+    def fresh() -> TopicTable:
+        return table_of(topic, raw, f"file://{HOME}/local")
 
     rows: list[Row] = []
     speed_up: dict[str, float] = {}
@@ -45,7 +45,7 @@ def measure(made: Data) -> list[Row]:
     return rows
 
 
-def _spark(fresh: Callable[[], Lake], master: str, cores: int) -> list[Usage]:
+def _spark(fresh: Callable[[], TopicTable], master: str, cores: int) -> list[Usage]:
     if master == "local":
         spark = session(f"local[{cores}]")
     else:
@@ -56,7 +56,7 @@ def _spark(fresh: Callable[[], Lake], master: str, cores: int) -> list[Usage]:
         spark.stop()
 
 
-def _plain(fresh: Callable[[], Lake], cores: int) -> list[Usage]:
+def _plain(fresh: Callable[[], TopicTable], cores: int) -> list[Usage]:
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         return _rounds(lambda: plain(pool, fresh()))
 

@@ -39,7 +39,7 @@ def _peaks(made: Data, topic: Topic) -> dict[str, int]:
     raw = {"url": f"file://{made.raw(topic)}"}
     file = {"cluster": "bench", "raw": raw, "lake": f"file://{lake}/lake", "topics": [{"topic": topic.name}]}
     topics.write_text(yaml.safe_dump(file))
-    command = submit_command([ROOT / "spark/jobs/convert.py", "--topics", topics, "--topic", topic.name])
+    command = submit_command([ROOT / "spark/jobs/ingest.py", "--topics", topics, "--topic", topic.name])
     with (lake / "job.log").open("wb") as log:
         job = subprocess.Popen(command, env=spark_env(), stdout=log, stderr=subprocess.STDOUT)
         meter = _Peaks(job.pid)

@@ -137,6 +137,6 @@ def _baseline(topic: int) -> dict[str, Any]:
         landed=landed,
         size=1 << 30,
         age=waiting,
-        sweep=timedelta(minutes=15),
+        freshness=timedelta(minutes=15),
         look_again_at=utc_now() + timedelta(hours=1),
     ).model_dump(mode="json")

@@ -23,7 +23,7 @@ from tests.tidemark.records.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.planning import plan_ingest, plan_rebuild
-from tidemark.table.delta_table import LiveFile, live_files, open_table
+from tidemark.table.delta_table import LiveFile, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.table.tampering import files_digest
@@ -69,7 +69,7 @@ def _nothing_to_do() -> list[Row]:
     world = World(_fresh("nothing"))
     world.raw.segment([simple(0)])
     world.land()
-    arguments: list[str | Path] = [ROOT / "spark/jobs/convert.py", "--topics", world.topics_file, "--topic", "orders"]
+    arguments: list[str | Path] = [ROOT / "spark/jobs/ingest.py", "--topics", world.topics_file, "--topic", "orders"]
     rows: list[Row] = []
     for name, command in (
         ("spark-submit", submit_command(arguments)),
@@ -107,12 +107,12 @@ def table(files: int) -> list[Row]:
 
     for _ in range(ROUNDS):
         timed("load: log and live files", lambda: _live(world))
-        timed("load: evidence that holds", lambda: sum(map(len, EffectiveEvidence.of(world.lake).by_attempt())))
+        timed("load: evidence that holds", lambda: sum(map(len, EffectiveEvidence.of(world.table).by_attempt())))
         world.raw.segment([simple(world.raw.partition().end)])
         world.raw.publish()
-        timed("plan: ingest", lambda: plan_ingest(world.lake))
+        timed("plan: ingest", lambda: plan_ingest(world.table))
         plan = world.plan()
-        timed("run: convert three records, commit", lambda at=plan: driver.run(world.lake, at, in_process))  # type: ignore[misc]
+        timed("run: convert three records, commit", lambda at=plan: driver.run(world.table, at, in_process))  # type: ignore[misc]
     timed("plan: rebuild of a date, up to its raw", lambda: _refused(world, dt))
     peak = own_peak() / (1 << 20)
     rows += [Row("scale", f"table: {name}", "s", tuple(found), note) for name, found in timings.items()]
@@ -120,14 +120,14 @@ def table(files: int) -> list[Row]:
 
 
 def _live(world: World) -> int:
-    found = open_table(world.lake)
+    found = open_delta(world.table)
     return 0 if found is None else len(live_files(found))
 
 
 def _refused(world: World, dt: str) -> None:
     """Evidence and live files are read in full; then raw has nothing of it."""
     try:
-        plan_rebuild(world.lake, [dt])
+        plan_rebuild(world.table, [dt])
     except ContinuityError:
         return
     raise AssertionError("raw has no such segments")
@@ -174,9 +174,9 @@ def _fill(world: World, files: int) -> None:
         )
         evidence = [_evidence(one) for one in added]
         body = to_parquet(evidence, configuration="c", code="c", attempt=attempt)
-        world.lake.store.put(evidence_key(world.lake, attempt), body)
-        world.lake.store.put(world.lake.keys.ledger(ledger.n, attempt), ledger.to_bytes())
-        commit(open_or_create(world.lake), ledger, added, ())
+        world.table.store.put(evidence_key(world.table, attempt), body)
+        world.table.store.put(world.table.keys.ledger(ledger.n, attempt), ledger.to_bytes())
+        commit(open_or_create(world.table), ledger, added, ())
 
 
 def _file(index: int) -> DataFile:

@@ -27,7 +27,7 @@ from tidemark.monitoring.incident_store import watch
 from tidemark.store import Store, open_store
 from tidemark.store.local import LocalStore
 from tidemark.store.s3 import S3Store
-from tidemark.table.delta_table import Lake, committed_ledger, open_lake
+from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
@@ -56,7 +56,7 @@ def _deployment(**fields: Any) -> Deployment:
 def _rows(where: str, deployment: Deployment, local: Deployment) -> list[Row]:
     """``local`` is where the first table is made that the others are copies of."""
     world = _World(deployment)
-    world.fill(open_lake(local, local.topics[0]))
+    world.fill(open_topic_table(local, local.topics[0]))
     now = utc_now()
     found: list[Row] = []
 
@@ -83,9 +83,9 @@ class _World:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._lakes = [open_lake(deployment, one) for one in deployment.topics]
+        self._lakes = [open_topic_table(deployment, one) for one in deployment.topics]
 
-    def fill(self, first: Lake) -> None:
+    def fill(self, first: TopicTable) -> None:
         """One commit each: that of ``first``, copied."""
         self.upload(0)
         ledger = committed_ledger(first)
@@ -94,19 +94,19 @@ class _World:
         log = f"{first.keys.root}/_delta_log/"
         objects = {info.key: first.store.get(info.key).body for info in first.store.list(log)}
 
-        def copy(lake: Lake) -> None:
+        def copy(table: TopicTable) -> None:
             for key, body in objects.items():
-                lake.store.put(key.replace(first.keys.root, lake.keys.root, 1), body)
-            self._leave(lake, _of(ledger, lake))
+                table.store.put(key.replace(first.keys.root, table.keys.root, 1), body)
+            self._leave(table, _of(ledger, table))
 
         in_parallel(copy, self._lakes)
 
     def land(self, end: int) -> None:
         """Runs that land up to ``end``, without their commits in the tables' logs."""
 
-        def one(lake: Lake) -> None:
-            key = lake.keys.deployment.committed_ledger(lake.topic.topic)
-            before = Ledger.from_bytes(lake.store.get(key).body, key)
+        def one(table: TopicTable) -> None:
+            key = table.keys.deployment.committed_ledger(table.topic.topic)
+            before = Ledger.from_bytes(table.store.get(key).body, key)
             states = tuple(state(number, end) for number in range(PARTITIONS))
             after = before.model_copy(
                 update={
@@ -119,8 +119,8 @@ class _World:
             )
             rows = [EvidenceRow(0, number, 0, end, "landed", end, file="file") for number in range(PARTITIONS)]
             body = to_parquet(rows, configuration="c", code="c", attempt=8)
-            lake.store.put(evidence_key(lake, 8), body)
-            self._leave(lake, after)
+            table.store.put(evidence_key(table, 8), body)
+            self._leave(table, after)
 
         self.upload(end)
         in_parallel(one, self._lakes)
@@ -142,13 +142,13 @@ class _World:
             store.put(ControlKeys(default.prefix, CLUSTER).index(broker), index.to_bytes())
 
     @staticmethod
-    def _leave(lake: Lake, ledger: Ledger) -> None:
-        lake.store.put(lake.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes())
-        lake.store.put(lake.keys.deployment.committed_ledger(lake.topic.topic), ledger.to_bytes())
+    def _leave(table: TopicTable, ledger: Ledger) -> None:
+        table.store.put(table.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes())
+        table.store.put(table.keys.deployment.committed_ledger(table.topic.topic), ledger.to_bytes())
 
 
-def _of(ledger: Ledger, lake: Lake) -> Ledger:
-    return ledger.model_copy(update={"topic": lake.topic.topic, "table": lake.topic.table})
+def _of(ledger: Ledger, table: TopicTable) -> Ledger:
+    return ledger.model_copy(update={"topic": table.topic.topic, "table": table.topic.table})
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.store import open_store
-from tidemark.table.delta_table import Lake, ledger_of, live_files, open_lake, open_table
+from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment
 
 
@@ -76,19 +76,19 @@ class Auditor:
 
     def ledger(self, stream: Stream) -> Ledger:
         """The table's newest committed ledger."""
-        lake = self._lake(stream)
-        return ledger_of(lake, open_table(lake))
+        table = self._table(stream)
+        return ledger_of(table, open_delta(table))
 
     def first_landed(self, stream: Stream) -> datetime | None:
         """When the first commit with rows was made; None without one."""
-        lake = self._lake(stream)
-        return min((ledger.committed_at for ledger in _history(lake) if ledger.rows), default=None)
+        table = self._table(stream)
+        return min((ledger.committed_at for ledger in _history(table) if ledger.rows), default=None)
 
     def files(self, stream: Stream) -> list[str]:
         """URLs of the table's live files, as `tidemark files` gives them."""
-        lake = self._lake(stream)
-        table = open_table(lake)
-        return [f"{lake.url}/{file.path}" for file in live_files(table)] if table is not None else []
+        table = self._table(stream)
+        delta = open_delta(table)
+        return [f"{table.url}/{file.path}" for file in live_files(delta)] if delta is not None else []
 
     def account(self, stream: Stream, acknowledged: Acknowledged) -> Account:
         """All numbers of a topic, row by row."""
@@ -122,8 +122,8 @@ class Auditor:
 
     def _freshness(self, stream: Stream) -> list[float]:
         """Seconds from a segment's rotation to the commit that landed its last record."""
-        lake = self._lake(stream)
-        commits = list(_history(lake))
+        table = self._table(stream)
+        commits = list(_history(table))
         found: list[float] = []
         for partition in range(stream.partitions):
             for manifest in self._manifests(stream, partition):
@@ -146,8 +146,8 @@ class Auditor:
         endpoint = resolver_of(self._deployment.raw).resolve(cluster, stream.topic, partition)
         return PartitionKeys(endpoint, cluster, stream.topic, partition)
 
-    def _lake(self, stream: Stream) -> Lake:
-        return open_lake(self._deployment, self._deployment.topic(stream.topic))
+    def _table(self, stream: Stream) -> TopicTable:
+        return open_topic_table(self._deployment, self._deployment.topic(stream.topic))
 
 
 def landed_up_to(ledger: Ledger) -> dict[int, int]:
@@ -155,12 +155,12 @@ def landed_up_to(ledger: Ledger) -> dict[int, int]:
     return {state.partition: state.next_offset for state in ledger.partitions}
 
 
-def _history(lake: Lake) -> list[Ledger]:
+def _history(table: TopicTable) -> list[Ledger]:
     """All committed ledgers, newest first."""
-    found = [ledger_of(lake, open_table(lake))]
+    found = [ledger_of(table, open_delta(table))]
     while (parent := found[-1].parent) is not None:
-        key = lake.keys.ledger(parent.n, parent.attempt)
-        found.append(Ledger.from_bytes(lake.store.get(key).body, key))
+        key = table.keys.ledger(parent.n, parent.attempt)
+        found.append(Ledger.from_bytes(table.store.get(key).body, key))
     return found
 
 

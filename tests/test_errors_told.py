@@ -19,17 +19,17 @@ from tests.support.s3 import ADMIN, S3Server
 from tidemark import cli, retry
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3_clients import forget_clients
-from tidemark_spark.cli import audit, compact, convert, export, retain
+from tidemark_spark.cli import audit, compact, export, ingest, rebuild, repair, replay, retain, vacuum
 
 Main = Callable[[Sequence[str]], int]
 
 DATES = ("--from", "2026-01-01", "--to", "2026-01-02")
 JOBS: dict[str, tuple[Main, tuple[str, ...]]] = {
-    "convert": (convert.main, ()),
-    "convert --rebuild": (convert.main, ("--rebuild", *DATES)),
-    "convert --repair": (convert.main, ("--repair",)),
-    "convert --replay": (convert.main, ("--replay",)),
-    "convert --sweep": (convert.main, ("--sweep",)),
+    "ingest": (ingest.main, ()),
+    "rebuild": (rebuild.main, DATES),
+    "repair": (repair.main, ()),
+    "replay": (replay.main, ()),
+    "vacuum": (vacuum.main, ()),
     "audit": (audit.main, ()),
     "compact": (compact.main, ()),
     "retain": (retain.main, ()),
@@ -238,8 +238,8 @@ def test_a_fault_is_one_message(
 
 
 DAYS = {
-    "convert --rebuild": ("--from", "yesterday"),
-    "convert --replay": ("--dt", "2026-02-30"),
+    "rebuild": ("--from", "yesterday"),
+    "replay": ("--dt", "2026-02-30"),
     "audit": ("--dt", "2026-13-01"),
     "compact": ("--dt", "yesterday"),
     "files": ("--dt", "20.11.2026"),

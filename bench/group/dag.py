@@ -37,7 +37,7 @@ class GroupOperator(JobOperator):
     def execute(self, context: Context) -> None:
         """Submit and wait; then publish."""
         self.submit(context, "--plan", self.planned["plan"], "--others", *self.others)
-        publish(context, settings.lake_of(self.cluster, self.topic), self.planned)
+        publish(context, settings.topic_table(self.cluster, self.topic), self.planned)
 
 
 _deployment = settings.deployment()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tidemark_spark.cli.convert import main
+from tidemark_spark.cli import ingest, run_plan
 
 parser = argparse.ArgumentParser()
 for name in ("--topics", "--cluster", "--topic", "--plan"):
@@ -13,7 +13,7 @@ for name in ("--topics", "--cluster", "--topic", "--plan"):
 parser.add_argument("--others", nargs="*", default=[])
 options = parser.parse_args()
 common = ["--topics", options.topics, "--cluster", options.cluster]
-code = main([*common, "--topic", options.topic, "--plan", options.plan])
+code = run_plan.main([*common, "--topic", options.topic, "--plan", options.plan])
 for other in options.others:
-    code = code or main([*common, "--topic", other])
+    code = code or ingest.main([*common, "--topic", other])
 sys.exit(code)

@@ -37,7 +37,7 @@ with DAG(
         from tidemark.table.delta_table import committed_ledger
 
         dt = get_current_context()["dag_run"].partition_key
-        state: DateState | None = committed_ledger(settings.lake_of(CLUSTER, TOPIC)).dates.get(str(dt))
+        state: DateState | None = committed_ledger(settings.topic_table(CLUSTER, TOPIC)).dates.get(str(dt))
         if state is None or not state.closed:
             raise AirflowSkipException(f"{dt} has been reopened: wait for it to close again")
         return {"dt": dt, "rows": state.rows, "late_rows": state.late_rows, "complete": state.state == "final"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from tidemark.formats.plan import RunPlan
-    from tidemark.table.delta_table import Lake
+    from tidemark.table.delta_table import TopicTable
 
 
 class Planned(TypedDict):
@@ -23,14 +23,14 @@ class Planned(TypedDict):
     bytes: int
 
 
-def write_planned(lake: Lake, made: RunPlan) -> Planned:
+def write_planned(table: TopicTable, made: RunPlan) -> Planned:
     """Write ``made`` where the job will look for it, unless it is empty."""
     from tidemark.planning import write_plan
 
     return {
         "empty": made.empty,
         "attempt": str(made.attempt),
-        "plan": "" if made.empty else write_plan(lake, made),
+        "plan": "" if made.empty else write_plan(table, made),
         "tasks": len(made.tasks),
         "bytes": sum(one.size for one in made.tasks),
     }

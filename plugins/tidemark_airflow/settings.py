@@ -28,7 +28,7 @@ from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
 
 if TYPE_CHECKING:
-    from tidemark.table.delta_table import Lake
+    from tidemark.table.delta_table import TopicTable
 
 _HOME = Path(__file__).resolve().parents[2]
 
@@ -48,16 +48,16 @@ def in_order(deployment: Deployment) -> list[TopicSettings]:
     return sorted(deployment.topics, key=lambda one: (one.cluster, one.topic))
 
 
-def lake_of(cluster: str, topic: str) -> Lake:
+def topic_table(cluster: str, topic: str) -> TopicTable:
     """The table of a topic; FormatError if the topics file no longer has it."""
-    from tidemark.table.delta_table import open_lake
+    from tidemark.table.delta_table import open_topic_table
 
     found = deployment()
-    return open_lake(found, found.topic(topic, cluster))
+    return open_topic_table(found, found.topic(topic, cluster))
 
 
 def spark_job(name: str) -> Path:
-    """The Spark application of that name, such as ``convert.py``."""
+    """The Spark application of that name, such as ``ingest.py``."""
     return Path(os.environ.get("TIDEMARK_SPARK_JOBS") or _HOME / "spark" / "jobs") / name
 
 

@@ -46,7 +46,7 @@ from tidemark.planning.read import plan_reading
 from tidemark.raw.segments import Segment
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.store import StoreOptions, open_store
-from tidemark.table.delta_table import Lake, open_lake
+from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.convert.classify import PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import numbers, take
@@ -165,7 +165,7 @@ class TidemarkSource(DataSource):
             raise ConfigError("format tidemark", problems)
         kind = PushingReader if self._true("pushdown", "false") else SegmentReader
         return kind(
-            _lake(self._option("topics"), self._option("topic"), self._option("cluster") or None),
+            _table(self._option("topics"), self._option("topic"), self._option("cluster") or None),
             to_arrow_schema(schema, timezone="UTC"),
             self._bounds(),
             committed=self._checked("isolation", _isolation, "read_committed"),
@@ -202,9 +202,9 @@ class SegmentReader(DataSourceReader):
     """Plans in the driver, reads in the workers."""
 
     def __init__(
-        self, lake: Lake, schema: pa.Schema, bounds: RowBounds, *, committed: bool, fail_on_loss: bool
+        self, table: TopicTable, schema: pa.Schema, bounds: RowBounds, *, committed: bool, fail_on_loss: bool
     ) -> None:
-        self._deployment, self._topic = lake.deployment, lake.topic
+        self._deployment, self._topic = table.deployment, table.topic
         self._schema, self.bounds = schema, bounds
         self._committed, self._fail_on_loss = committed, fail_on_loss
 
@@ -215,8 +215,8 @@ class SegmentReader(DataSourceReader):
             ContinuityError: raw has a hole between what it holds.
             NeverSeen: nothing is there, and no agent was ever seen that could upload anything.
         """
-        lake = open_lake(self._deployment, self._topic)
-        raw = RawTopic(lake)
+        table = open_topic_table(self._deployment, self._topic)
+        raw = RawTopic(table)
         empty = Ledger.genesis(self._topic.cluster, self._topic.topic, self._topic.table)
         parts = [part for part in raw.partitions(empty) if self.bounds.wants(part)]
         if not parts:
@@ -329,10 +329,10 @@ def _late_enough(milliseconds: NDArray[np.int64], from_time: int) -> NDArray[np.
     return late
 
 
-def _lake(topics: str, topic: str, cluster: str | None) -> Lake:
+def _table(topics: str, topic: str, cluster: str | None) -> TopicTable:
     deployment = load_topics(Path(topics))
     try:
-        return open_lake(deployment, deployment.topic(topic, cluster))
+        return open_topic_table(deployment, deployment.topic(topic, cluster))
     except FormatError as error:
         raise ConfigError(topics, [("topics", str(error))]) from error
 

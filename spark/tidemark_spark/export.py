@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, cast
 
 import pyarrow as pa
@@ -54,10 +54,6 @@ class Exported(NamedTuple):
     key: str
     rows: int
     size: int
-
-
-Execute = Callable[[Export, Sequence[SegmentPartition]], list[Exported | None]]
-"""Runs :func:`export_part` for all parts, anywhere, and returns what came of them in any order."""
 
 
 def export_part(export: Export, part: SegmentPartition) -> Exported | None:

@@ -10,7 +10,7 @@ from typing import Literal
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunKind, RunPlan
 from tidemark.store import StoreOptions
-from tidemark.table.delta_table import Lake, LiveFile
+from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.evidence import EvidenceRow
 from tidemark.topics import TopicSettings
 
@@ -39,13 +39,13 @@ class Job:
     partitions: dict[tuple[int, int], PartitionPlan]
 
     @classmethod
-    def of(cls, lake: Lake, plan: RunPlan) -> Job:
+    def of(cls, table: TopicTable, plan: RunPlan) -> Job:
         """The job of ``plan``."""
         return cls(
-            topic=lake.topic,
-            lake_store=lake.deployment.lake_store,
-            options=lake.deployment.store,
-            keys=lake.keys,
+            topic=table.topic,
+            lake_store=table.deployment.lake_store,
+            options=table.deployment.store,
+            keys=table.keys,
             attempt=plan.attempt,
             generation=plan.generation,
             configuration=plan.configuration,

@@ -1,7 +1,7 @@
-"""The clean-up of a table: what :mod:`tidemark.planning.vacuum` lets go is deleted, each object as it was listed.
+"""The vacuum of a table: what :mod:`tidemark.planning.vacuum` lets go is deleted, each object as it was listed.
 
 Data and quarantined files go first, then the ledgers and the evidence of dead attempts, and their plans last: a plan is
-what tells whose the rest is. So a clean-up may be killed anywhere and is done by the next one.
+what tells whose the rest is. So a vacuum may be killed anywhere and is done by the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemark.planning import read_plan, write_plan
 from tidemark.planning.common import following
 from tidemark.planning.vacuum import GOES, Knowledge, Why, all_landed, judge, to_fold
 from tidemark.store.base import ObjectInfo
-from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
+from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import evidence_key, evidence_that_counts
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.run.driver import run
@@ -36,8 +36,8 @@ class UnusedObject(Model):
     why: Why
 
 
-class Sweep(StoredObject):
-    """What a clean-up did or, for a dry run, would do. ``unknown`` objects stay: nobody knows whose they are."""
+class VacuumReport(StoredObject):
+    """What a vacuum did or, for a dry run, would do. ``unknown`` objects stay: nobody knows whose they are."""
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
@@ -50,28 +50,28 @@ class Sweep(StoredObject):
     folded: int = 0
 
 
-def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
-    """Clean up; tells what was removed, the dead attempts of which nothing is left, and how many landed were folded.
+def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
+    """Vacuum; tells what was removed, the dead attempts of which nothing is left, and how many landed were folded.
 
     Raises:
         ContinuityError: evidence of a landed run is missing; nothing was removed.
         TableTampered: somebody changed the table behind Tidemark's back; nothing was removed.
-        StoreError: the store did not answer; what is left is the next clean-up's.
+        StoreError: the store did not answer; what is left is the next vacuum's.
     """
-    now = lake.store.now()
-    plans = {plan.attempt: plan for plan in in_parallel(lambda key: read_plan(lake, key), _keys(lake))}
-    table = open_table(lake)
-    ledger = ledger_of(lake, table)
-    live = live_files(table) if table is not None else []
-    check_untampered(lake, ledger, live)
-    named, authors, rows = _evidence(lake, ledger)
+    now = table.store.now()
+    plans = {plan.attempt: plan for plan in in_parallel(lambda key: read_plan(table, key), _keys(table))}
+    delta = open_delta(table)
+    ledger = ledger_of(table, delta)
+    live = live_files(delta) if delta is not None else []
+    check_untampered(table, ledger, live)
+    named, authors, rows = _evidence(table, ledger)
     known = Knowledge({one.path for one in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
     there: set[str] = set()
     removed: list[UnusedObject] = []
     unknown: list[UnusedObject] = []
     doomed: list[ObjectInfo] = []
-    for folder in (lake.keys.root, lake.keys.quarantine):
-        objects = {one.key.removeprefix(f"{folder}/"): one for one in _listed(lake, folder)}
+    for folder in (table.keys.root, table.keys.quarantine):
+        objects = {one.key.removeprefix(f"{folder}/"): one for one in _listed(table, folder)}
         there.update(objects)
         for path, why in judge(known, objects).items():
             info = objects[path]
@@ -86,15 +86,15 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
     finished = [one for one in past if not there.intersection(plans[one].replaced)]
     folds = to_fold(ledger.landed, known, rows)
     if not dry_run:
-        in_parallel(lambda info: _delete(lake, info), doomed)
-        in_parallel(lake.store.delete, _ledgers(lake, dead))
-        in_parallel(lake.store.delete, [evidence_key(lake, one) for one in past])
-        in_parallel(lake.store.delete, [lake.keys.result(one) for one in past])
-        in_parallel(lake.store.delete, [lake.keys.attempt(one) for one in finished])
-        mend(lake, ledger, ledger.dates)
+        in_parallel(lambda info: _delete(table, info), doomed)
+        in_parallel(table.store.delete, _ledgers(table, dead))
+        in_parallel(table.store.delete, [evidence_key(table, one) for one in past])
+        in_parallel(table.store.delete, [table.keys.result(one) for one in past])
+        in_parallel(table.store.delete, [table.keys.attempt(one) for one in finished])
+        mend(table, ledger, ledger.dates)
         if folds:
-            _fold(lake, ledger, folds)
-    return Sweep(
+            _fold(table, ledger, folds)
+    return VacuumReport(
         ledger_n=ledger.n,
         dry_run=dry_run,
         removed=tuple(removed),
@@ -105,53 +105,53 @@ def sweep(lake: Lake, *, dry_run: bool = False) -> Sweep:
     )
 
 
-def _keys(lake: Lake) -> list[str]:
-    return [one.key for one in lake.store.list(lake.keys.attempts)]
+def _keys(table: TopicTable) -> list[str]:
+    return [one.key for one in table.store.list(table.keys.attempts)]
 
 
-def _ledgers(lake: Lake, dead: Collection[int]) -> list[str]:
+def _ledgers(table: TopicTable, dead: Collection[int]) -> list[str]:
     """The ledgers that ``dead`` attempts wrote and did not commit."""
     suffixes = tuple(f"-{one}.json" for one in dead)
-    return [one.key for one in lake.store.list(lake.keys.ledgers) if one.key.endswith(suffixes)] if dead else []
+    return [one.key for one in table.store.list(table.keys.ledgers) if one.key.endswith(suffixes)] if dead else []
 
 
-def _listed(lake: Lake, folder: str) -> Iterator[ObjectInfo]:
+def _listed(table: TopicTable, folder: str) -> Iterator[ObjectInfo]:
     log = f"{folder}/_delta_log/"
-    return (one for one in lake.store.list(f"{folder}/") if not one.key.startswith(log))
+    return (one for one in table.store.list(f"{folder}/") if not one.key.startswith(log))
 
 
-def _fold(lake: Lake, ledger: Ledger, folds: tuple[int, ...]) -> None:
-    """Commit the ledger with one attempt in place of ``folds``; if another sweep was faster, it is done."""
+def _fold(table: TopicTable, ledger: Ledger, folds: tuple[int, ...]) -> None:
+    """Commit the ledger with one attempt in place of ``folds``; if another vacuum was faster, it is done."""
     plan = RunPlan(
-        **following(lake, ledger),
-        kind="sweep",
+        **following(table, ledger),
+        kind="vacuum",
         folds=folds,
     )
-    write_plan(lake, plan)
-    run(lake, plan, lambda _job, _tasks: [])
+    write_plan(table, plan)
+    run(table, plan, lambda _job, _tasks: [])
 
 
-def _evidence(lake: Lake, ledger: Ledger) -> tuple[set[str], set[int], dict[int, int]]:
+def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[int], dict[int, int]]:
     """The files that counted evidence names, the attempts of its rows, and how many rows each object has."""
     named: set[str] = set()
     authors: set[int] = set()
     rows: dict[int, int] = {}
-    for attempt, table in evidence_that_counts(lake, ledger.landed):
-        rows[attempt] = table.num_rows
-        authors.update(int(one) for one in table["attempt"].unique().to_pylist() if one is not None)
-        files = zip(table["class"].to_pylist(), table["file"].to_pylist(), strict=True)
+    for attempt, evidence in evidence_that_counts(table, ledger.landed):
+        rows[attempt] = evidence.num_rows
+        authors.update(int(one) for one in evidence["attempt"].unique().to_pylist() if one is not None)
+        files = zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True)
         named.update(str(file) for kind, file in files if kind in _NAMED)
     if len(rows) != len(ledger.landed):
         raise ContinuityError(
-            f"{lake.url}: the evidence of {len(ledger.landed) - len(rows)} landed runs is gone, and with it what tells "
-            "which files hold; restore the objects, nothing is removed without them"
+            f"{table.url}: the evidence of {len(ledger.landed) - len(rows)} landed runs is gone, and with it what "
+            "tells which files hold; restore the objects, nothing is removed without them"
         )
     return named, authors, rows
 
 
-def _delete(lake: Lake, info: ObjectInfo) -> None:
-    """Delete the very object that was listed; one that was replaced or removed meanwhile is the next clean-up's."""
+def _delete(table: TopicTable, info: ObjectInfo) -> None:
+    """Delete the very object that was listed; one that was replaced or removed meanwhile is the next vacuum's."""
     try:
-        lake.store.delete(info.key, if_match=info.etag)
+        table.store.delete(info.key, if_match=info.etag)
     except (NotFound, PreconditionFailed):
         return

@@ -26,7 +26,7 @@ BACKFILL = {
     "convert": {"result"},
     "result": set[str](),
 }
-DAILY = [f"tidemark_{name}" for name in ("audit", "cleanup", "compaction", "raw_retention", "retention")]
+DAILY = [f"tidemark_{name}" for name in ("audit", "compaction", "raw_retention", "retention", "vacuum")]
 # Of a topic there is its own beside these.
 ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_watch"]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.

@@ -22,7 +22,7 @@ from tests.support.spark import spark_submit
 from tidemark.formats.plan import RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store.s3_clients import forget_clients
-from tidemark.table.delta_table import Lake, open_lake
+from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import Deployment, load_topics
 from tidemark_spark.run.driver import run
 
@@ -94,9 +94,9 @@ class SmallDeployment:
         """The topics file, read."""
         return load_topics(self.topics_file)
 
-    def lake(self, topic: str) -> Lake:
+    def table(self, topic: str) -> TopicTable:
         """The table of a topic."""
-        return open_lake(self.deployment, self.deployment.topic(topic))
+        return open_topic_table(self.deployment, self.deployment.topic(topic))
 
     def agent(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the agent's command line to its end, in the agent's own environment."""
@@ -124,9 +124,9 @@ class SmallDeployment:
         done = self.agent("upload-once")
         assert done.returncode == 0, done.stderr
 
-    def convert(self, topic: str, *arguments: str, master: str = "local[2]") -> dict[str, Any]:
-        """Run the Spark job for a topic and return its result."""
-        job = ROOT / "spark" / "jobs" / "convert.py"
+    def job(self, name: str, topic: str, *arguments: str, master: str = "local[2]") -> dict[str, Any]:
+        """Run the Spark job of that name for a topic and return its result."""
+        job = ROOT / "spark" / "jobs" / f"{name}.py"
         printed = spark_submit(
             job, "--topics", self.topics_file, "--topic", topic, *arguments, master=master, env=self.s3.env()
         )
@@ -135,8 +135,8 @@ class SmallDeployment:
 
     def land(self, topic: str) -> RunResult:
         """The same in this process and without Spark, whose start is most of the time of a small run."""
-        lake = self.lake(topic)
-        plan = plan_ingest(lake)
+        table = self.table(topic)
+        plan = plan_ingest(table)
         if not plan.empty:
-            write_plan(lake, plan)
-        return run(lake, plan, in_process)
+            write_plan(table, plan)
+        return run(table, plan, in_process)

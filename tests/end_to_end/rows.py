@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 
-from tidemark.table.delta_table import Lake, open_table
+from tidemark.table.delta_table import TopicTable, open_delta
 
 
 class Row(NamedTuple):
@@ -43,11 +43,11 @@ def consumed(bootstrap: str, topic: str) -> set[Row]:
     return set(rows)
 
 
-def landed(lake: Lake) -> list[Row]:
+def landed(table: TopicTable) -> list[Row]:
     """All rows of the table; each has the dt of its time, and there are three."""
-    table = open_table(lake)
-    assert table is not None
-    found = table.to_pyarrow_table().to_pylist()
+    delta = open_delta(table)
+    assert delta is not None
+    found = delta.to_pyarrow_table().to_pylist()
     assert {one["dt"].isoformat() for one in found} == {"2026-11-18", "2026-11-19", "2026-11-20"}
     assert all(one["dt"] == one["kafka_timestamp"].date() for one in found)
     return [

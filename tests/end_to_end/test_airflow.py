@@ -44,7 +44,7 @@ from tidemark.cli.airflow_client import Airflow
 from tidemark.formats.audit_report import AuditReport
 from tidemark.formats.keys import Endpoint
 from tidemark.store import open_store
-from tidemark.table.delta_table import committed_ledger, live_files, open_table
+from tidemark.table.delta_table import committed_ledger, live_files, open_delta
 
 BACKFILL = "tidemark_backfill"
 AUDIT = "tidemark_audit"
@@ -108,7 +108,7 @@ def stack(
     submit = home / "spark-submit"
     submit.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in */convert.py*{small.topics[0]}*) exec {env["TIDEMARK_SPARK_SUBMIT"]} "$@";; esac\n'
+        f'case "$*" in */run_plan.py*{small.topics[0]}*) exec {env["TIDEMARK_SPARK_SUBMIT"]} "$@";; esac\n'
         f'cd {ROOT} && exec {sys.executable} -m tests.spark.inline "$@"\n'
     )
     submit.chmod(0o755)
@@ -161,7 +161,7 @@ def states(stack: AirflowStack, run: str) -> dict[str, list[str]]:
 
 
 def report(small: SmallDeployment, run: str, topic: str = "orders") -> BackfillReport:
-    return read_report(small.lake(topic), report_name(run))
+    return read_report(small.table(topic), report_name(run))
 
 
 def token(stack: AirflowStack, user: str) -> str:
@@ -238,7 +238,7 @@ def test_the_form_refuses_bad_input_with_a_message(stack: AirflowStack, browser:
 def test_a_dry_run_changes_nothing_and_shows_what_it_would(
     stack: AirflowStack, browser: Browser, small: SmallDeployment
 ) -> None:
-    before = committed_ledger(small.lake("orders"))
+    before = committed_ledger(small.table("orders"))
     run = started(stack, to_date="2026-03-03")
 
     assert ended(stack, run) == "success"
@@ -250,7 +250,7 @@ def test_a_dry_run_changes_nothing_and_shows_what_it_would(
         "convert": ["skipped"],
         "result": ["skipped"],
     }
-    assert committed_ledger(small.lake("orders")) == before
+    assert committed_ledger(small.table("orders")) == before
     browser.get(f"{stack.url}/dags/{BACKFILL}/runs/{run}/tasks/preview/mapped/0/details")
     link = browser.first("a", text="Report").get_dom_attribute("href")
     assert link == f"{stack.url}/tidemark/reports/east/orders/{report_name(run)}"
@@ -291,7 +291,7 @@ def answer(stack: AirflowStack, run: str, user: str, option: str) -> None:
 def test_an_approved_run_rewrites_beside_ingestion(
     stack: AirflowStack, browser: Browser, small: SmallDeployment, orders: RawBuilder
 ) -> None:
-    lake = small.lake("orders")
+    table = small.table("orders")
     filled(stack, browser, "02022026", "03032026", "east/orders")
     browser.first('label[id="switch:element_dry_run"]').click()
     browser.first("#element_reason").send_keys("INC-7 <b>*bold*</b>")
@@ -306,10 +306,10 @@ def test_an_approved_run_rewrites_beside_ingestion(
     for one in (run, other):
         wait_until(partial(waiting, stack, one), what="the approval to be asked for", interval=0.5)
     answer(stack, other, "uma", "Reject")
-    n = committed_ledger(lake).n
+    n = committed_ledger(table).n
     upload(orders)
     orders.publish()
-    wait_until(lambda: committed_ledger(lake).n > n, what="ingestion to land beside it", interval=0.5)
+    wait_until(lambda: committed_ledger(table).n > n, what="ingestion to land beside it", interval=0.5)
 
     with pytest.raises(AirflowApiError, match="uma started this backfill: somebody else has to answer"):
         answer(stack, run, "uma", "Approve")
@@ -333,7 +333,7 @@ def test_an_approved_run_rewrites_beside_ingestion(
     outcome = report(small, run).outcome
     assert outcome is not None
     assert [(one.dt, one.before.landed, one.after.landed) for one in outcome.dates] == [(dt, 3, 3) for dt in DATES]
-    assert {dt: state.rows for dt, state in committed_ledger(lake).dates.items()} == dict.fromkeys(DATES, 6)
+    assert {dt: state.rows for dt, state in committed_ledger(table).dates.items()} == dict.fromkeys(DATES, 6)
 
 
 def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
@@ -341,18 +341,18 @@ def test_watermarks_land_a_topic_and_a_form_makes_a_date_again(
 ) -> None:
     topic = small.topics[0]
     rows = consumed(small.kafka.bootstrap, topic)
-    wait_until(lambda: committed_ledger(small.lake(topic)).rows == len(rows), what="all records to land")
-    found = landed(small.lake(topic))
+    wait_until(lambda: committed_ledger(small.table(topic)).rows == len(rows), what="all records to land")
+    found = landed(small.table(topic))
     assert len(found) == len(rows)
     assert set(found) == rows
-    assert [state for state in committed_ledger(small.lake(topic)).partitions if state.held_by]
+    assert [state for state in committed_ledger(small.table(topic)).partitions if state.held_by]
     if full:  # else by the runs above, without Spark, and by tests/spark, without Airflow
         remake(small, stack, topic)
 
 
 def remake(small: SmallDeployment, airflow: AirflowStack, topic: str) -> None:
     """A date of the topic, by the form."""
-    bootstrap, lake = small.kafka.bootstrap, small.lake(topic)
+    bootstrap, table = small.kafka.bootstrap, small.table(topic)
     date = "2026-11-19"
     before = files(small, topic)
     dates = {"from_date": date, "to_date": date}
@@ -361,10 +361,10 @@ def remake(small: SmallDeployment, airflow: AirflowStack, topic: str) -> None:
     assert airflow.client.wait_for_run(BACKFILL, run) == "success"
 
     after = files(small, topic)
-    assert committed_ledger(lake).kind == "rebuild"
+    assert committed_ledger(table).kind == "rebuild"
     assert {path for path in before if date not in path} == {path for path in after if date not in path}
     assert not {path for path in before & after if date in path}, "the date's files are other ones now"
-    rows = landed(lake)
+    rows = landed(table)
     assert len(rows) == len(set(rows))
     assert set(rows) == consumed(bootstrap, topic)
     events = airflow.client.get("/assets/events", source_dag_id=BACKFILL)["asset_events"]
@@ -374,9 +374,9 @@ def remake(small: SmallDeployment, airflow: AirflowStack, topic: str) -> None:
 
 
 def files(small: SmallDeployment, topic: str) -> set[str]:
-    table = open_table(small.lake(topic))
-    assert table is not None
-    return {file.path for file in live_files(table)}
+    delta = open_delta(small.table(topic))
+    assert delta is not None
+    return {file.path for file in live_files(delta)}
 
 
 def test_a_viewer_may_neither_start_nor_approve(stack: AirflowStack) -> None:
@@ -443,11 +443,12 @@ def test_a_native_backfill_audits_date_by_date(stack: AirflowStack, small: Small
     stack.client.unpause(AUDIT)
     body = {"dag_id": AUDIT, "from_date": f"{DATES[0]}T00:00:00Z", "to_date": f"{DATES[1]}T23:59:59Z"}
     wait_until(lambda: accepted(stack, body), what="the backfill to be accepted", interval=0.5)
-    lake = small.lake("orders")
+    table = small.table("orders")
 
     def audited() -> set[tuple[str, ...]]:
         found = (
-            AuditReport.from_bytes(lake.store.get(one.key).body, one.key) for one in lake.store.list(lake.keys.audits)
+            AuditReport.from_bytes(table.store.get(one.key).body, one.key)
+            for one in table.store.list(table.keys.audits)
         )
         return {one.dates for one in found if one.passed}
 

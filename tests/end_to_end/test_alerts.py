@@ -24,7 +24,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, merge
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import committed_ledger, live_files, open_table
+from tidemark.table.delta_table import committed_ledger, live_files, open_delta
 
 WATCH = "tidemark_watch"
 SMALL = {"segment.bytes": str(1 << 20)}
@@ -102,7 +102,7 @@ class Provoked:
 
     def audit(self) -> bool:
         """Have the audit job look at the topic's first date; whether it passed."""
-        job, dt = ROOT / "spark" / "jobs" / "audit.py", min(committed_ledger(self.small.lake(self.topic)).dates)
+        job, dt = ROOT / "spark" / "jobs" / "audit.py", min(committed_ledger(self.small.table(self.topic)).dates)
         arguments = ("--topics", self.small.topics_file, "--topic", self.topic, "--dt", dt)
         try:
             spark_submit(job, *arguments, env=self.small.s3.env())
@@ -112,7 +112,7 @@ class Provoked:
 
     def lose_a_segment(self) -> tuple[int, int]:
         """Remove the first segment that has not landed of the partition LOST; its first offset and the next one's."""
-        keys, landed = self.keys(LOST), committed_ledger(self.small.lake(self.topic)).by_partition[0, LOST].next_offset
+        keys, landed = self.keys(LOST), committed_ledger(self.small.table(self.topic)).by_partition[0, LOST].next_offset
         objects = [(keys.base_offset(info.key), info.key) for info in self.raw.list(keys.folder)]
         bases = sorted({at[0] for at, _ in objects if at is not None and at[0] >= landed})
         for at, key in objects:
@@ -181,7 +181,7 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
     with provoked.agent(restricted=True):
         wait_until(lambda: provoked.uploaded(POISONED, LOST), what="the first records to be uploaded")
         for one in small.topics:
-            assert small.convert(one)["status"] == "landed"
+            assert small.job("ingest", one)["status"] == "landed"
         look(airflow)
         look(airflow)
         assert hook.told == [], "nothing is wrong yet"
@@ -192,16 +192,16 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
         wait_until(lambda: provoked.uploaded(POISONED, LOST), what="more to be uploaded")
         wait_until(lambda: _is_held(provoked), what="a segment to be held back")
         first, after = provoked.lose_a_segment()
-        assert small.convert(topic)["quarantined"] == 50
+        assert small.job("ingest", topic)["quarantined"] == 50
         provoked.send(topic, POISONED, 100)
         wait_until(lambda: provoked.uploaded(POISONED), what="what is late to be uploaded")
-        table = open_table(small.lake(topic))
-        assert table is not None
-        file = f"{small.lake(topic).keys.root}/{live_files(table)[0].path}"
-        bytes_of_file = small.lake(topic).store.get(file).body
-        small.lake(topic).store.delete(file)
+        delta = open_delta(small.table(topic))
+        assert delta is not None
+        file = f"{small.table(topic).keys.root}/{live_files(delta)[0].path}"
+        bytes_of_file = small.table(topic).store.get(file).body
+        small.table(topic).store.delete(file)
         assert not provoked.audit()
-        dt = min(committed_ledger(small.lake(topic)).dates)
+        dt = min(committed_ledger(small.table(topic)).dates)
         wanted = {
             f"gap/test/{topic}/0-{LOST}/{first}",
             f"stuck/test/{topic}/0-{HELD}",
@@ -219,10 +219,10 @@ def test_every_alert_is_provoked_received_once_and_closed_when_mended(
         done = small.agent("reupload", topic, str(LOST), "--from", str(first), "--to", str(after))
         assert done.returncode == 0, done.stderr
         wait_until(lambda: provoked.uploaded(0, 1, 2), what="what was held back to be uploaded")
-        small.lake(topic).store.put(file, bytes_of_file)
-        assert small.convert(topic)["status"] == "landed"
+        small.table(topic).store.put(file, bytes_of_file)
+        assert small.job("ingest", topic)["status"] == "landed"
         provoked.parse(required=False)
-        assert small.convert(topic, "--replay")["status"] == "landed"
+        assert small.job("replay", topic)["status"] == "landed"
         assert provoked.audit()
         look(airflow)
 

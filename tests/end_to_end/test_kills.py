@@ -33,7 +33,7 @@ from tests.support.pipeline import pipeline_env
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tidemark.formats.ledger import Ledger, Published
-from tidemark.table.delta_table import Lake, committed_ledger
+from tidemark.table.delta_table import TopicTable, committed_ledger
 
 TOPICS = 3
 PARTITIONS = 2
@@ -175,7 +175,7 @@ def test_tables_are_exact_and_nothing_is_stuck_whatever_is_killed(
         with small.running_agent():
             with load(small, rng.randrange(1 << 32)):
                 wait_until(
-                    lambda: any(committed_ledger(small.lake(topic)).rows for topic in small.topics),
+                    lambda: any(committed_ledger(small.table(topic)).rows for topic in small.topics),
                     what="the first rows to land",
                 )
                 for kind in rng.sample(KINDS * TIMES, len(KINDS) * TIMES):
@@ -183,7 +183,7 @@ def test_tables_are_exact_and_nothing_is_stuck_whatever_is_killed(
                     time.sleep(rng.uniform(1, 10))
             expected = {topic: consumed(small.kafka.bootstrap, topic) for topic in small.topics}
             for topic, rows in expected.items():
-                all_landed = partial(has_rows, small.lake(topic), len(rows))
+                all_landed = partial(has_rows, small.table(topic), len(rows))
                 wait_until(all_landed, timeout=600, what=f"all of {topic} to land", interval=1)
             sys.stdout.write(f"{dict(killer.struck)}, all landed after {time.monotonic() - began:.0f} s\n")
             for topic in small.topics:
@@ -192,15 +192,15 @@ def test_tables_are_exact_and_nothing_is_stuck_whatever_is_killed(
     finally:
         killer.end()
     for topic, rows in expected.items():
-        found = landed(small.lake(topic))
+        found = landed(small.table(topic))
         assert len(found) == len(set(found)), f"{topic}: rows landed twice"
         assert set(found) == rows
-        check_events(airflow, small.lake(topic))
+        check_events(airflow, small.table(topic))
 
 
-def has_rows(lake: Lake, count: int) -> bool:
+def has_rows(table: TopicTable, count: int) -> bool:
     """Whether so many rows have landed, or more."""
-    return committed_ledger(lake).rows >= count
+    return committed_ledger(table).rows >= count
 
 
 def is_at_rest(airflow: AirflowStack, topic: str) -> bool:
@@ -211,22 +211,22 @@ def is_at_rest(airflow: AirflowStack, topic: str) -> bool:
     return waits["wait_and_plan"] == "deferred" and all(run["state"] in {"success", "failed"} for run in before)
 
 
-def check_events(airflow: AirflowStack, lake: Lake) -> None:
+def check_events(airflow: AirflowStack, table: TopicTable) -> None:
     """Each commit that changed a date is told of by an event that is at least as new, and the pointer has passed it."""
-    events = airflow.client.get("/assets/events", source_dag_id=dag_of(lake.topic.topic), order_by="-timestamp")
+    events = airflow.client.get("/assets/events", source_dag_id=dag_of(table.topic.topic), order_by="-timestamp")
     told: dict[str, int] = {}
     for event in events["asset_events"]:
         dt, n = str(event["partition_key"]), int(event["extra"]["ledger"])
         told[dt] = max(n, told.get(dt, 0))
-    newest = committed_ledger(lake)
+    newest = committed_ledger(table)
     attempts = []
     ledger: Ledger | None = newest
     while ledger is not None:
         assert all(told[dt] >= ledger.n for dt in ledger.dates_changed), (ledger.n, ledger.dates_changed, told)
         attempts.append(ledger.attempt)
         parent = ledger.parent
-        key = lake.keys.ledger(parent.n, parent.attempt) if parent else ""
-        ledger = Ledger.from_bytes(lake.store.get(key).body, key) if parent else None
+        key = table.keys.ledger(parent.n, parent.attempt) if parent else ""
+        ledger = Ledger.from_bytes(table.store.get(key).body, key) if parent else None
     assert len(attempts) == len(set(attempts)), "an attempt landed twice"
-    published = Published.from_bytes(lake.store.get(lake.keys.published).body, lake.keys.published)
+    published = Published.from_bytes(table.store.get(table.keys.published).body, table.keys.published)
     assert published.n == newest.n

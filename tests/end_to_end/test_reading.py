@@ -96,7 +96,7 @@ def test_each_engine_reads_the_same_rows(name: str, landed: tuple[SmallDeploymen
         "duckdb": duckdb,
         "dataset": dataset,
         "s3": S3FileSystem(endpoint_override=small.s3.endpoint),
-        "DeltaTable": lambda url: DeltaTable(url, storage_options=small.lake(topic).delta_options),
+        "DeltaTable": lambda url: DeltaTable(url, storage_options=small.table(topic).delta_options),
     }
     exec(block(name, small, topic), scope)  # noqa: S102 - the documentation's own code
     found = scope["found"]

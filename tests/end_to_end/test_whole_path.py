@@ -65,10 +65,10 @@ def test_the_table_is_what_a_consumer_reads(small: SmallDeployment, rng: random.
     small.upload()
     for topic in small.topics:
         assert small.land(topic).status == "landed"
-        rows = landed(small.lake(topic))
-        assert len(rows) == len(set(rows)) == committed_ledger(small.lake(topic)).rows
+        rows = landed(small.table(topic))
+        assert len(rows) == len(set(rows)) == committed_ledger(small.table(topic)).rows
         assert set(rows) == consumed(bootstrap, topic)
-    held = [state for state in committed_ledger(small.lake(small.topics[1])).partitions if state.held_by]
+    held = [state for state in committed_ledger(small.table(small.topics[1])).partitions if state.held_by]
     assert held, "the open transaction holds its partitions back"
 
     producer.commit_transaction()
@@ -76,11 +76,11 @@ def test_the_table_is_what_a_consumer_reads(small: SmallDeployment, rng: random.
     small.upload()
     for topic in small.topics:
         assert small.land(topic).status == "landed"
-        rows = landed(small.lake(topic))
+        rows = landed(small.table(topic))
         assert len(rows) == len(set(rows))
         assert set(rows) == consumed(bootstrap, topic)
         closing = small.land(topic)
         assert (closing.status, closing.rows) == ("landed", 0), "its dates are over: they are closed"
-        states = {date.state for date in committed_ledger(small.lake(topic)).dates.values()}
+        states = {date.state for date in committed_ledger(small.table(topic)).dates.values()}
         assert states == {"final"}
         assert small.land(topic).status == "empty", "nothing is left to do"

@@ -36,9 +36,9 @@ def build(world: PageWorld) -> None:
         world.put_index(*entries[broker::BROKERS], broker=5000 + broker)
     for number in range(COMMITS):
         row = EvidenceRow(0, number, 0, 9, "quarantined", 9, date(2026, 3, 1), "s", 0, 9, 0, f"{number}.parquet")
-        commit(world.lake(WIDE), *(state(n, 10**9 + n) for n in range(LARGE if not number else 0)), evidence=[row])
+        commit(world.table(WIDE), *(state(n, 10**9 + n) for n in range(LARGE if not number else 0)), evidence=[row])
     deployment, now = world.deployment, utc_now()
-    keys, store = deployment.deployment_keys(CLUSTER), world.lake().store
+    keys, store = deployment.deployment_keys(CLUSTER), world.table().store
     topics = tuple(TopicSummary(topic=one, state="complete", ledger_n=9, rows=10**9) for one in (WIDE, *names))
     overview = Overview(cluster=CLUSTER, at=now, topics=topics)
     store.put(keys.overview, overview.to_bytes())

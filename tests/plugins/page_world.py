@@ -34,12 +34,12 @@ class PageWorld(World):
         self._orders()
         self._clicks()
         for number, topic in enumerate(TOPICS[2:], 2):
-            commit(self.lake(topic), state(0, 900 * number), states=_dates(40))
+            commit(self.table(topic), state(0, 900 * number), states=_dates(40))
             self.put_index(entry(topic, 0, 900 * number, observed_at=self.now), broker=2000 + number)
         self.observe()
 
     def _orders(self) -> None:
-        lake = self.lake("orders")
+        table = self.table("orders")
         self.upload("orders", 120)
         self.mark("orders", gaps=[GAP])
         rows = EvidenceRow(
@@ -60,7 +60,7 @@ class PageWorld(World):
         open_one = OpenTransaction(producer_id=4711, producer_epoch=0, first_offset=410)
         states: list[PartitionState] = [state(0, 120), state(1, 400), state(2, 400, held_by=[open_one])]
         states += [state(number, 390 + 7 * number) for number in range(3, 8)]
-        commit(lake, *states, states=_dates(96), evidence=[rows, refused])
+        commit(table, *states, states=_dates(96), evidence=[rows, refused])
         self.put_index(
             entry("orders", 0, 120, epoch=1, gaps=[GAP], uploaded_end=300, log_end=340, observed_at=self.now),
             entry("orders", 1, 430, log_end=455, observed_at=self.now),
@@ -77,7 +77,7 @@ class PageWorld(World):
         self.raw.put(key, render(base, found.model_copy(update={"gaps": tuple(gaps)})))
 
     def _clicks(self) -> None:
-        commit(self.lake("clicks"), state(0, 10_000), states=_dates(60))
+        commit(self.table("clicks"), state(0, 10_000), states=_dates(60))
         self.put_index(entry("clicks", 0, 184_000, log_end=190_000, observed_at=self.now), broker=2001)
 
     def add_topics(self, *more: str) -> None:
@@ -89,7 +89,7 @@ class PageWorld(World):
         """Two looks of the watch, half an hour apart, and samples of a day before them."""
         deployment = self.deployment
         watch(deployment, CLUSTER, self.now - timedelta(minutes=27))
-        keys, store = deployment.deployment_keys(CLUSTER), self.lake().store
+        keys, store = deployment.deployment_keys(CLUSTER), self.table().store
         newest = read_overview(store, keys)
         assert newest is not None
         for hour in hours(self.now, 24):

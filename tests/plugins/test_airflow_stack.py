@@ -73,14 +73,14 @@ def test_a_watermark_becomes_a_published_date(stack: SharedStack, world: World) 
     assert first["state"] == "success"
     assert set(states(stack, ORDERS, first["dag_run_id"]).values()) == {"success"}
     assert len(runs(stack, CLICKS)) == 1
-    lake = world.lake("orders")
-    ledger = committed_ledger(lake)
+    table = world.table("orders")
+    ledger = committed_ledger(table)
     assert ledger.by_partition[0, 0].next_offset == 100
     events = stack.client.get("/assets/events", source_dag_id=ORDERS)["asset_events"]
     assert [event["partition_key"] for event in events] == [DATE]
     assert (events[0]["extra"]["ledger"], events[0]["extra"]["attempt"]) == (1, str(ledger.attempt))
     # Moved by the run that waits now, which has found the event in Airflow's record.
-    published = read_published(lake).value
+    published = read_published(table).value
     assert (published.n, published.attempt) == (1, ledger.attempt)
 
 
@@ -101,7 +101,7 @@ def test_a_date_that_closes_starts_the_dag_that_waits_for_it(stack: SharedStack,
 
 def landed(world: World, topic: str) -> int:
     """Up to where partition 0 is landed."""
-    state = committed_ledger(world.lake(topic)).by_partition.get((0, 0))
+    state = committed_ledger(world.table(topic)).by_partition.get((0, 0))
     return state.next_offset if state else 0
 
 
@@ -142,7 +142,7 @@ def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_beside_the_retrys(
     stack: SharedStack, world: World, gate: Path
 ) -> None:
     start(stack, CLICKS)
-    before, end, n = len(runs(stack, CLICKS)), landed(world, "clicks"), committed_ledger(world.lake("clicks")).n
+    before, end, n = len(runs(stack, CLICKS)), landed(world, "clicks"), committed_ledger(world.table("clicks")).n
     world.upload("clicks", end + 100, start=end)
     wait_until(lambda: len(jobs_at(gate)) == 1, what="the job to run")
     job = psutil.Process(jobs_at(gate)[0])
@@ -157,7 +157,7 @@ def test_a_worker_that_is_killed_leaves_a_job_that_lands_once_beside_the_retrys(
     wait_until(lambda: landed(world, "clicks") == end + 100, what="all to be landed", interval=0.5)
     wait_until(lambda: is_waiting(stack, CLICKS, before), what="clicks to wait again", interval=0.5)
     assert {run["state"] for run in runs(stack, CLICKS)[:-1]} == {"success"}
-    assert committed_ledger(world.lake("clicks")).n == n + 1
+    assert committed_ledger(world.table("clicks")).n == n + 1
 
 
 def test_what_comes_while_the_dag_is_paused_and_the_triggerer_dead_is_landed_after_all(
@@ -201,7 +201,7 @@ def test_the_run_after_a_failed_one_waits_first(stack: SharedStack, world: World
 
 def scan_status(world: World) -> ScanStatus:
     key = world.deployment.deployment_keys(CLUSTER).scan
-    return ScanStatus.from_bytes(world.lake().store.get(key).body, key)
+    return ScanStatus.from_bytes(world.table().store.get(key).body, key)
 
 
 def test_a_store_that_fails_the_scan_is_told_of_and_tried_again(stack: SharedStack, world: World) -> None:
@@ -222,8 +222,8 @@ def test_what_holds_a_partition_back_starts_no_run(stack: SharedStack, world: Wo
     before = len(runs(stack, ORDERS))
     world.put_index(entry("orders", partition=7, next_offset=5), broker=7)
 
-    lake = world.lake("orders")
-    wait_until(lambda: bool(read_published(lake).value.settled), what="the plan to be empty", interval=0.5)
+    table = world.table("orders")
+    wait_until(lambda: bool(read_published(table).value.settled), what="the plan to be empty", interval=0.5)
     wait_until(lambda: is_waiting(stack, ORDERS, before - 1), what="orders to wait again", interval=0.5)
     assert len(runs(stack, ORDERS)) == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from tidemark_airflow.operators.backfill import (
     ReportLink,
     ResultOperator,
     arguments_of,
+    job_of,
 )
 from tidemark_airflow.operators.spark_job import JobOperator
 
@@ -73,10 +75,10 @@ def submitted(monkeypatch: pytest.MonkeyPatch, world: World) -> list[list[str]]:
     """What the jobs were told; the first one finds nine bytes to read."""
     found: list[list[str]] = []
 
-    def submit(_: JobOperator, __: Context, *arguments: str) -> None:
-        found.append(list(arguments))
+    def submit(operator: JobOperator, _: Context, *arguments: str) -> None:
+        found.append([Path(str(operator.application)).name, *arguments])
         if "--compare" not in arguments:
-            write_part(world.lake(), NAME, "preview", shown(size=9 << 30, planned="--dry-run" not in arguments))
+            write_part(world.table(), NAME, "preview", shown(size=9 << 30, planned="--dry-run" not in arguments))
 
     monkeypatch.setattr(JobOperator, "submit", submit)
     return found
@@ -93,25 +95,26 @@ def previewed(world: World, **change: Any) -> Previewed:
 @pytest.mark.parametrize(
     ("change", "arguments"),
     [
-        ({}, ["--rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--dry-run"]),
-        (WET | {"extend": True}, ["--rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--extend"]),
-        (WET | {"mode": "repair"}, ["--repair"]),
-        (WET | {"mode": "missing"}, ["--rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--missing"]),
-        (WET | {"mode": "replay"}, ["--replay", "--dt", "2026-01-01", "--dt", "2026-01-02"]),
+        ({}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--dry-run"]),
+        (WET | {"extend": True}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--extend"]),
+        (WET | {"mode": "repair"}, ["repair.py"]),
+        (WET | {"mode": "missing"}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--missing"]),
+        (WET | {"mode": "replay"}, ["replay.py", "--dt", "2026-01-01", "--dt", "2026-01-02"]),
         (
             {"mode": "replay", "extend": True},
-            ["--replay", "--dt", "2026-01-01", "--dt", "2026-01-02", "--dt", "none", "--dry-run"],
+            ["replay.py", "--dt", "2026-01-01", "--dt", "2026-01-02", "--dt", "none", "--dry-run"],
         ),
     ],
 )
 def test_the_job_is_told_checked_words_alone(world: World, change: dict[str, Any], arguments: list[str]) -> None:
-    assert arguments_of(request(world, **change)) == arguments
+    asked = request(world, **change)
+    assert [job_of(asked), *arguments_of(asked)] == arguments
 
 
 def test_a_preview_puts_request_and_plan_into_the_report(world: World, submitted: list[list[str]]) -> None:
     found = previewed(world, **WET)
 
-    assert submitted == [["--rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--report", NAME]]
+    assert submitted == [["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--report", NAME]]
     assert found["planned"] == {
         "empty": False,
         "attempt": "7",
@@ -119,7 +122,7 @@ def test_a_preview_puts_request_and_plan_into_the_report(world: World, submitted
         "tasks": 1,
         "bytes": 9 << 30,
     }
-    report = read_report(world.lake(), NAME)
+    report = read_report(world.table(), NAME)
     assert (report.request.by, report.request.reason) == ("ada", "INC-7")
     assert report.state == "running"
 
@@ -127,7 +130,7 @@ def test_a_preview_puts_request_and_plan_into_the_report(world: World, submitted
 def test_a_dry_run_leaves_nothing_to_carry_out(world: World, submitted: list[list[str]]) -> None:
     assert previewed(world)["planned"]["empty"]
     assert submitted[0][-1] == NAME
-    assert read_report(world.lake(), NAME).state == "dry run"
+    assert read_report(world.table(), NAME).state == "dry run"
 
 
 @pytest.mark.usefixtures("submitted")
@@ -144,7 +147,7 @@ def compared(found: Previewed) -> None:
 
 def test_rows_are_compared_where_that_is_asked_for(world: World, submitted: list[list[str]]) -> None:
     compared(previewed(world, **WET))
-    assert submitted[-1] == ["--plan", "attempts/7.json", "--compare", "--report", NAME]
+    assert submitted[-1] == ["run_plan.py", "--plan", "attempts/7.json", "--compare", "--report", NAME]
     with pytest.raises(AirflowSkipException, match="not asked for"):
         compared(previewed(world, differences=False, **WET))
     with pytest.raises(AirflowSkipException, match="no plan"):
@@ -163,7 +166,7 @@ def test_only_what_is_large_waits_for_a_person(world: World, monkeypatch: pytest
     )
     small = previewed(world, approve_above_gib=9, **WET)
     assert approving([small]).execute(CONTEXT) == [small]
-    assert read_report(world.lake(), NAME).approval is None
+    assert read_report(world.table(), NAME).approval is None
 
     large = previewed(world, approve_above_gib=8, **WET)
     with pytest.raises(TaskAwaitingInput):
@@ -171,7 +174,7 @@ def test_only_what_is_large_waits_for_a_person(world: World, monkeypatch: pytest
     [detail] = asked
     assert detail["subject"] == "Rewrite dates of kafka-1/orders?"
     assert "9.00 GiB of raw are converted again, more than 8.00 GiB" in detail["body"]
-    assert read_report(world.lake(), NAME).state == "waiting for approval"
+    assert read_report(world.table(), NAME).state == "waiting for approval"
 
 
 @pytest.mark.usefixtures("submitted")
@@ -195,7 +198,7 @@ def test_the_answer_is_in_the_report(world: World, option: str, state: str) -> N
         approve = approving([large])
         approve >> ResultOperator(task_id="result", **large)
     assert approve.execute_complete(CONTEXT, event) == ([large] if option == "Approve" else [])
-    report = read_report(world.lake(), NAME)
+    report = read_report(world.table(), NAME)
     assert report.state == state
     assert report.approval is not None
     assert (report.approval.by, report.approval.approved) == ("grace", option == "Approve")
@@ -224,10 +227,10 @@ def test_many_dates_are_much_however_small(world: World) -> None:
 @pytest.mark.parametrize(("status", "fails"), [("empty", False), ("stale", True), (None, True)])
 def test_a_result_without_rows_is_told(world: World, submitted: list[list[str]], status: Any, fails: bool) -> None:
     found = previewed(world, **WET)
-    lake = world.lake()
+    table = world.table()
     if status:
         one = RunResult(attempt=7, status=status, cluster=CLUSTER, topic="orders", table="orders", ledger_n=3)
-        lake.store.put(lake.keys.result(7), one.to_bytes())
+        table.store.put(table.keys.result(7), one.to_bytes())
     operator = ResultOperator(task_id="result", **found)
     if fails:
         with pytest.raises(AirflowFailException, match="see the report"):
@@ -235,17 +238,17 @@ def test_a_result_without_rows_is_told(world: World, submitted: list[list[str]],
     else:
         operator.execute(CONTEXT)
     assert len(submitted) == 1
-    outcome = read_report(lake, NAME).outcome
+    outcome = read_report(table, NAME).outcome
     assert outcome == BackfillOutcome(status=status or "failed", attempt=7)
 
 
 @pytest.mark.usefixtures("submitted")
 def test_parts_of_an_earlier_try_are_not_the_reports(world: World) -> None:
     previewed(world, **WET)
-    write_part(world.lake(), NAME, "approval", Approval(why="", approved=True, by="ada", at=utc_now()), 6)
-    write_part(world.lake(), NAME, "outcome", BackfillOutcome(status="stale", attempt=6), 6)
+    write_part(world.table(), NAME, "approval", Approval(why="", approved=True, by="ada", at=utc_now()), 6)
+    write_part(world.table(), NAME, "outcome", BackfillOutcome(status="stale", attempt=6), 6)
 
-    assert read_report(world.lake(), NAME).state == "running"
+    assert read_report(world.table(), NAME).state == "running"
 
 
 def test_the_link_leads_to_the_topics_report(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,18 +19,18 @@ INCOMPLETE = FINAL.model_copy(update={"state": "final_incomplete"})
 
 
 def test_nothing_is_unpublished_in_an_empty_table(world: World) -> None:
-    assert unpublished(world.lake(), committed_ledger(world.lake()), ()) is None
-    assert read_published(world.lake()).etag is None
+    assert unpublished(world.table(), committed_ledger(world.table()), ()) is None
+    assert read_published(world.table()).etag is None
 
 
 def test_the_dates_of_all_commits_since_the_pointer_are_news(world: World) -> None:
-    lake = world.lake()
-    move(lake, Commit.of(commit(lake, state(0, 1), dates=["2026-01-01"])))
-    commit(lake, state(0, 2), dates=["2026-01-03", "2026-01-02"])
-    commit(lake, state(0, 3), dates=[])
-    newest = commit(lake, state(0, 4), dates=["2026-01-03"])
+    table = world.table()
+    move(table, Commit.of(commit(table, state(0, 1), dates=["2026-01-01"])))
+    commit(table, state(0, 2), dates=["2026-01-03", "2026-01-02"])
+    commit(table, state(0, 3), dates=[])
+    newest = commit(table, state(0, 4), dates=["2026-01-03"])
 
-    news = unpublished(lake, newest, ())
+    news = unpublished(table, newest, ())
 
     assert news is not None
     assert news.commit == Commit(4, newest.attempt)
@@ -38,46 +38,46 @@ def test_the_dates_of_all_commits_since_the_pointer_are_news(world: World) -> No
 
 
 def test_the_pointer_waits_for_the_proof(world: World) -> None:
-    lake = world.lake()
-    first = commit(lake, state(0, 1), dates=["2026-01-01"])
+    table = world.table()
+    first = commit(table, state(0, 1), dates=["2026-01-01"])
     for _ in range(2):
-        news = unpublished(lake, first, ())
+        news = unpublished(table, first, ())
         assert news is not None
         assert news.dates == ("2026-01-01",)
-        assert read_published(lake).value.n == 0
+        assert read_published(table).value.n == 0
 
-    assert unpublished(lake, first, {Commit.of(first)}) is None
-    assert read_published(lake).value.n == 1
-    assert unpublished(lake, first, ()) is None
+    assert unpublished(table, first, {Commit.of(first)}) is None
+    assert read_published(table).value.n == 1
+    assert unpublished(table, first, ()) is None
 
 
 def test_a_proof_of_an_older_commit_leaves_what_came_after_it(world: World) -> None:
-    lake = world.lake()
-    first = commit(lake, state(0, 1), dates=["2026-01-01"])
-    second = commit(lake, state(0, 2), dates=["2026-01-02"])
+    table = world.table()
+    first = commit(table, state(0, 1), dates=["2026-01-01"])
+    second = commit(table, state(0, 2), dates=["2026-01-02"])
 
-    news = unpublished(lake, second, {Commit.of(first)})
+    news = unpublished(table, second, {Commit.of(first)})
 
     assert news is not None
     assert news.dates == ("2026-01-02",)
-    assert read_published(lake).value.n == 1
+    assert read_published(table).value.n == 1
 
 
 def test_an_event_of_another_table_of_the_same_name_proves_nothing(world: World) -> None:
-    lake = world.lake()
-    first = commit(lake, state(0, 1), dates=["2026-01-01"])
+    table = world.table()
+    first = commit(table, state(0, 1), dates=["2026-01-01"])
 
-    assert unpublished(lake, first, {Commit(1, first.attempt + 1), Commit(500, 7)}) is not None
-    assert read_published(lake).value.n == 0
+    assert unpublished(table, first, {Commit(1, first.attempt + 1), Commit(500, 7)}) is not None
+    assert read_published(table).value.n == 0
 
 
 def test_a_commit_that_no_event_tells_of_needs_no_proof(world: World) -> None:
-    lake = world.lake()
-    move(lake, Commit.of(commit(lake, state(0, 1), dates=["2026-01-01"])))
-    newest = commit(lake, state(0, 1), dates=[])
+    table = world.table()
+    move(table, Commit.of(commit(table, state(0, 1), dates=["2026-01-01"])))
+    newest = commit(table, state(0, 1), dates=[])
 
-    assert unpublished(lake, newest, ()) is None
-    assert read_published(lake).value.n == 2
+    assert unpublished(table, newest, ()) is None
+    assert read_published(table).value.n == 2
 
 
 @pytest.mark.parametrize(
@@ -95,21 +95,21 @@ def test_a_commit_that_no_event_tells_of_needs_no_proof(world: World) -> None:
 def test_which_dates_have_closed(
     world: World, before: DateState, after: DateState, dates: list[str], closed: bool
 ) -> None:
-    lake = world.lake()
-    move(lake, Commit.of(commit(lake, state(0, 1), states={"2026-01-01": before})))
-    newest = commit(lake, state(0, 2), dates=dates, states={"2026-01-01": after})
+    table = world.table()
+    move(table, Commit.of(commit(table, state(0, 1), states={"2026-01-01": before})))
+    newest = commit(table, state(0, 2), dates=dates, states={"2026-01-01": after})
 
-    news = unpublished(lake, newest, ())
+    news = unpublished(table, newest, ())
 
     assert (news.closed if news else {}) == ({"2026-01-01": after} if closed else {})
 
 
 def test_a_date_that_closed_and_reopened_before_anyone_was_told_is_not_closed(world: World) -> None:
-    lake = world.lake()
-    commit(lake, state(0, 1), states={"2026-01-01": FINAL})
-    newest = commit(lake, state(0, 2), states={"2026-01-01": REOPENED})
+    table = world.table()
+    commit(table, state(0, 1), states={"2026-01-01": FINAL})
+    newest = commit(table, state(0, 2), states={"2026-01-01": REOPENED})
 
-    news = unpublished(lake, newest, ())
+    news = unpublished(table, newest, ())
 
     assert news is not None
     assert news.closed == {}
@@ -117,36 +117,36 @@ def test_a_date_that_closed_and_reopened_before_anyone_was_told_is_not_closed(wo
 
 
 def test_a_table_restored_behind_the_pointer_is_tampered_with(world: World) -> None:
-    lake = world.lake()
-    before = commit(lake, state(0, 1))
-    move(lake, Commit.of(commit(lake, state(0, 2))))
+    table = world.table()
+    before = commit(table, state(0, 1))
+    move(table, Commit.of(commit(table, state(0, 2))))
 
     with pytest.raises(TableTampered, match="ledger 1 is committed, but 2 was published"):
-        unpublished(lake, before, ())
+        unpublished(table, before, ())
 
 
 def test_a_ledger_that_is_not_its_childs_parent_is_refused(world: World) -> None:
-    lake = world.lake()
-    first = commit(lake, state(0, 1))
-    newest = commit(lake, state(0, 2))
-    lake.store.put(lake.keys.ledger(1, first.attempt), first.model_copy(update={"rows": 9}).to_bytes())
+    table = world.table()
+    first = commit(table, state(0, 1))
+    newest = commit(table, state(0, 2))
+    table.store.put(table.keys.ledger(1, first.attempt), first.model_copy(update={"rows": 9}).to_bytes())
 
     with pytest.raises(FormatError, match="SHA-256"):
-        unpublished(lake, newest, ())
+        unpublished(table, newest, ())
 
 
 def test_the_pointer_never_moves_back(world: World) -> None:
-    move(world.lake(), Commit(5, 55))
-    move(world.lake(), Commit(3, 33))
+    move(world.table(), Commit(5, 55))
+    move(world.table(), Commit(3, 33))
 
-    assert read_published(world.lake()).value.n == 5
+    assert read_published(world.table()).value.n == 5
 
 
 def test_what_is_settled_leaves_the_pointer_where_it_is(world: World) -> None:
-    move(world.lake(), Commit(5, 55))
-    settle(world.lake(), "digest")
+    move(world.table(), Commit(5, 55))
+    settle(world.table(), "digest")
 
-    found = read_published(world.lake()).value
+    found = read_published(world.table()).value
     assert (found.n, found.settled) == (5, "digest")
     assert found.settled_at is not None
 
@@ -177,19 +177,19 @@ class Rival:
 def test_a_change_is_made_again_after_a_conflict(
     world: World, error: type[PreconditionFailed | UnknownOutcome]
 ) -> None:
-    lake = world.lake()
-    rival = Rival(lake.store, error, times=3)
+    table = world.table()
+    rival = Rival(table.store, error, times=3)
 
-    move(lake._replace(store=rival), Commit(7, 77))  # type: ignore[arg-type] # as much of a store as this uses
+    move(table._replace(store=rival), Commit(7, 77))  # type: ignore[arg-type] # as much of a store as this uses
 
-    found = read_published(lake).value
+    found = read_published(table).value
     assert (found.n, found.attempt) == (7, 77)
     assert found.settled == ("theirs" if error is PreconditionFailed else "")
 
 
 def test_endless_conflicts_are_an_error(world: World) -> None:
-    lake = world.lake()
-    rival = Rival(lake.store, PreconditionFailed, times=1000)
+    table = world.table()
+    rival = Rival(table.store, PreconditionFailed, times=1000)
 
     with pytest.raises(PreconditionFailed, match="8 times"):
-        update_published(lake._replace(store=rival), lambda it: it.model_copy(update={"n": 9}))  # type: ignore[arg-type] # likewise
+        update_published(table._replace(store=rival), lambda it: it.model_copy(update={"n": 9}))  # type: ignore[arg-type] # likewise

@@ -252,10 +252,10 @@ def test_a_gap_is_acknowledged_by_who_may_and_in_their_name(server: PageServer, 
 
 def test_a_gap_that_only_a_run_has_found_is_acknowledged(server: PageServer, ann: httpx.Client) -> None:
     """The segment of [120, 160) is gone, and the ledger says so; the agent's watermark is past it."""
-    world, lake = server.world, server.world.lake("sessions")
+    world, table = server.world, server.world.table("sessions")
     world.upload("sessions", 120)
     world.upload("sessions", 200, start=160)
-    commit(lake, state(0, 120, gaps=[gap(120, 160)]))
+    commit(table, state(0, 120, gaps=[gap(120, 160)]))
     reader.cache_clear()
     word = {**WORD, "start": 120, "end": 160}
     said = ann.post(f"api/topics/{CLUSTER}/sessions/acknowledgements", json=word, headers=MEANT)
@@ -270,7 +270,7 @@ def test_a_store_that_fails_is_told_of(server: PageServer, ann: httpx.Client) ->
     assert isinstance(server.world, PageWorld)
     deployment = server.world.deployment
     key = deployment.deployment_keys(CLUSTER).samples(server.world.now)  # of the hour in which the world was made
-    store = server.world.lake().store
+    store = server.world.table().store
     before = store.get(key).body
     store.put(key, b"no JSON")
     reader.cache_clear()
@@ -285,10 +285,10 @@ def test_a_store_that_fails_is_told_of(server: PageServer, ann: httpx.Client) ->
 def test_a_view_of_many_is_bounded(server: PageServer, ann: httpx.Client) -> None:
     """A thousand topics, and a topic of two thousand partitions: what a view loads does not grow with them."""
     world, deployment = server.world, server.world.deployment
-    keys, store = deployment.deployment_keys(CLUSTER), world.lake().store
+    keys, store = deployment.deployment_keys(CLUSTER), world.table().store
     topics = tuple(TopicSummary(topic=f"quiet-{n:04}", state="complete", ledger_n=1, rows=10**9) for n in range(994))
     record(store, keys, Overview(cluster=CLUSTER, at=utc_now(), topics=topics), utc_now())
-    commit(world.lake("quiet-0000"), *(state(number, 10**9 + number) for number in range(MANY_PARTITIONS)))
+    commit(world.table("quiet-0000"), *(state(number, 10**9 + number) for number in range(MANY_PARTITIONS)))
     rows = (entry("quiet-0000", n, 10**9 + n + 5, log_end=10**9 + n + 9) for n in range(MANY_PARTITIONS))
     world.put_index(*rows, broker=7)
 

@@ -175,7 +175,7 @@ def test_who_may_acknowledges_a_gap(stack: SharedStack, browser: Browser, world:
 def test_a_thousand_topics_and_two_thousand_partitions_draw_little(browser: Browser, tmp_path: Path) -> None:
     world = PageWorld(tmp_path / "world")
     world.add_topics(*(f"quiet-{number:04}" for number in range(994)))
-    commit(world.lake("quiet-0000"), *(state(number, 10**9 + number) for number in range(2000)))
+    commit(world.table("quiet-0000"), *(state(number, 10**9 + number) for number in range(2000)))
     rows = (entry("quiet-0000", n, 10**9 + n + 5, log_end=10**9 + n + 9) for n in range(2000))
     world.put_index(*rows, broker=7)
     with PageServer(world, tmp_path) as server:

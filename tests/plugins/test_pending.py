@@ -81,8 +81,8 @@ def test_what_is_settled_is_looked_at_again_after_the_freshness_objective() -> N
 
     known = baseline(state(0, 10), settled=first.settles, settled_at=NOW)
 
-    assert judge(known, held, now=NOW + known.sweep - MINUTE) is None
-    assert judge(known, held, now=NOW + known.sweep) is not None
+    assert judge(known, held, now=NOW + known.freshness - MINUTE) is None
+    assert judge(known, held, now=NOW + known.freshness) is not None
 
 
 def test_the_batch_window_counts_from_the_first_sight() -> None:
@@ -115,7 +115,7 @@ def test_a_new_leader_who_cut_nothing_off_is_planned_for_once() -> None:
 
     settled = baseline(state(0, 10), settled=first.settles, settled_at=NOW)
 
-    assert judge(settled, led_anew, now=NOW + 1000 * settled.sweep) is None
+    assert judge(settled, led_anew, now=NOW + 1000 * settled.freshness) is None
     assert judge(settled, row(next_offset=11, epoch=1)) is not None
 
 

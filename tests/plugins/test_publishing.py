@@ -35,7 +35,7 @@ class Airflow:
         accessors = OutletEventAccessors()
         task = SimpleNamespace(outlets=["as declared"])
         context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
-        publish(cast("Context", context), self.world.lake(), planned)
+        publish(cast("Context", context), self.world.table(), planned)
         found = [
             (asset.name, key, dict(accessors[asset].extra))
             for asset in cast("Sequence[Any]", task.outlets)
@@ -54,20 +54,20 @@ def airflow(world: World, stored: set[Commit]) -> Airflow:
 
 def ledger_with(world: World, *dates: str, **states: str) -> Ledger:
     closed = {dt: CLOSED.model_copy(update={"state": name}) for dt, name in states.items()}
-    return commit(world.lake(), state(0, 10), dates=dates, states=closed)
+    return commit(world.table(), state(0, 10), dates=dates, states=closed)
 
 
 def test_a_run_lands_publishes_and_leaves_nothing_to_do(airflow: Airflow, world: World) -> None:
     world.upload("orders", 100)
-    planned = write_planned(world.lake(), plan_ingest(world.lake()))
+    planned = write_planned(world.table(), plan_ingest(world.table()))
     options = ("--topics", str(world.topics_file), "--cluster", CLUSTER, "--topic", "orders")
-    run_job(["convert.py", *options, "--plan", planned["plan"]])
+    run_job(["run_plan.py", *options, "--plan", planned["plan"]])
 
     assert airflow.run(planned) == [("orders", DATE)]
-    assert read_published(world.lake()).etag is None
+    assert read_published(world.table()).etag is None
     assert airflow.run() == []
-    assert read_published(world.lake()).value.n == 1
-    assert plan_ingest(world.lake()).empty
+    assert read_published(world.table()).value.n == 1
+    assert plan_ingest(world.table()).empty
 
 
 def test_a_kill_before_the_events_are_stored_sends_them_again(airflow: Airflow, world: World) -> None:
@@ -116,7 +116,7 @@ def test_a_commit_without_a_date_is_no_event_but_moves_the_pointer(airflow: Airf
     ledger_with(world)
 
     assert airflow.run() == []
-    assert read_published(world.lake()).value.n == 1
+    assert read_published(world.table()).value.n == 1
 
 
 def test_the_assets_of_a_table_have_names_that_no_other_table_has(world: World) -> None:

@@ -28,10 +28,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     form = FORM | {"dry_run": False, "reason": EVIL}
     [request] = check_request(world.deployment, form, today=utc_now().date(), by=EVIL, run=RUN)
     change = DateChange(dt="2026-01-01", before=RecordCounts(landed=3), after=RecordCounts(landed=2, quarantined=1))
-    lake = world.lake()
-    write_part(lake, NAME, "request", request)
-    write_part(lake, NAME, "preview", shown())
-    write_part(lake, NAME, "outcome", BackfillOutcome(status="landed", attempt=7, ledger_n=4, dates=(change,)), 7)
+    table = world.table()
+    write_part(table, NAME, "request", request)
+    write_part(table, NAME, "preview", shown())
+    write_part(table, NAME, "outcome", BackfillOutcome(status="landed", attempt=7, ledger_n=4, dates=(change,)), 7)
     with PageServer(world, home) as running:
         yield running
 
@@ -46,13 +46,13 @@ def test_a_report_is_shown_as_text_and_without_scripts(server: PageServer) -> No
     assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt; &amp; &quot;more&quot;" in page.text
     assert "<script" not in page.text
     assert "http-equiv" not in page.text, "nothing more will come"
-    assert data.json()["state"] == read_report(server.world.lake(), NAME).state == "landed"
+    assert data.json()["state"] == read_report(server.world.table(), NAME).state == "landed"
 
 
 def test_a_page_whose_run_goes_on_is_drawn_anew(server: PageServer) -> None:
-    lake = server.world.lake()
+    table = server.world.table()
     other = "0" * 16
-    write_part(lake, other, "request", read_report(lake, NAME).request)
+    write_part(table, other, "request", read_report(table, NAME).request)
 
     with server.client(VIC) as client:
         assert '<meta http-equiv="refresh" content="5">' in client.get(f"reports/{CLUSTER}/orders/{other}").text

@@ -40,13 +40,13 @@ def deferred(sensor: WatermarkSensor, event: dict[str, Any] | None = None) -> Wa
 
 
 def publish_all(world: World, n: int) -> None:
-    move(world.lake(), Commit(n, 1))
+    move(world.table(), Commit(n, 1))
 
 
 def test_it_defers_with_what_is_landed(world: World, sensor: WatermarkSensor) -> None:
-    commit(world.lake(), state(0, 10), state(1, 20, epoch=3))
+    commit(world.table(), state(0, 10), state(1, 20, epoch=3))
     publish_all(world, 1)
-    settle(world.lake(), "0123456789abcdef")
+    settle(world.table(), "0123456789abcdef")
 
     baseline = deferred(sensor).baseline
 
@@ -60,7 +60,7 @@ def test_it_defers_before_anything_has_landed(sensor: WatermarkSensor) -> None:
 
 
 def test_it_plans_a_date_that_can_close(world: World, sensor: WatermarkSensor) -> None:
-    commit(world.lake(), state(0, 10), states={DATE: DateState(rows=10, changed_at=utc_now())})
+    commit(world.table(), state(0, 10), states={DATE: DateState(rows=10, changed_at=utc_now())})
     publish_all(world, 1)
     world.upload("orders", 10, observed_at=LONG_AGO)
     deferred(sensor)  # nobody has looked since the date was over
@@ -68,8 +68,8 @@ def test_it_plans_a_date_that_can_close(world: World, sensor: WatermarkSensor) -
 
     planned = sensor.execute(CONTEXT)
 
-    assert list(read_plan(world.lake(), planned["plan"]).closes) == [DATE]
-    commit(world.lake(), states={DATE: DateState(rows=10, state="final")})
+    assert list(read_plan(world.table(), planned["plan"]).closes) == [DATE]
+    commit(world.table(), states={DATE: DateState(rows=10, state="final")})
     publish_all(world, 2)
     deferred(sensor)
 
@@ -77,12 +77,12 @@ def test_it_plans_a_date_that_can_close(world: World, sensor: WatermarkSensor) -
 def test_it_does_not_wait_while_a_commit_is_not_in_airflows_record(
     world: World, sensor: WatermarkSensor, stored: set[Commit]
 ) -> None:
-    ledger = commit(world.lake(), state(0, 10))
+    ledger = commit(world.table(), state(0, 10))
 
     assert sensor.execute(CONTEXT)["empty"] is True
     stored.add(Commit.of(ledger))
     deferred(sensor)
-    assert read_published(world.lake()).value.n == 1
+    assert read_published(world.table()).value.n == 1
 
 
 def test_it_plans_what_the_trigger_found(world: World, sensor: WatermarkSensor) -> None:
@@ -90,7 +90,7 @@ def test_it_plans_what_the_trigger_found(world: World, sensor: WatermarkSensor) 
 
     planned = sensor.resume(CONTEXT, ADVANCED)
 
-    [partition] = read_plan(world.lake(), planned["plan"]).partitions
+    [partition] = read_plan(world.table(), planned["plan"]).partitions
     assert (partition.start, partition.end) == (0, 100)
     assert (planned["empty"], planned["tasks"], planned["bytes"]) == (False, 1, 5)
     assert all(value < 1 << 53 for value in planned.values() if isinstance(value, int))
@@ -98,12 +98,12 @@ def test_it_plans_what_the_trigger_found(world: World, sensor: WatermarkSensor) 
 
 def test_it_settles_what_cannot_be_landed_and_waits_on(world: World, sensor: WatermarkSensor) -> None:
     world.upload("orders", 100)
-    commit(world.lake(), state(0, 100))
+    commit(world.table(), state(0, 100))
     publish_all(world, 1)
     world.put_index(entry(partition=7, next_offset=5), broker=7)  # and no watermark yet
 
     assert deferred(sensor, ADVANCED).baseline.settled == "ab"
-    assert read_published(world.lake()).value.settled == "ab"
+    assert read_published(world.table()).value.settled == "ab"
 
 
 def test_it_waits_on_after_a_refresh_with_the_topics_file_as_it_is_now(world: World, sensor: WatermarkSensor) -> None:

@@ -15,7 +15,7 @@ def test_without_any_setting_the_repositorys_layout_counts(monkeypatch: pytest.M
         monkeypatch.delenv(name, raising=False)
 
     assert settings.topics_file() == ROOT / "include" / "topics.yaml"
-    assert settings.spark_job("convert.py") == ROOT / "spark" / "jobs" / "convert.py"
+    assert settings.spark_job("ingest.py") == ROOT / "spark" / "jobs" / "ingest.py"
     assert settings.spark_submit() is None
     assert settings.spark_environment() == {}
     assert settings.scan_seconds() == 10
@@ -27,7 +27,7 @@ def test_the_environment_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", "/opt/spark/bin/spark-submit")
 
     assert settings.topics_file() == Path("/etc/tidemark/topics.yaml")
-    assert settings.spark_job("convert.py") == Path("/opt/jobs/convert.py")
+    assert settings.spark_job("ingest.py") == Path("/opt/jobs/ingest.py")
     assert settings.spark_submit() == "/opt/spark/bin/spark-submit"
 
 
@@ -40,6 +40,6 @@ def test_the_order_of_topics_is_not_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("world")
 def test_a_topic_that_left_the_topics_file_is_named() -> None:
-    assert settings.lake_of(CLUSTER, "orders").topic.table == "orders"
+    assert settings.topic_table(CLUSTER, "orders").topic.table == "orders"
     with pytest.raises(FormatError, match="gone: must name one topic"):
-        settings.lake_of(CLUSTER, "gone")
+        settings.topic_table(CLUSTER, "gone")

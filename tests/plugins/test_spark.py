@@ -17,9 +17,9 @@ from tests.support.paths import ROOT
 from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
 from tidemark.errors import ConfigError
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark_airflow.operators import spark_job, subprocesses
-from tidemark_airflow.operators.spark_job import ConvertOperator
+from tidemark_airflow.operators.spark_job import RunPlanOperator
 
 # The provider leaves its child and the pipe to it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -73,7 +73,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The plans after which it has published; there are news if something was in it before."""
     plans: list[Any] = []
 
-    def publish(_context: Context, _lake: Lake, planned: Any) -> bool:
+    def publish(_context: Context, _table: TopicTable, planned: Any) -> bool:
         plans.append(planned)
         return len(plans) > 1
 
@@ -96,8 +96,8 @@ def environment(called: Path) -> dict[str, str]:
     return found
 
 
-def operator(planned: dict[str, Any] | None = None) -> ConvertOperator:
-    return ConvertOperator(task_id="convert", cluster=CLUSTER, topic="orders", planned=planned or PLANNED)
+def operator(planned: dict[str, Any] | None = None) -> RunPlanOperator:
+    return RunPlanOperator(task_id="convert", cluster=CLUSTER, topic="orders", planned=planned or PLANNED)
 
 
 def test_it_submits_the_plan(called: Path, world: World) -> None:
@@ -106,7 +106,7 @@ def test_it_submits_the_plan(called: Path, world: World) -> None:
 
     python, *arguments = called.read_text().splitlines()
     assert python == str(called.parent / "python")
-    at = next(n for n, argument in enumerate(arguments) if argument.endswith("spark/jobs/convert.py"))
+    at = next(n for n, argument in enumerate(arguments) if argument.endswith("spark/jobs/run_plan.py"))
     assert arguments[:at] == ["--master", "local[2]", "--name", "tidemark-orders"]
     assert arguments[at + 1 :] == [
         *("--topics", str(world.topics_file)),
@@ -227,7 +227,7 @@ def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
 
     told = json.loads(called.read_text())
     assert told["arguments"] == [
-        str(ROOT / "spark" / "jobs" / "convert.py"),
+        str(ROOT / "spark" / "jobs" / "run_plan.py"),
         *("--topics", str(world.topics_file)),
         *("--cluster", CLUSTER, "--topic", "orders"),
         *("--plan", PLANNED["plan"]),
@@ -242,7 +242,7 @@ def test_a_job_that_fails_on_connect_fails_the_task_with_its_last_lines(
 ) -> None:
     monkeypatch.setenv("SPARK_JOB_CODE", "3")
 
-    with pytest.raises(AirflowException, match=r"convert.py ended with code 3; its last lines:\na line of the job"):
+    with pytest.raises(AirflowException, match=r"run_plan.py ended with code 3; its last lines:\na line of the job"):
         operator().execute(CONTEXT)
 
 

@@ -83,7 +83,7 @@ def test_it_runs_alone_where_no_triggerer_shares_the_scan(world: World) -> None:
 
 def test_a_store_that_stays_unreadable_is_an_event(world: World) -> None:
     trigger = make(world)
-    trigger.baseline = trigger.baseline.model_copy(update={"sweep": timedelta(0)})
+    trigger.baseline = trigger.baseline.model_copy(update={"freshness": timedelta(0)})
     failing = Scan({}, failing_since=utc_now() - timedelta(hours=1), failure="403 from the store")
 
     [event] = run(events(trigger, Scan({}), failing, failing))

@@ -46,14 +46,14 @@ def look(stack: SharedStack) -> str:
 
 def provoke(world: World) -> None:
     """One of each, all of the topic ``orders``; ``idle`` has landed all that it has."""
-    lake = world.lake("orders")
+    table = world.table("orders")
     rows = [
         EvidenceRow(0, 0, 0, 90, "landed", 90, file="landed"),
         EvidenceRow(0, 0, 90, 100, "quarantined", 10, file="refused"),
     ]
-    lake.store.put(evidence_key(lake, 7), to_parquet(rows, configuration="c", code="c", attempt=7))
-    commit(lake, state(0, 100), state(1, 100), attempt=7)
-    commit(world.lake("idle"), state(0, 50))
+    table.store.put(evidence_key(table, 7), to_parquet(rows, configuration="c", code="c", attempt=7))
+    commit(table, state(0, 100), state(1, 100), attempt=7)
+    commit(world.table("idle"), state(0, 50))
     rotated = entry("orders", 1, 100).model_copy(update={"active_base_offset": 200})
     put(world, entry("orders", 0, 100, gaps=[gap(100, 150)]), rotated, entry("orders", 2, 70), entry("idle", 0, 50))
     put(world, entry("orders", 3, 0), broker=9, silent=True)
@@ -62,7 +62,7 @@ def provoke(world: World) -> None:
 
 def mend(world: World) -> None:
     """All of it."""
-    commit(world.lake("orders"), state(0, 200), state(1, 200), state(2, 70), kind="replay")
+    commit(world.table("orders"), state(0, 200), state(1, 200), state(2, 70), kind="replay")
     put(world, entry("orders", 0, 200), entry("orders", 1, 200), entry("orders", 2, 70), entry("idle", 0, 50))
     put(world, entry("orders", 3, 0), broker=9)
     audit(world, failed=False)
@@ -86,9 +86,9 @@ def audit(world: World, *, failed: bool) -> None:
         dates=(DATE,),
         findings=(AuditFinding(kind="stray_rows", dt=DATE, detail="two"),) if failed else (),
     )
-    lake = world.lake("orders")
+    table = world.table("orders")
     verdict = AuditVerdict(cluster=CLUSTER, topic="orders", audited_at=utc_now()).after(report, "report")
-    lake.store.put(lake.keys.deployment.verdict("orders"), verdict.to_bytes())
+    table.store.put(table.keys.deployment.verdict("orders"), verdict.to_bytes())
 
 
 def test_each_incident_reaches_people_once_and_closes_by_itself(

@@ -36,7 +36,7 @@ from tidemark.formats.watermark import Watermark, render
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.planning import read_plan
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import Lake, committed_ledger, open_lake
+from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, load_topics
@@ -142,10 +142,10 @@ class World:
         """The topics file, read."""
         return load_topics(self.topics_file)
 
-    def lake(self, topic: str = "orders") -> Lake:
+    def table(self, topic: str = "orders") -> TopicTable:
         """The table of a topic."""
         deployment = self.deployment
-        return open_lake(deployment, deployment.topic(topic))
+        return open_topic_table(deployment, deployment.topic(topic))
 
     def put_index(self, *entries: IndexEntry, broker: int = 1) -> None:
         """What the agent of ``broker`` knows."""
@@ -212,7 +212,7 @@ def _manifest(topic: str, start: int, end: int, etag: str) -> SegmentManifest:
 
 
 def commit(
-    lake: Lake,
+    table: TopicTable,
     *partitions: PartitionState,
     dates: Sequence[str] = (DATE,),
     attempt: int | None = None,
@@ -227,10 +227,10 @@ def commit(
     from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
     from deltalake.schema import PrimitiveType
 
-    parent = committed_ledger(lake)
+    parent = committed_ledger(table)
     number = new_attempt() if attempt is None else attempt
     if evidence:
-        lake.store.put(evidence_key(lake, number), to_parquet(evidence, configuration="c", code="c", attempt=number))
+        table.store.put(evidence_key(table, number), to_parquet(evidence, configuration="c", code="c", attempt=number))
     ledger = parent.model_copy(
         update={
             "n": parent.n + 1,
@@ -245,16 +245,16 @@ def commit(
             "committed_at": utc_now(),
         }
     )
-    lake.store.put(lake.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes(), if_none_match=True)
-    (Path(lake.url.removeprefix("file://"))).mkdir(parents=True, exist_ok=True)
-    if not DeltaTable.is_deltatable(lake.url):
+    table.store.put(table.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes(), if_none_match=True)
+    (Path(table.url.removeprefix("file://"))).mkdir(parents=True, exist_ok=True)
+    if not DeltaTable.is_deltatable(table.url):
         fields = [Field("kafka_offset", PrimitiveType("long")), Field("dt", PrimitiveType("date"))]
-        DeltaTable.create(lake.url, Schema(fields), partition_by=["dt"])
-    table = DeltaTable(lake.url)
+        DeltaTable.create(table.url, Schema(fields), partition_by=["dt"])
+    delta = DeltaTable(table.url)
     named = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
     added: list[AddAction | RemoveAction] = [_live(one) for one in evidence if one.offset_class == "landed"]
-    table.create_write_transaction(
-        added, "append", table.schema(), commit_properties=CommitProperties(None, None, named)
+    delta.create_write_transaction(
+        added, "append", delta.schema(), commit_properties=CommitProperties(None, None, named)
     )
     return ledger
 
@@ -272,18 +272,18 @@ def run_job(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
     for option in ("topics", "cluster", "topic", "plan"):
         parser.add_argument(f"--{option}", required=True)
-    options = parser.parse_args(argv[[name.endswith("convert.py") for name in argv].index(True) + 1 :])
+    options = parser.parse_args(argv[[name.endswith("run_plan.py") for name in argv].index(True) + 1 :])
     deployment = load_topics(Path(options.topics))
-    lake = open_lake(deployment, deployment.topic(options.topic, options.cluster))
-    plan = read_plan(lake, options.plan)
+    table = open_topic_table(deployment, deployment.topic(options.topic, options.cluster))
+    plan = read_plan(table, options.plan)
     _wait_at_the_gate(Path(options.topics).with_name(GATE))
-    if committed_ledger(lake).attempt == plan.attempt:
+    if committed_ledger(table).attempt == plan.attempt:
         return
     parts = [_landed(one) for one in plan.partitions]
     states = {dt: closing.after for dt, closing in plan.closes.items()}
     if plan.tasks:
         states[DATE] = DateState(rows=1, changed_at=plan.created_at)
-    ledger = commit(lake, *parts, dates=(DATE,) if plan.tasks else (), attempt=plan.attempt, states=states)
+    ledger = commit(table, *parts, dates=(DATE,) if plan.tasks else (), attempt=plan.attempt, states=states)
     result = RunResult(
         attempt=plan.attempt,
         status="landed",
@@ -293,7 +293,7 @@ def run_job(argv: Sequence[str]) -> None:
         ledger_n=ledger.n,
         dates=ledger.dates_changed,
     )
-    lake.store.put(lake.keys.result(plan.attempt), result.to_bytes())
+    table.store.put(table.keys.result(plan.attempt), result.to_bytes())
 
 
 def _wait_at_the_gate(gate: Path) -> None:

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from tidemark.planning import read_plan
-from tidemark.table.delta_table import open_lake
+from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.cluster.session import Classic, execute_on
+from tidemark_spark.cli.plans import converting
+from tidemark_spark.cluster.session import Classic
 from tidemark_spark.run.driver import run
 
 
@@ -17,9 +18,9 @@ def main(master: str, *files: str) -> None:
     spark = Classic.start("tests", master)
     for file in files:
         deployment = load_topics(Path(file))
-        lake = open_lake(deployment, deployment.topics[0])
-        [plan] = [read_plan(lake, one.key) for one in lake.store.list(lake.keys.attempts)]
-        result = run(lake, plan, lambda job, tasks: execute_on(spark, job, tasks))
+        table = open_topic_table(deployment, deployment.topics[0])
+        [plan] = [read_plan(table, one.key) for one in table.store.list(table.keys.attempts)]
+        result = run(table, plan, converting(spark))
         sys.stdout.write(f"{result.status} {len(plan.tasks)} tasks {result.files} files\n")
 
 

@@ -1,4 +1,4 @@
-"""The convert job, which kills itself with SIGKILL at the point that KILL_AT names."""
+"""The ingest job, which kills itself with SIGKILL at the point that KILL_AT names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from tests.spark.inline import Inline
 from tests.support.waiting import wait_until
-from tidemark_spark.cli import convert
+from tidemark_spark.cli import ingest, plans
 from tidemark_spark.cluster import session
 from tidemark_spark.run import commit, driver
 
@@ -44,20 +44,20 @@ def die_with_a_file(lake: Path) -> None:
 def main() -> int:
     """Run the job, whose tasks are Spark's."""
     arm(os.environ["KILL_AT"])
-    return convert.main()
+    return ingest.main()
 
 
 def without_spark(point: str, arguments: Sequence[str]) -> None:
     """Run the job with its tasks in this process, in which nothing else may run thereafter."""
     arm(point)
     patch.object(session, "spark", lambda *_: Inline()).start()
-    sys.exit(convert.main(arguments))
+    sys.exit(ingest.main(arguments))
 
 
 def arm(point: str) -> None:
     """Let this process die there."""
     if point == "plan":
-        die_after(convert, "write_plan")
+        die_after(plans, "write_plan")
     elif point == "file":
         threading.Thread(target=die_with_a_file, args=(Path(os.environ["LAKE"]),), daemon=True).start()
     elif point == "evidence":

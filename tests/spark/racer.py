@@ -24,7 +24,7 @@ from tidemark.formats.ledger import new_attempt
 from tidemark.formats.plan import BranchCut, ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.store import Store
-from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
+from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import utc_now
 from tidemark.topics import Compaction
@@ -79,20 +79,20 @@ def make_rows(partition: int, offsets: Sequence[int]) -> pa.RecordBatch:
 row_hash_sum(make_rows(0, [0]))  # compiled once, before the processes are forked
 
 
-def ingest(lake: Lake, rng: random.Random) -> None:
+def ingest(table: TopicTable, rng: random.Random) -> None:
     """Land a few offsets of a partition."""
     partition = rng.randrange(PARTITIONS)
-    ledger = ledger_of(lake, open_table(lake))
+    ledger = ledger_of(table, open_delta(table))
     state = ledger.by_partition.get((0, partition))
     start = state.next_offset if state else 0
     plan = _plan("ingest", {partition: (start, start + rng.randint(1, 9))})
     part = plan.partitions[0].model_copy(update={"branch": state.branch if state else 0})
-    _carry_out(lake, rng, plan.model_copy(update={"partitions": (part,)}))
+    _carry_out(table, rng, plan.model_copy(update={"partitions": (part,)}))
 
 
-def elect(lake: Lake, rng: random.Random) -> None:
+def elect(table: TopicTable, rng: random.Random) -> None:
     """Cut a few landed offsets of a partition off, and land others in their place."""
-    standing = EffectiveEvidence.of(lake)
+    standing = EffectiveEvidence.of(table)
     state = rng.choice(standing.ledger.partitions) if standing.ledger.partitions else None
     if state is None or state.next_offset < 2:
         return
@@ -102,13 +102,13 @@ def elect(lake: Lake, rng: random.Random) -> None:
     span = reach.start, at + rng.randint(1, 9)
     plan = _plan("ingest", {state.partition: span})
     part = plan.partitions[0].model_copy(update={"branch": state.branch, "cut": cut})
-    _carry_out(lake, rng, plan.model_copy(update={"partitions": (part,), "removes": cut.removes}))
+    _carry_out(table, rng, plan.model_copy(update={"partitions": (part,), "removes": cut.removes}))
 
 
-def rebuild(lake: Lake, rng: random.Random) -> None:
+def rebuild(table: TopicTable, rng: random.Random) -> None:
     """Make the rows of some files again, in one task per partition."""
-    table = open_table(lake)
-    files = live_files(table) if table is not None else []
+    delta = open_delta(table)
+    files = live_files(delta) if delta is not None else []
     picked = [one.path for one in rng.sample(files, min(4, len(files)))]
     spans: dict[int, tuple[int, int]] = {}
     for path in picked:
@@ -119,17 +119,17 @@ def rebuild(lake: Lake, rng: random.Random) -> None:
     removes = [one.path for one in files if _within(one.path, spans)]
     if len(removes) > 1:
         plan = _plan("rebuild", spans)
-        _carry_out(lake, rng, plan.model_copy(update={"dates": (DT,), "removes": tuple(removes), "generation": 1}))
+        _carry_out(table, rng, plan.model_copy(update={"dates": (DT,), "removes": tuple(removes), "generation": 1}))
 
 
-def compact(lake: Lake, rng: random.Random) -> None:
+def compact(table: TopicTable, rng: random.Random) -> None:
     """Merge what can be merged, by the real job."""
     settings = Compaction(files=rng.randint(2, 6))
-    lake = lake._replace(topic=lake.topic.model_copy(update={"compaction": settings}))
-    plan = plan_compaction(lake)
+    table = table._replace(topic=table.topic.model_copy(update={"compaction": settings}))
+    plan = plan_compaction(table)
     if not plan.empty:
-        write_plan(lake, plan)
-        run(lake, plan, in_process)
+        write_plan(table, plan)
+        run(table, plan, in_process)
 
 
 def _within(path: str, spans: dict[int, tuple[int, int]]) -> bool:
@@ -138,9 +138,9 @@ def _within(path: str, spans: dict[int, tuple[int, int]]) -> bool:
     return start <= int(first) and int(last) < end
 
 
-def _carry_out(lake: Lake, rng: random.Random, plan: RunPlan) -> None:
-    write_plan(lake, plan)
-    run(lake, plan, _convert)
+def _carry_out(table: TopicTable, rng: random.Random, plan: RunPlan) -> None:
+    write_plan(table, plan)
+    run(table, plan, _convert)
 
 
 def _convert(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
@@ -200,7 +200,7 @@ def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dic
     os.environ.update(environment)
     rng = random.Random(seed)
     world = World(root / str(os.getpid()), raw=raw, lake=lake)
-    faulty = world.lake._replace(store=Faulty(world.lake.store, rng))
+    faulty = world.table._replace(store=Faulty(world.table.store, rng))
     patch.object(publish, "commit", _losing(rng)).start()
     while True:
         try:

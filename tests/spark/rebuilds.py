@@ -17,7 +17,7 @@ from tidemark.errors import SegmentError
 from tidemark.formats.plan import RunResult
 from tidemark.kafka_log import BatchHeader
 from tidemark.planning import plan_rebuild, write_plan
-from tidemark.table.delta_table import live_files, open_table
+from tidemark.table.delta_table import live_files, open_delta
 from tidemark_spark.model import Job
 from tidemark_spark.rebuild.diff import comparison
 from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, compare
@@ -37,18 +37,18 @@ def comparing(job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
 
 def compared(world: World, *dates: str) -> Comparison:
     """What a rebuild of ``dates``, or of all, would change."""
-    return comparison(world.lake, plan_rebuild(world.lake, dates or None), comparing)
+    return comparison(world.table, plan_rebuild(world.table, dates or None), comparing)
 
 
 def planned_here(world: World, *dates: str, extend: bool = True) -> Rebuild:
     """The rebuild as the command line plans it."""
-    return planned(world.lake, dates, here, extend=extend)
+    return planned(world.table, dates, here, extend=extend)
 
 
 def carry_out(world: World, found: Rebuild) -> RunResult:
     """Run it, and check that all is exact."""
-    write_plan(world.lake, found.plan)
-    result = run(world.lake, found.plan, in_process)
+    write_plan(world.table, found.plan)
+    result = run(world.table, found.plan, in_process)
     world.check()
     return result
 
@@ -68,7 +68,7 @@ def dates_of(world: World) -> dict[int, str]:
 def objects(world: World) -> dict[str, str]:
     """All objects of both stores."""
     return {
-        f"{id(store)}:{one.key}": one.etag for store in (world.lake.store, world.raw.store) for one in store.list("")
+        f"{id(store)}:{one.key}": one.etag for store in (world.table.store, world.raw.store) for one in store.list("")
     }
 
 
@@ -83,10 +83,10 @@ def events(world: World, *days: Sequence[int]) -> None:
 
 def bodies_of(world: World) -> list[bytes]:
     """The bytes of the live files, by date and partition."""
-    table = open_table(world.lake)
-    assert table is not None
-    named = sorted((one.dt, one.path.rpartition("/")[2].split("_")[1:4], one.path) for one in live_files(table))
-    return [world.lake.store.get(f"{world.lake.keys.root}/{path}").body for *_, path in named]
+    delta = open_delta(world.table)
+    assert delta is not None
+    named = sorted((one.dt, one.path.rpartition("/")[2].split("_")[1:4], one.path) for one in live_files(delta))
+    return [world.table.store.get(f"{world.table.keys.root}/{path}").body for *_, path in named]
 
 
 def failing(window: bytes, headers: Any, *, on_refused: Any, **more: Any) -> Any:

@@ -15,6 +15,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction
 
+from tests.spark.inline import Inline
 from tests.spark.test_parsers import function_parser
 from tests.spark.test_runs import rebuild, spread
 from tests.spark.world import World, in_process
@@ -23,7 +24,7 @@ from tests.tidemark.records.build import T0, Record, batch, marker, simple, with
 from tidemark.errors import StoreError
 from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.planning import plan_replay, write_plan
-from tidemark.table.delta_table import LiveFile, live_files, open_table
+from tidemark.table.delta_table import LiveFile, live_files, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark_spark.audit.run import audit
 from tidemark_spark.audit.worker import AuditTask, Tally, examine
@@ -41,7 +42,7 @@ def here(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
 
 def audited(world: World, *dates: str) -> AuditReport:
     """The report on the world's table."""
-    return audit(world.lake, here, dates)
+    return audit(world.table, here, dates)
 
 
 def found(world: World, *dates: str) -> list[AuditFinding]:
@@ -59,14 +60,14 @@ def landed(world: World) -> World:
 
 def file_of(world: World, dt: str, partition: int = 0) -> LiveFile:
     """The file of a date and partition."""
-    table = open_table(world.lake)
-    assert table is not None
-    return next(one for one in live_files(table) if one.dt == dt and f"_{partition}_" in one.path)
+    delta = open_delta(world.table)
+    assert delta is not None
+    return next(one for one in live_files(delta) if one.dt == dt and f"_{partition}_" in one.path)
 
 
 def key_of(world: World, file: LiveFile) -> str:
     """Its key."""
-    return f"{world.lake.keys.root}/{file.path}"
+    return f"{world.table.keys.root}/{file.path}"
 
 
 def rewrite(world: World, file: LiveFile, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -74,18 +75,18 @@ def rewrite(world: World, file: LiveFile, change: Callable[[pa.Table], pa.Table]
     rows = world.read(file.path)
     sink = io.BytesIO()
     pq.write_table(change(rows).cast(rows.schema), sink)
-    world.lake.store.put(key_of(world, file), sink.getvalue())
+    world.table.store.put(key_of(world, file), sink.getvalue())
 
 
 def rewrite_evidence(world: World, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Change the rows of the only attempt's evidence."""
-    key = evidence_key(world.lake, world.ledger.landed[0])
-    table = pq.ParquetFile(io.BytesIO(world.lake.store.get(key).body)).read()
+    key = evidence_key(world.table, world.ledger.landed[0])
+    table = pq.ParquetFile(io.BytesIO(world.table.store.get(key).body)).read()
     rows = table.to_pylist()
     change(rows)
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), sink)
-    world.lake.store.put(key, sink.getvalue())
+    world.table.store.put(key, sink.getvalue())
 
 
 def test_a_sound_table_is_proved_by_raw(landed: World) -> None:
@@ -114,9 +115,9 @@ def test_a_rebuilt_and_a_replayed_table_are_proved_by_raw(tmp_path: Path) -> Non
     assert report.passed, report.text()
     rebuild(strict, DAYS[0])
     assert audited(strict).passed
-    plan = plan_replay(strict.lake)
-    write_plan(strict.lake, plan)
-    run(strict.lake, plan, in_process)
+    plan = plan_replay(strict.table)
+    write_plan(strict.table, plan)
+    run(strict.table, plan, in_process)
     assert audited(strict).passed
 
 
@@ -128,7 +129,7 @@ def test_refused_batches_holes_and_topics_that_keep_less_are_no_difference(tmp_p
     world.raw.segment([simple(100), simple(105)], 1)
     for _ in range(2):
         world.raw.publish()
-        run(world.lake, world.plan(), in_process)
+        run(world.table, world.plan(), in_process)
         world.raw.acknowledge(103, 105, 1)
     report = audited(world)
     assert report.passed, report.text()
@@ -163,7 +164,7 @@ def test_a_branch_that_was_left_is_neither_missed_nor_counted(world: World) -> N
     world.land()
     assert [row["rows"] for row in world.evidence() if row["class"] == "truncated"] == [5]
     assert found(world) == []
-    file = max(live_files(DeltaTable(world.lake.url)), key=lambda one: one.path.split("_")[2])
+    file = max(live_files(DeltaTable(world.table.url)), key=lambda one: one.path.split("_")[2])
     rewrite(world, file, lambda rows: rows.slice(1))
     differing = [(one.kind, one.offsets) for one in found(world)]
     assert differing == [("count_differs", ()), ("rows_differ", ((6, 7),))]
@@ -171,7 +172,7 @@ def test_a_branch_that_was_left_is_neither_missed_nor_counted(world: World) -> N
 
 def test_a_missing_file_is_named(landed: World) -> None:
     file = file_of(landed, DAYS[1])
-    landed.lake.store.delete(key_of(landed, file))
+    landed.table.store.delete(key_of(landed, file))
     [finding] = found(landed)
     assert (finding.kind, finding.files, finding.dt, finding.partition) == ("missing_file", (file.path,), DAYS[1], 0)
     assert finding.offsets
@@ -180,14 +181,14 @@ def test_a_missing_file_is_named(landed: World) -> None:
 
 def test_any_flipped_bit_of_a_file_is_found(landed: World) -> None:
     file = file_of(landed, DAYS[0])
-    sound = landed.lake.store.get(key_of(landed, file)).body
+    sound = landed.table.store.get(key_of(landed, file)).body
     footer = int.from_bytes(sound[-8:-4], "little")
     data = len(sound) - 8 - footer
     unseen = []
     for at in range(4, data, 37):
         damaged = bytearray(sound)
         damaged[at] ^= 1 << at % 8
-        landed.lake.store.put(key_of(landed, file), bytes(damaged))
+        landed.table.store.put(key_of(landed, file), bytes(damaged))
         findings = found(landed, DAYS[0])
         if not findings:
             unseen.append(at)
@@ -280,13 +281,13 @@ def test_a_row_that_raw_does_not_have_is_found(landed: World) -> None:
 
 def test_a_file_that_nothing_names_is_found(landed: World) -> None:
     file = file_of(landed, DAYS[0])
-    body = landed.lake.store.get(key_of(landed, file)).body
+    body = landed.table.store.get(key_of(landed, file)).body
     path = f"dt={DAYS[0]}/planted.parquet"
-    landed.lake.store.put(f"{landed.lake.keys.root}/{path}", body)
-    table = DeltaTable(landed.lake.url)
+    landed.table.store.put(f"{landed.table.keys.root}/{path}", body)
+    delta = DeltaTable(landed.table.url)
     stats = json.dumps({"numRecords": file.rows})
     action = AddAction(path, len(body), {"dt": DAYS[0]}, 0, True, stats)
-    table.create_write_transaction([action], "append", table.schema(), ["dt"], commit_properties=CommitProperties())
+    delta.create_write_transaction([action], "append", delta.schema(), ["dt"], commit_properties=CommitProperties())
     kinds = {one.kind: one for one in found(landed)}
     assert set(kinds) == {"unknown_file", "count_differs"}
     assert kinds["unknown_file"].files == (path,)
@@ -294,7 +295,7 @@ def test_a_file_that_nothing_names_is_found(landed: World) -> None:
 
 def test_a_deleted_row_of_the_log_is_found(landed: World) -> None:
     file = file_of(landed, DAYS[0])
-    DeltaTable(landed.lake.url).delete(f"dt = '{DAYS[0]}' and kafka_partition = 0")
+    DeltaTable(landed.table.url).delete(f"dt = '{DAYS[0]}' and kafka_partition = 0")
     kinds = {one.kind for one in found(landed)}
     assert {"count_differs", "offsets_unaccounted", "rows_differ"} <= kinds
     assert file.path not in {one for finding in found(landed) for one in finding.files}
@@ -344,10 +345,10 @@ def test_where_raw_is_gone_the_evidence_proves_the_table(landed: World) -> None:
     assert [(one.by_evidence, one.by_raw) for one in report.partitions] == [(((0, 12),), 10), (((12, 22),), 12)]
     assert "proved by evidence, as raw is gone: 0 to 11" in report.text()
     file = file_of(landed, DAYS[0])
-    sound = landed.lake.store.get(key_of(landed, file)).body
+    sound = landed.table.store.get(key_of(landed, file)).body
     rewrite(landed, file, lambda rows: rows.slice(1))
     assert {one.kind for one in found(landed)} == {"rows_differ", "count_differs"}
-    landed.lake.store.put(key_of(landed, file), sound)
+    landed.table.store.put(key_of(landed, file), sound)
     assert audited(landed).passed
     at = landed.read(file.path).schema.get_field_index("kafka_key")
     rewrite(landed, file, lambda rows: rows.set_column(at, "kafka_key", pa.array([b"other"] * len(rows))))
@@ -373,16 +374,16 @@ def test_damage_in_raw_is_told_apart_from_damage_in_the_table(landed: World) -> 
 
 def test_quarantine_is_audited_too(landed: World) -> None:
     [path] = {row["file"] for row in landed.holding() if row["class"] == "quarantined" and row["partition"] == 0}
-    key = f"{landed.lake.keys.quarantine}/{path}"
-    body = landed.lake.store.get(key).body
-    landed.lake.store.delete(key)
+    key = f"{landed.table.keys.quarantine}/{path}"
+    body = landed.table.store.get(key).body
+    landed.table.store.delete(key)
     [finding] = found(landed)
     assert (finding.kind, finding.files, finding.offsets) == ("missing_file", (path,), ((13, 14),))
     table = pq.read_table(pa.BufferReader(body))
     at = table.schema.get_field_index("kafka_value")
     sink = io.BytesIO()
     pq.write_table(table.set_column(at, table.schema.field(at), pa.array([b"other"], pa.binary())), sink)
-    landed.lake.store.put(key, sink.getvalue())
+    landed.table.store.put(key, sink.getvalue())
     [finding] = found(landed)
     assert (finding.kind, finding.offsets) == ("rows_differ", ((13, 14),))
 
@@ -395,44 +396,45 @@ def test_only_the_dates_that_are_named_are_read(world: World) -> None:
     assert part.passed
     assert 0 < part.bytes_read < whole.bytes_read / 2
     assert [one.offsets for one in part.partitions] == [9]
-    world.lake.store.delete(key_of(world, file_of(world, DAYS[0])))
+    world.table.store.delete(key_of(world, file_of(world, DAYS[0])))
     assert found(world, DAYS[1]) == []
     assert [one.kind for one in found(world, DAYS[0])] == ["missing_file"]
 
 
 def test_the_command_writes_a_report_and_says_what_differs(landed: World, capsys: Any) -> None:
     arguments = ["--topics", str(landed.topics_file), "--topic", "orders"]
-    assert command.main(arguments, here) == 0
+    assert command.main(arguments, Inline()) == 0
     assert "the table is what raw and evidence say" in capsys.readouterr().out
     file = file_of(landed, DAYS[0])
-    landed.lake.store.delete(key_of(landed, file))
-    assert command.main([*arguments, "--json", "--from", DAYS[0], "--to", DAYS[1]], here) == 1
+    landed.table.store.delete(key_of(landed, file))
+    assert command.main([*arguments, "--json", "--from", DAYS[0], "--to", DAYS[1]], Inline()) == 1
     report = AuditReport.from_bytes(capsys.readouterr().out.encode(), "output")
     assert [one.files for one in report.findings] == [(file.path,)]
-    written = [AuditReport.from_bytes(landed.lake.store.get(one.key).body, one.key) for one in _reports(landed)]
+    written = [AuditReport.from_bytes(landed.table.store.get(one.key).body, one.key) for one in _reports(landed)]
     assert [one.passed for one in written] == [True, False]
     assert written[1] == report
     assert list(_verdict(landed).failed) == [DAYS[0]]
-    assert command.main([*arguments, "--dt", "yesterday"], here) == 2
-    assert command.main([*arguments, "--from", DAYS[1], "--to", DAYS[0]], here) == 2
-    assert command.main(["--topics", str(landed.topics_file), "--topic", "nothing"], here) == 2
+    assert command.main([*arguments, "--dt", "yesterday"], Inline()) == 2
+    assert command.main([*arguments, "--from", DAYS[1], "--to", DAYS[0]], Inline()) == 2
+    assert command.main(["--topics", str(landed.topics_file), "--topic", "nothing"], Inline()) == 2
 
 
 def test_an_audit_that_cannot_be_carried_out_is_one_that_failed(landed: World) -> None:
-    def unreachable(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
-        raise StoreError("raw", "does not answer")
+    class Unreachable(Inline):
+        def on_each(self, work: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> list[Any]:
+            raise StoreError("raw", "does not answer")
 
     arguments = ["--topics", str(landed.topics_file), "--topic", "orders", "--dt", DAYS[0]]
-    assert command.main(arguments, unreachable) == 1
+    assert command.main(arguments, Unreachable()) == 1
     assert "raw: does not answer" in _verdict(landed).failed[DAYS[0]].first
-    assert command.main(arguments, here) == 0
+    assert command.main(arguments, Inline()) == 0
     assert _verdict(landed).failed == {}
 
 
 def _verdict(world: World) -> AuditVerdict:
-    key = world.lake.keys.deployment.verdict("orders")
-    return AuditVerdict.from_bytes(world.lake.store.get(key).body, key)
+    key = world.table.keys.deployment.verdict("orders")
+    return AuditVerdict.from_bytes(world.table.store.get(key).body, key)
 
 
 def _reports(world: World) -> list[Any]:
-    return list(world.lake.store.list(world.lake.keys.audits))
+    return list(world.table.store.list(world.table.keys.audits))

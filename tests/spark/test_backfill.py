@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.inline import Inline
 from tests.spark.rebuilds import (
     DAYS,
     EVENT,
@@ -19,14 +20,13 @@ from tests.spark.rebuilds import (
     carry_out,
     changed,
     compared,
-    comparing,
     dates_of,
     events,
     failing,
     objects,
     planned_here,
 )
-from tests.spark.test_audit import file_of, here, key_of
+from tests.spark.test_audit import file_of, key_of
 from tests.spark.test_parsers import column, function_parser, records, refused
 from tests.spark.test_runs import DAY, rebuild, spread
 from tests.spark.world import World, in_process
@@ -35,7 +35,7 @@ from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.plan import ConversionTask
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
-from tidemark_spark.cli import convert
+from tidemark_spark.cli import rebuild as rebuild_job
 from tidemark_spark.convert.date_partitioner import LocalDates
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.rebuild.plan import Rebuild
@@ -86,8 +86,8 @@ def test_an_event_time_takes_along_just_the_dates_that_exchange_rows(tmp_path: P
         planned_here(event, "2026-02-02", extend=False)
     found = planned_here(event, "2026-02-02")
     assert found.plan.dates == ("2026-02-02", "2026-02-03", "2026-02-04")  # by way of one to the other
-    shown = preview(event.lake, found.plan, found.moves)
-    assert [(one.dt, one.rows, one.then, one.other_settings) for one in shown.dates] == [
+    shown = preview(event.table, found.plan, found.moves)
+    assert [(one.dt, one.rows, one.after, one.other_settings) for one in shown.dates] == [
         ("2026-02-02", 2, 1, 2),
         ("2026-02-03", 3, 3, 3),
         ("2026-02-04", 2, 3, 2),
@@ -105,7 +105,7 @@ def test_an_event_time_takes_along_just_the_dates_that_exchange_rows(tmp_path: P
         7: DAYS[4],
     }
     configurations = {row["dt"].isoformat(): row["configuration"] for row in event.evidence()}
-    assert configurations[DAYS[4]] == plain.lake.topic.digest != configurations[DAYS[3]]
+    assert configurations[DAYS[4]] == plain.table.topic.digest != configurations[DAYS[3]]
     found = planned_here(event, "2026-02-05", extend=False)  # other settings, by which nothing moves
     assert found.moves is not None
     assert found.plan.dates == ("2026-02-05",)
@@ -132,7 +132,7 @@ def test_as_many_rows_that_are_others_are_never_committed(tmp_path: Path) -> Non
     event = changed(plain, EVENT)
     for dates in (["2026-02-02"], ["", "2026-02-02"]):
         with pytest.raises(ContinuityError, match=r"hold [25] rows, and made again [25], or others"):
-            run(event.lake, plan_rebuild(event.lake, dates), in_process)
+            run(event.table, plan_rebuild(event.table, dates), in_process)
     assert plain.ledger == ledger
 
 
@@ -160,17 +160,17 @@ def test_a_moved_date_that_an_ingest_overtakes_loses_nothing(tmp_path: Path) -> 
     plain.land()
     event = changed(plain, EVENT)
     found = planned_here(event, "2026-02-02")
-    write_plan(event.lake, found.plan)
+    write_plan(event.table, found.plan)
 
     def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         plain.raw.segment([batch(4, records(b'{"at":%d}' % T0, at=[T0 + DAY]))])
         assert plain.land().dates == ("2026-02-03",)  # a date that the rebuild touches, with the settings of before
         return in_process(job, tasks)
 
-    assert run(event.lake, found.plan, overtaken).status == "landed"
+    assert run(event.table, found.plan, overtaken).status == "landed"
     event.check()
     assert dates_of(event) == {0: DAYS[1], 1: DAYS[2], 2: DAYS[2], 3: DAYS[2], 4: DAYS[2]}
-    [told] = preview(event.lake, plan_rebuild(event.lake, ["2026-02-03"]), None).dates
+    [told] = preview(event.table, plan_rebuild(event.table, ["2026-02-03"]), None).dates
     assert (told.rows, told.other_settings) == (4, 1)
     carry_out(event, planned_here(event, "2026-02-03"))
     assert dates_of(event)[4] == DAYS[1]
@@ -182,27 +182,27 @@ def test_of_two_moves_of_the_same_rows_one_lands(tmp_path: Path) -> None:
     plain.land()
     event = changed(plain, EVENT)
     found, other = planned_here(event, "2026-02-02"), planned_here(event, "2026-02-03")
-    write_plan(event.lake, found.plan)
+    write_plan(event.table, found.plan)
 
     def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         assert carry_out(event, other).status == "landed"
         return in_process(job, tasks)
 
-    assert run(event.lake, found.plan, overtaken).status == "stale"
+    assert run(event.table, found.plan, overtaken).status == "stale"
     event.check()
 
 
 def test_a_rebuild_that_the_same_attempt_overtakes_has_landed(world: World) -> None:
     spread(world)
     world.land()
-    plan = plan_rebuild(world.lake, ["2026-02-02"])
-    write_plan(world.lake, plan)
+    plan = plan_rebuild(world.table, ["2026-02-02"])
+    write_plan(world.table, plan)
 
     def twin(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        assert run(world.lake, plan, in_process).status == "landed"
+        assert run(world.table, plan, in_process).status == "landed"
         return in_process(job, tasks)
 
-    assert run(world.lake, plan, twin).status == "landed"
+    assert run(world.table, plan, twin).status == "landed"
     world.check()
 
 
@@ -217,8 +217,8 @@ def test_other_code_that_moves_rows_is_refused_without_a_loss_and_extends_on_dem
     before = dates_of(world)
     found = planned_here(world, "2026-02-03", extend=False)
     assert found.moves is None  # the settings are the same, so nobody looked
-    with pytest.raises(ContinuityError, match="--rebuild --extend"):
-        run(world.lake, found.plan, in_process)
+    with pytest.raises(ContinuityError, match=r"rebuild.py --extend"):
+        run(world.table, found.plan, in_process)
     assert dates_of(world) == before
     found = planned_here(world, "2026-02-03")
     assert found.plan.dates == ("2026-02-02", "2026-02-03", "2026-02-04")
@@ -235,7 +235,7 @@ def test_a_parser_bug_is_fixed_by_backfill_while_ingestion_goes_on(tmp_path: Pat
     buggy.land()
     fixed = changed(buggy, function_parser("all_sizes"))
     found = planned_here(fixed, "2026-02-02", "2026-02-03", extend=False)
-    write_plan(fixed.lake, found.plan)
+    write_plan(fixed.table, found.plan)
 
     def meanwhile(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         buggy.raw.segment([batch(12, records(*values, at=[T0 + DAY] * 4))])
@@ -245,7 +245,7 @@ def test_a_parser_bug_is_fixed_by_backfill_while_ingestion_goes_on(tmp_path: Pat
         assert fixed.land().rows == 4
         return outcomes
 
-    assert run(fixed.lake, found.plan, meanwhile).rows == 8
+    assert run(fixed.table, found.plan, meanwhile).rows == 8
     fixed.check()
     sizes = {0: 1, 1: 0, 2: 3, 3: 4}
     assert column(fixed, "size") == {
@@ -255,12 +255,12 @@ def test_a_parser_bug_is_fixed_by_backfill_while_ingestion_goes_on(tmp_path: Pat
         12: 1,
         15: 4,  # landed by the buggy one: another date, and the same one after the plan
     }
-    assert [(one.dt, one.kind, one.only_then) for one in compared(fixed, DAYS[2]).differences] == [
+    assert [(one.dt, one.kind, one.only_after) for one in compared(fixed, DAYS[2]).differences] == [
         ("2026-02-03", "filtered", 0),
         ("2026-02-03", "landed", 2),
         ("2026-02-03", "quarantined", 0),
     ]
-    carry_out(fixed, Rebuild(plan_rebuild(fixed.lake, None), None))
+    carry_out(fixed, Rebuild(plan_rebuild(fixed.table, None), None))
     assert column(fixed, "size") == {4 * segment + i: size for segment in range(5) for i, size in sizes.items()}
     assert compared(fixed).differences == ()
 
@@ -273,7 +273,7 @@ def test_a_backfill_by_the_same_code_gives_the_bytes_of_the_first_landing(world:
     before = world.rows()
     assert rebuild(world, *DAYS).rows == 39
     assert world.rows() == before
-    carry_out(world, Rebuild(plan_rebuild(world.lake, None), None))
+    carry_out(world, Rebuild(plan_rebuild(world.table, None), None))
     assert world.rows() == before
     assert compared(world).differences == ()
     plain = World(world.topics_file.parent / "plain")  # without what no rebuild converts, which files would be cut at
@@ -281,7 +281,7 @@ def test_a_backfill_by_the_same_code_gives_the_bytes_of_the_first_landing(world:
         plain.raw.segment([batch(9 * segment, [Record(i, T0 + i % 2 * DAY, b"%d" % i) for i in range(9)])])
     plain.land()
     first = bodies_of(plain)
-    carry_out(plain, Rebuild(plan_rebuild(plain.lake, None), None))
+    carry_out(plain, Rebuild(plan_rebuild(plain.table, None), None))
     assert len(first) == 2
     assert bodies_of(plain) == first
 
@@ -292,30 +292,26 @@ def test_a_final_date_stays_final_and_one_that_a_rebuild_makes_is_open(tmp_path:
     plain.land()
     final = plain.ledger.dates[DAYS[1]].model_copy(update={"state": "final"})
     ledger = plain.ledger.model_copy(update={"dates": {DAYS[1]: final}})
-    plain.lake.store.put(plain.lake.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes())
+    plain.table.store.put(plain.table.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes())
     event = changed(plain, EVENT)
     carry_out(event, planned_here(event, DAYS[1]))
     found = {dt: (one.state, one.rows, one.late_rows) for dt, one in event.ledger.dates.items()}
     assert found == {DAYS[1]: ("final", 1, 0), DAYS[2]: ("open", 1, 0)}
 
 
-def test_the_command_line_shows_compares_and_rebuilds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_shows_compares_and_rebuilds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = World(tmp_path, PLAIN)
     events(plain, [0, 1], [0, 0], [0])
     plain.land()
     event = changed(plain, EVENT)
-    for name, work in (("_on_spark", in_process), ("_examine", here), ("_compare", comparing)):
-        monkeypatch.setattr(convert, name, lambda _, job, tasks, work=work: work(job, tasks))
     stored = objects(event)
 
     def said(*options: str) -> tuple[int, str, str]:
-        code = convert.main(["--topics", str(event.topics_file), "--topic", "orders", *options])
+        code = rebuild_job.main(["--topics", str(event.topics_file), "--topic", "orders", *options], Inline())
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
-    days = ["--rebuild", "--from", DAYS[1], "--to", DAYS[1]]
+    days = ["--from", DAYS[1], "--to", DAYS[1]]
     code, _, error = said(*days, "--dry-run")
     assert (code, "--from 2026-02-02 --to 2026-02-02 --extend" in error) == (2, True)
     code, out, _ = said(*days, "--extend", "--dry-run")
@@ -323,23 +319,23 @@ def test_the_command_line_shows_compares_and_rebuilds(
     assert (code, [one["dt"] for one in shown["dates"]], shown["added"]) == (0, [DAYS[1], DAYS[2]], [DAYS[2]])
     assert (shown["segments"], len(shown["removes"]), shown["tasks"]) == (2, 2, 1)
     assert f"dt={DAYS[1]} (open): 2 rows, 0 quarantined, 0 filtered, in 1 files of " in out
-    assert "2 landed with other settings; then 1 records" in out
+    assert "2 landed with other settings; 1 records afterwards" in out
     assert "offsets 0 to 3, " in out
     code, out, _ = said(*days, "--extend", "--compare")
-    assert (code, [one["only_now"] for one in json.loads(out.splitlines()[-1])["differences"]]) == (1, [1, 0])
-    assert said("--rebuild", "--from", DAYS[3], "--to", DAYS[3], "--compare")[0] == 0
+    assert (code, [one["only_before"] for one in json.loads(out.splitlines()[-1])["differences"]]) == (1, [1, 0])
+    assert said("--from", DAYS[3], "--to", DAYS[3], "--compare")[0] == 0
     assert objects(event) == stored
-    for wrong in (["--compare"], ["--extend"], ["--all"], ["--rebuild", "--all", *days[1:]], ["--rebuild"]):
+    for wrong in (["--compare"], ["--extend"], ["--all", *days], []):
         assert said(*wrong)[0] == 2
     code, out, _ = said(*days, "--extend")
     assert (code, json.loads(out)["rows"]) == (0, 4)
     event.check()
-    code, out, _ = said("--rebuild", "--all", "--dry-run")
+    code, out, _ = said("--all", "--dry-run")
     assert [one["dt"] for one in json.loads(out.splitlines()[-1])["dates"]] == [DAYS[1], DAYS[2], DAYS[3]]
-    code, out, _ = said("--rebuild", "--all")
+    code, out, _ = said("--all")
     assert (code, json.loads(out)["rows"]) == (0, 5)
-    event.lake.store.delete(key_of(event, file_of(event, DAYS[1])))
-    assert said("--rebuild", "--all", "--compare")[0] == 2  # trouble is no difference
+    event.table.store.delete(key_of(event, file_of(event, DAYS[1])))
+    assert said("--all", "--compare")[0] == 2  # trouble is no difference
 
 
 @pytest.mark.parametrize("way", ["rebuild", "extend", "replay"])
@@ -355,14 +351,14 @@ def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch
     assert world.offsets() == [0, 1, 2, 9, 10, 11]
     assert refused(world).keys() == {3, 6}
     if way == "rebuild":
-        found = Rebuild(plan_rebuild(world.lake, None), None)
-        told = {(one.dt, one.kind): one.only_then for one in compared(world).differences}
+        found = Rebuild(plan_rebuild(world.table, None), None)
+        told = {(one.dt, one.kind): one.only_after for one in compared(world).differences}
         assert told == {("", "quarantined"): 1, (DAYS[1], "landed"): 1, (DAYS[2], "landed"): 1}
     elif way == "extend":
         found = planned_here(world, DAYS[1])
         assert found.plan.dates == ("", DAYS[1], DAYS[2])
     else:
-        found = Rebuild(plan_replay(world.lake), None)
+        found = Rebuild(plan_replay(world.table), None)
     assert carry_out(world, found).status == "landed"
     assert world.offsets() == [0, 1, 2, 3, 4, 9, 10, 11]
     assert dates_of(world)[4] == DAYS[2]
@@ -379,11 +375,11 @@ def test_a_rebuild_leaves_as_few_files_as_ingest(tmp_path: Path) -> None:
         world.raw.segment([batch(at, days), transactional(at + 6, 7, 2), marker(at + 8, 7, commit=True)])
         at += 9
     world.land()
-    before, there = world.rows(), Counter(one.dt for one in live_files(DeltaTable(world.lake.url)))
+    before, there = world.rows(), Counter(one.dt for one in live_files(DeltaTable(world.table.url)))
     assert set(there.values()) == {1}
-    plan = plan_rebuild(world.lake, ["2026-02-03"])
-    write_plan(world.lake, plan)
-    assert run(world.lake, plan, in_process).files == 1
+    plan = plan_rebuild(world.table, ["2026-02-03"])
+    write_plan(world.table, plan)
+    assert run(world.table, plan, in_process).files == 1
     world.check()
     assert world.rows() == before
-    assert Counter(one.dt for one in live_files(DeltaTable(world.lake.url))) == there
+    assert Counter(one.dt for one in live_files(DeltaTable(world.table.url))) == there

@@ -39,9 +39,9 @@ def test_a_batch_beyond_the_limit_waits_in_quarantine_until_the_limit_is_raised(
         5 * i + 3: (5 * i + 5, batches[2 * i + 1]) for i in range(len(CODECS))
     }
     assert all("bound of a batch" in row["reason"] and "1048576" in row["reason"] for row in found.values())
-    assert again(world, plan_replay(world.lake)).status == "empty"
+    assert again(world, plan_replay(world.table)).status == "empty"
     raised = limited(world, tmp_path)
-    assert again(raised, plan_replay(raised.lake)).rows == 10
+    assert again(raised, plan_replay(raised.table)).rows == 10
     assert raised.quarantine() == []
     assert raised.offsets() == list(range(25))
 
@@ -52,10 +52,10 @@ def test_a_rebuild_follows_the_limit_down_and_up(codec: str, tmp_path: Path) -> 
     world.raw.segment([simple(0, 3), large(3, codec)])
     assert world.land().rows == 5
     lowered = limited(world, tmp_path, SMALL)
-    assert again(lowered, plan_rebuild(lowered.lake, None)).rows == 3
+    assert again(lowered, plan_rebuild(lowered.table, None)).rows == 3
     assert [row["kafka_offset"] for row in lowered.quarantine()] == [3]
     raised = limited(world, tmp_path)
-    assert again(raised, plan_rebuild(raised.lake, None)).rows == 5
+    assert again(raised, plan_rebuild(raised.table, None)).rows == 5
     assert raised.quarantine() == []
 
 

@@ -43,26 +43,26 @@ def piecemeal(world: World, runs: int = 3) -> None:
 
 def merge(world: World, *dates: str) -> RunResult:
     """Compact, and check that all is exact."""
-    plan = plan_compaction(world.lake, dates or None)
-    write_plan(world.lake, plan)
-    return run(world.lake, plan, in_process)
+    plan = plan_compaction(world.table, dates or None)
+    write_plan(world.table, plan)
+    return run(world.table, plan, in_process)
 
 
 def delta_rows(world: World) -> list[dict[str, Any]]:
     """The rows as a reader of the Delta log has them."""
-    rows = DeltaTable(world.lake.url).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(world.table.url).to_pyarrow_table().to_pylist()
     return sorted(rows, key=lambda row: (row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]))
 
 
 def paths(world: World) -> list[str]:
     """The live files."""
-    return [one.path for one in live_files(DeltaTable(world.lake.url))]
+    return [one.path for one in live_files(DeltaTable(world.table.url))]
 
 
 def newest_commit(world: World) -> list[dict[str, Any]]:
     """The actions of the newest version."""
-    table = DeltaTable(world.lake.url)
-    path = Path(world.lake.url.removeprefix("file://")) / "_delta_log" / f"{table.version():020d}.json"
+    delta = DeltaTable(world.table.url)
+    path = Path(world.table.url.removeprefix("file://")) / "_delta_log" / f"{delta.version():020d}.json"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -92,7 +92,7 @@ def test_rows_stay_and_files_become_few_and_sorted(world: World) -> None:
     after = world.ledger
     assert (after.kind, after.n, after.dates_changed) == ("compact", ledger.n + 1, ())
     assert (after.dates, after.partitions, after.rows) == (ledger.dates, ledger.partitions, ledger.rows)
-    assert plan_compaction(world.lake).empty
+    assert plan_compaction(world.table).empty
 
 
 def test_the_commit_says_that_no_data_changed_and_has_the_statistics(world: World) -> None:
@@ -115,11 +115,11 @@ def test_the_commit_says_that_no_data_changed_and_has_the_statistics(world: Worl
 
 def test_the_settings_of_the_file_are_those_of_convert(world: World) -> None:
     piecemeal(world)
-    key = f"{world.lake.keys.root}/{paths(world)[0]}"
-    landed = pq.ParquetFile(io.BytesIO(world.lake.store.get(key).body)).metadata.row_group(0)
+    key = f"{world.table.keys.root}/{paths(world)[0]}"
+    landed = pq.ParquetFile(io.BytesIO(world.table.store.get(key).body)).metadata.row_group(0)
     merge(world)
-    key = f"{world.lake.keys.root}/{paths(world)[0]}"
-    after = pq.ParquetFile(io.BytesIO(world.lake.store.get(key).body)).metadata.row_group(0)
+    key = f"{world.table.keys.root}/{paths(world)[0]}"
+    after = pq.ParquetFile(io.BytesIO(world.table.store.get(key).body)).metadata.row_group(0)
     assert after.num_columns == landed.num_columns
     for number in range(after.num_columns):
         one, other = after.column(number), landed.column(number)
@@ -133,17 +133,17 @@ def test_the_settings_of_the_file_are_those_of_convert(world: World) -> None:
 
 def test_the_same_state_gives_the_same_plan_and_an_attempt_lands_once(world: World) -> None:
     piecemeal(world)
-    plan, other = (plan_compaction(world.lake, attempt=5) for _ in range(2))
+    plan, other = (plan_compaction(world.table, attempt=5) for _ in range(2))
     assert plan.model_copy(update={"created_at": other.created_at}) == other
-    write_plan(world.lake, plan)
-    first = run(world.lake, plan, in_process)
-    assert run(world.lake, plan, in_process) == first
-    world.lake.store.delete(world.lake.keys.result(plan.attempt))
-    again = run(world.lake, plan, in_process)
+    write_plan(world.table, plan)
+    first = run(world.table, plan, in_process)
+    assert run(world.table, plan, in_process) == first
+    world.table.store.delete(world.table.keys.result(plan.attempt))
+    again = run(world.table, plan, in_process)
     assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}})
     late = other.model_copy(update={"attempt": 6})
-    write_plan(world.lake, late)
-    assert run(world.lake, late, in_process).status == "stale"
+    write_plan(world.table, late)
+    assert run(world.table, late, in_process).status == "stale"
     world.check()
 
 
@@ -155,9 +155,9 @@ def test_rows_that_a_replay_landed_between_others_are_merged_in_order(tmp_path: 
         world.land()
     mended = World(tmp_path, function_parser("all_sizes"), "compaction: {files: 2}")
     mended.raw = world.raw
-    plan = plan_replay(mended.lake)
-    write_plan(mended.lake, plan)
-    assert run(mended.lake, plan, in_process).rows == 8
+    plan = plan_replay(mended.table)
+    write_plan(mended.table, plan)
+    assert run(mended.table, plan, in_process).rows == 8
     assert [path.split("_")[2:4] for path in paths(mended)] == [["0", "3"], ["1", "11"], ["6", "9"]]
     before = delta_rows(mended)
     assert merge(mended).files == 1
@@ -228,7 +228,7 @@ def test_columns_that_only_some_files_have_are_null_in_the_others(tmp_path: Path
     for number in range(2):
         fewer.raw.segment([batch(6 + number, [Record(0, T0, b"k", b"v", [("h", None)])])])
         fewer.raw.publish()
-        run(fewer.lake, fewer.plan(), in_process)
+        run(fewer.table, fewer.plan(), in_process)
     before = delta_rows(fewer)
     assert merge(fewer, DAYS[0]).files == 1
     assert delta_rows(fewer) == before

@@ -12,8 +12,8 @@ import pytest
 from tests.spark.test_audit import audited
 from tests.spark.test_compaction import DAYS, FEW, delta_rows, merge, paths, piecemeal
 from tests.spark.test_parsers import function_parser, records
-from tests.spark.test_sweep import OLD, OLDER, Died, age_all, aged, die, few, files, truth, why
 from tests.spark.test_truncation import branch
+from tests.spark.test_vacuum import OLD, OLDER, Died, age_all, aged, die, few, files, truth, why
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, batch, simple
@@ -23,7 +23,7 @@ from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_r
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, driver
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import sweep
+from tidemark_spark.vacuum import vacuum
 
 __all__ = ["few"]
 
@@ -38,8 +38,8 @@ def world(tmp_path: Path) -> World:
 
 def carried_out(world: World, plan: RunPlan, execute: Any = in_process) -> RunResult:
     """Write ``plan``, run it, and check that all is exact."""
-    write_plan(world.lake, plan)
-    result = run(world.lake, plan, execute)
+    write_plan(world.table, plan)
+    result = run(world.table, plan, execute)
     world.check()
     return result
 
@@ -48,9 +48,9 @@ def carried_out(world: World, plan: RunPlan, execute: Any = in_process) -> RunRe
 
 
 def test_continuity_and_audit_find_what_they_found_before(world: World) -> None:
-    before = continuity_of(world.lake, DAYS)
+    before = continuity_of(world.table, DAYS)
     merge(world)
-    after = continuity_of(world.lake, DAYS)
+    after = continuity_of(world.table, DAYS)
     assert after["sound"]
     assert [after[name] for name in ("rows", "partitions", "dates")] == [
         before[name] for name in ("rows", "partitions", "dates")
@@ -69,25 +69,25 @@ def test_continuity_and_audit_find_what_they_found_before(world: World) -> None:
 def test_an_audit_still_sees_a_row_that_is_gone(world: World) -> None:
     merge(world)
     path = paths(world)[0]
-    key = f"{world.lake.keys.root}/{path}"
-    body = bytearray(world.lake.store.get(key).body)
+    key = f"{world.table.keys.root}/{path}"
+    body = bytearray(world.table.store.get(key).body)
     body[40] ^= 0x5A
-    world.lake.store.put(key, bytes(body))
+    world.table.store.put(key, bytes(body))
     assert {one.files for one in audited(world).findings} == {(path,)}
 
 
 def test_dates_are_rebuilt_from_raw_after_a_compaction(world: World) -> None:
     rows = delta_rows(world)
     merge(world)
-    assert carried_out(world, plan_rebuild(world.lake, [DAYS[0]])).status == "landed"
+    assert carried_out(world, plan_rebuild(world.table, [DAYS[0]])).status == "landed"
     assert delta_rows(world) == rows
-    assert carried_out(world, plan_rebuild(world.lake, DAYS)).status == "landed"
+    assert carried_out(world, plan_rebuild(world.table, DAYS)).status == "landed"
     assert delta_rows(world) == rows
 
 
 def test_replaced_files_stay_for_readers_and_then_go(world: World) -> None:
-    before = {f"{world.lake.keys.root}/{path}" for path in paths(world)}
-    plan = plan_compaction(world.lake)
+    before = {f"{world.table.keys.root}/{path}" for path in paths(world)}
+    plan = plan_compaction(world.table)
     assert carried_out(world, plan).status == "landed"
     assert before < files(world)
     aged(world, plan, OLDER - timedelta(hours=1))
@@ -103,13 +103,13 @@ def test_a_compaction_is_folded_with_the_others(world: World) -> None:
     merge(world)
     age_all(world, OLD)
     before = truth(world)
-    assert sweep(world.lake).folded == 4
+    assert vacuum(world.table).folded == 4
     assert truth(world) == before
     age_all(world, OLDER)
-    assert {one.why for one in sweep(world.lake).removed} == {"replaced"}
+    assert {one.why for one in vacuum(world.table).removed} == {"replaced"}
     assert truth(world) == before
     assert audited(world).passed
-    assert carried_out(world, plan_rebuild(world.lake, DAYS)).status == "landed"
+    assert carried_out(world, plan_rebuild(world.table, DAYS)).status == "landed"
 
 
 def test_a_cut_within_a_merged_file_writes_it_again_without_what_is_cut_off(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_cut_within_a_merged_file_writes_it_again_without_what_is_cut_off(tmp_
     assert world.offsets() == list(range(9))
     assert [row["kafka_leader_epoch"] for row in world.rows()[:9]] == [EPOCH] * 7 + [5] * 2
     assert [path for path in paths(world) if "/0_1_" in path] == other
-    assert continuity_of(world.lake)["sound"]
+    assert continuity_of(world.table)["sound"]
     assert audited(world).passed
 
 
@@ -139,7 +139,7 @@ def test_refused_rows_are_replayed_after_a_compaction(tmp_path: Path) -> None:
     world.check()
     mended = World(tmp_path, FEW, function_parser("all_sizes"))
     mended.raw = world.raw
-    assert carried_out(mended, plan_replay(mended.lake)).rows == 3
+    assert carried_out(mended, plan_replay(mended.table)).rows == 3
     assert mended.classes() == {"landed": 6, "filtered": 3}
     assert audited(mended).passed
 
@@ -147,11 +147,11 @@ def test_refused_rows_are_replayed_after_a_compaction(tmp_path: Path) -> None:
 def test_a_closed_date_stays_closed_and_marked_all_the_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.raw.observed_at = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(days=3)
     world.land()
-    marks = {world.lake.keys.success(dt) for dt in DAYS}
+    marks = {world.table.keys.success(dt) for dt in DAYS}
     assert marks < files(world)
     states = world.ledger.dates
     assert {one.state for one in states.values()} == {"final"}
-    real: Callable[..., None] = type(world.lake.store).delete
+    real: Callable[..., None] = type(world.table.store).delete
     gone: list[str] = []
 
     def delete(self: object, key: str, **options: Any) -> None:
@@ -159,12 +159,12 @@ def test_a_closed_date_stays_closed_and_marked_all_the_while(world: World, monke
         real(self, key, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.lake.store), "delete", delete)
+        patch.setattr(type(world.table.store), "delete", delete)
         assert merge(world).status == "landed"
     assert not marks.intersection(gone)
     assert marks < files(world)
     assert world.ledger.dates == states
-    assert plan_ingest(world.lake).empty
+    assert plan_ingest(world.table).empty
     world.raw.segment([simple(18)])  # late rows reopen it as ever
     world.land()
     assert world.ledger.dates[DAYS[0]].state == "reopened"
@@ -185,7 +185,7 @@ def test_an_ingest_that_lands_meanwhile_only_rebases_it(world: World, monkeypatc
         return real(*arguments)
 
     monkeypatch.setattr(commit, "_written", written)
-    result = carried_out(world, plan_compaction(world.lake))
+    result = carried_out(world, plan_compaction(world.table))
     assert (overtaken[0].status, overtaken[0].ledger_n) == ("landed", 4)
     assert (result.status, result.ledger_n, world.ledger.rows) == ("landed", 5, 33)
     assert len(paths(world)) == 5
@@ -193,31 +193,31 @@ def test_an_ingest_that_lands_meanwhile_only_rebases_it(world: World, monkeypatc
 
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_a_rebuild_of_the_date_makes_it_stale(world: World, meanwhile: bool) -> None:
-    plan = plan_compaction(world.lake)
+    plan = plan_compaction(world.table)
     rows = delta_rows(world)
 
     def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
-        assert carried_out(world, plan_rebuild(world.lake, [DAYS[0]])).status == "landed"
+        assert carried_out(world, plan_rebuild(world.table, [DAYS[0]])).status == "landed"
         return outcomes
 
     if not meanwhile:
-        assert carried_out(world, plan_rebuild(world.lake, [DAYS[0]])).status == "landed"
+        assert carried_out(world, plan_rebuild(world.table, [DAYS[0]])).status == "landed"
     assert carried_out(world, plan, overtaken if meanwhile else in_process).status == "stale"
     assert (delta_rows(world), world.ledger.n) == (rows, 4)
     assert merge(world, DAYS[1]).status == "landed"
 
 
 def test_a_rebuild_that_it_overtakes_is_stale(world: World) -> None:
-    plan = plan_rebuild(world.lake, [DAYS[0]])
+    plan = plan_rebuild(world.table, [DAYS[0]])
     assert merge(world).status == "landed"
     assert carried_out(world, plan).status == "stale"
 
 
 def test_what_a_dead_compaction_wrote_is_cleaned_up(world: World) -> None:
     before = files(world)
-    plan = plan_compaction(world.lake)
-    write_plan(world.lake, plan)
+    plan = plan_compaction(world.table)
+    write_plan(world.table, plan)
     die(world, plan)
     left = files(world) - before
     assert len(left) == 4
@@ -231,8 +231,8 @@ def test_what_a_dead_compaction_wrote_is_cleaned_up(world: World) -> None:
 @pytest.mark.parametrize("point", ["_write_evidence", "_written", "commit", "mend"])
 def test_a_compaction_that_dies_is_carried_out_again(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     rows = delta_rows(world)
-    plan = plan_compaction(world.lake)
-    write_plan(world.lake, plan)
+    plan = plan_compaction(world.table)
+    write_plan(world.table, plan)
     where = driver if point in {"_write_evidence", "mend"} else commit
     real = getattr(where, point)
 
@@ -243,10 +243,10 @@ def test_a_compaction_that_dies_is_carried_out_again(world: World, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(where, point, dying)
         with pytest.raises(Died):
-            run(world.lake, plan, in_process)
+            run(world.table, plan, in_process)
     assert delta_rows(world) == rows
     world.check()
-    other = plan_compaction(world.lake)
+    other = plan_compaction(world.table)
     assert other.empty is (point in {"commit", "mend"})
     if not other.empty:
         assert carried_out(world, other).status == "landed"

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.spark.inline import Inline
 from tests.spark.test_compaction import DAYS, FEW, delta_rows, merge, paths, piecemeal
 from tests.spark.test_parsers import function_parser
-from tests.spark.world import World, in_process
+from tests.spark.world import World
 from tests.tidemark.records.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.planning import plan_compaction
@@ -77,10 +78,10 @@ def test_rows_that_are_not_those_of_the_evidence_are_not_committed(
 @pytest.mark.parametrize("position", [40, -40])
 def test_a_damaged_file_is_not_merged(world: World, position: int) -> None:
     piecemeal(world)
-    key = f"{world.lake.keys.root}/{paths(world)[0]}"
-    n, body = world.ledger.n, bytearray(world.lake.store.get(key).body)
+    key = f"{world.table.keys.root}/{paths(world)[0]}"
+    n, body = world.ledger.n, bytearray(world.table.store.get(key).body)
     body[position] ^= 0x5A
-    world.lake.store.put(key, bytes(body))
+    world.table.store.put(key, bytes(body))
     with pytest.raises(ContinuityError, match=r"nothing was merged: .* audit its date|evidence tells of"):
         merge(world)
     assert (world.ledger.n, len(paths(world))) == (n, 12)
@@ -92,7 +93,7 @@ def test_a_file_that_evidence_does_not_tell_of_is_not_planned_for(
     piecemeal(world)
     monkeypatch.setattr(EffectiveEvidence, "by_attempt", lambda self: iter([[]]))
     with pytest.raises(ContinuityError, match="evidence tells of 0"):
-        plan_compaction(world.lake)
+        plan_compaction(world.table)
 
 
 # The command
@@ -100,7 +101,7 @@ def test_a_file_that_evidence_does_not_tell_of_is_not_planned_for(
 
 def command(world: World, *more: str) -> int:
     """The exit code of the job."""
-    return compact.main(["--topics", str(world.topics_file), "--topic", "orders", *more], in_process)
+    return compact.main(["--topics", str(world.topics_file), "--topic", "orders", *more], Inline())
 
 
 def test_the_command_tells_what_it_merges(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +125,7 @@ def test_the_command_tells_what_it_merges(world: World, capsys: pytest.CaptureFi
 def test_wrong_arguments_are_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(world, "--dt", "yesterday") == 2
     assert "--dt" in capsys.readouterr().err
-    assert compact.main(["--topics", str(world.topics_file), "--topic", "nothing"], in_process) == 2
+    assert compact.main(["--topics", str(world.topics_file), "--topic", "nothing"], Inline()) == 2
     assert command(world, "--json") == 1
     assert "no agent of cluster east has ever" in capsys.readouterr().err
     world.raw.segment([simple(0)])

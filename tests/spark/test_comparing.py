@@ -82,7 +82,7 @@ def test_a_comparison_finds_one_value_of_one_column(landed: World, name: str, va
     offset = set_values(landed, DAYS[2], name, other)
     [one] = compared(landed).differences
     assert (one.partition, one.dt, one.kind, one.changed) == (0, DAYS[2], "landed", {name: 1})
-    assert (one.only_now, one.only_then, one.offsets) == (0, 0, {"changed": (offset,)})
+    assert (one.only_before, one.only_after, one.offsets) == (0, 0, {"changed": (offset,)})
     assert f"1 with other values in {name} (from offset {offset} on)" in one.text()
 
 
@@ -92,17 +92,17 @@ def test_a_comparison_finds_a_row_that_is_missing_or_double_or_of_another_date(l
     offset = sound["kafka_offset"][2].as_py()
     rewrite(landed, file, lambda rows: pa.concat_tables([rows.slice(0, 2), rows.slice(3)]))
     [one] = compared(landed).differences
-    assert (one.partition, one.dt, one.only_now, one.only_then) == (1, DAYS[1], 0, 1)
-    assert one.offsets == {"only_then": (offset,)}
+    assert (one.partition, one.dt, one.only_before, one.only_after) == (1, DAYS[1], 0, 1)
+    assert one.offsets == {"only_after": (offset,)}
     rewrite(landed, file, lambda _: pa.concat_tables([sound.slice(0, 3), sound.slice(2)]))
     [one] = compared(landed).differences
-    assert (one.only_now, one.only_then, one.offsets) == (1, 0, {"only_now": (offset,)})
+    assert (one.only_before, one.only_after, one.offsets) == (1, 0, {"only_before": (offset,)})
     rewrite(landed, file, lambda _: sound)
     assert compared(landed).differences == ()
     there = file_of(landed, DAYS[3], 1)
     rewrite(landed, file, lambda rows: pa.concat_tables([rows.slice(0, 2), rows.slice(3)]))
     rewrite(landed, there, lambda rows: pa.concat_tables([rows, sound.slice(2, 1)]).sort_by("kafka_offset"))
-    found = [(one.dt, one.only_now, one.only_then) for one in compared(landed).differences]
+    found = [(one.dt, one.only_before, one.only_after) for one in compared(landed).differences]
     assert found == [(DAYS[1], 0, 1), (DAYS[3], 1, 0)]
 
 
@@ -110,18 +110,18 @@ def test_a_comparison_finds_a_refused_row_that_quarantine_lacks(landed: World) -
     [path] = {row["file"] for row in landed.holding() if row["class"] == "quarantined" and row["dt"]} - {
         row["file"] for row in landed.holding() if row["partition"] == 1
     }
-    key = f"{landed.lake.keys.quarantine}/{path}"
-    rows = landed.read(path, landed.lake.keys.quarantine)
+    key = f"{landed.table.keys.quarantine}/{path}"
+    rows = landed.read(path, landed.table.keys.quarantine)
     sink = io.BytesIO()
     pq.write_table(rows.slice(1), sink)
-    landed.lake.store.put(key, sink.getvalue())
+    landed.table.store.put(key, sink.getvalue())
     [one] = compared(landed).differences
-    assert (one.kind, one.partition, one.dt, one.only_then, one.offsets) == (
+    assert (one.kind, one.partition, one.dt, one.only_after, one.offsets) == (
         "quarantined",
         0,
         DAYS[1],
         1,
-        {"only_then": (8,)},
+        {"only_after": (8,)},
     )
 
 
@@ -132,7 +132,8 @@ def test_a_comparison_of_generations_tells_what_another_parser_would_make_of_the
     lenient = changed(strict, function_parser("all_sizes"))
     stored = objects(lenient)
     assert [
-        (one.dt, one.kind, one.now, one.then, one.only_now, one.only_then) for one in compared(lenient).differences
+        (one.dt, one.kind, one.before, one.after, one.only_before, one.only_after)
+        for one in compared(lenient).differences
     ] == [
         (DAYS[1], "filtered", 1, 0, 1, 0),
         (DAYS[1], "landed", 1, 3, 0, 2),
@@ -149,8 +150,8 @@ def test_a_comparison_finds_rows_that_a_worse_decoder_would_lose(world: World, m
     world.raw.segment([simple(0), simple(3)])
     world.land()
     monkeypatch.setattr("tidemark_spark.convert.guard.decode_batches", failing)
-    told = {(one.dt, one.kind): (one.only_now, one.only_then, one.offsets) for one in compared(world).differences}
+    told = {(one.dt, one.kind): (one.only_before, one.only_after, one.offsets) for one in compared(world).differences}
     assert told == {
-        ("", "quarantined"): (0, 3, {"only_then": (3,)}),
-        (DAYS[1], "landed"): (3, 0, {"only_now": (3, 4, 5)}),
+        ("", "quarantined"): (0, 3, {"only_after": (3,)}),
+        (DAYS[1], "landed"): (3, 0, {"only_before": (3, 4, 5)}),
     }

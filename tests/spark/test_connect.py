@@ -153,7 +153,7 @@ def test_a_task_that_fails_is_tried_again(unruly: Runs, server: ConnectServer, m
 @pytest.mark.parametrize("mishap", ["always fails"], indirect=True)
 def test_a_task_that_always_fails_fails_the_job(unruly: Runs, client: Programs, mishap: Path) -> None:
     world = unruly.planned("always fails")
-    done = client.run("tidemark_spark.cli.convert", arguments_of(world))
+    done = client.run("tidemark_spark.cli.ingest", arguments_of(world))
     assert done.code == 1
     assert f"planted by {mishap.name}" in done.errors
     assert world.ledger.n == 0
@@ -200,7 +200,7 @@ def test_a_comparison_runs_on_spark(tmp_path: Path, client: Programs) -> None:
     world = World(tmp_path)
     spread(world)
     world.land()
-    last = answer(world, client, "convert", "--topic", "orders", "--rebuild", "--all", "--compare")[-1]
+    last = answer(world, client, "rebuild", "--topic", "orders", "--all", "--compare")[-1]
     compared = Comparison.from_bytes(last.encode(), "output")
     assert (compared.differences, compared.rows, world.ledger.n) == ((), 34, 1)
 

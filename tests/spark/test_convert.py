@@ -57,7 +57,7 @@ def test_transactions_land_when_they_are_decided(world: World) -> None:
     assert world.land().rows == 3
     assert world.next_offset() == 3
     assert [one.producer_id for one in world.ledger.by_partition[0, 0].held_by] == [7]
-    assert plan_ingest(world.lake).empty  # nothing changes while it is open
+    assert plan_ingest(world.table).empty  # nothing changes while it is open
     world.raw.segment([simple(12), marker(15, 7, commit=False), simple(16)], aborted=[(7, 3, 15)])
     world.land()
     assert world.offsets() == [0, 1, 2, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 18]
@@ -70,7 +70,7 @@ def test_a_committed_transaction_over_segments_lands_whole(world: World) -> None
     assert world.land().status == "landed"  # that the partition is held is news, once
     world.raw.segment([transactional(3, 7, 3)])
     world.raw.publish()
-    assert plan_ingest(world.lake).empty
+    assert plan_ingest(world.table).empty
     world.raw.segment([marker(6, 7, commit=True)])
     assert world.land().rows == 6
     assert world.classes() == {"landed": 6, "transaction_marker": 1}
@@ -126,7 +126,7 @@ def test_a_hole_holds_its_partition_alone(world: World) -> None:
     result = world.land()
     assert result.gaps == ((0, 0, 3, 5),)
     assert (world.offsets(0), world.offsets(1)) == ([0, 1, 2], list(range(9)))
-    assert plan_ingest(world.lake).empty  # the same bytes are not tried over and over
+    assert plan_ingest(world.table).empty  # the same bytes are not tried over and over
     known = world.raw.partition()
     known.acknowledged = [world.raw.gap(3, 5)]
     world.land()
@@ -186,7 +186,7 @@ def test_what_later_tasks_of_a_held_partition_wrote_does_not_count(
     world.raw.publish()
     plan = world.plan()
     assert len(plan.tasks) == 3
-    assert run(world.lake, plan, in_process).gaps == ((0, 0, 3, 5),)
+    assert run(world.table, plan, in_process).gaps == ((0, 0, 3, 5),)
     world.check()
     assert world.offsets() == [0, 1, 2]
 
@@ -248,7 +248,7 @@ def test_a_segment_with_other_bytes_after_the_plan_is_left_to_the_next_run(world
     world.raw.publish()
     plan = world.plan()
     world.raw.segment([simple(0, 3, "gzip"), simple(3)], base=0)
-    assert run(world.lake, plan, in_process).rows == 3
+    assert run(world.table, plan, in_process).rows == 3
     assert (world.offsets(0), world.offsets(1)) == ([], [0, 1, 2])
     world.land()
     assert world.offsets() == list(range(6))
@@ -259,7 +259,7 @@ def test_a_run_that_finds_all_its_segments_with_other_bytes_is_stale(world: Worl
     world.raw.publish()
     plan = world.plan()
     world.raw.segment([simple(0, 3, "gzip"), simple(3)], base=0)
-    assert run(world.lake, plan, in_process).status == "stale"
+    assert run(world.table, plan, in_process).status == "stale"
     assert world.ledger.n == 0
 
 
@@ -298,7 +298,7 @@ def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.M
     assert [part.from_offset for part in parts[1:]] == [part.to_offset for part in parts[:-1]]
     assert [part.start for part in parts[1:-1]] == [part.end for part in parts[:-2]]
     assert all(task.size < 2 * 8192 for task in plan.tasks)
-    assert run(world.lake, plan, in_process).rows == 403
+    assert run(world.table, plan, in_process).rows == 403
     world.check()
 
 
@@ -320,7 +320,7 @@ def test_a_large_segment_whose_manifest_lags_is_cut_and_read_as_far_as_that_goes
     plan = world.plan()
     assert [(part.start, part.end) for task in plan.tasks for part in task.ranges] == calm
     assert len(calm) > 6
-    assert run(world.lake, plan, in_process).rows == 500
+    assert run(world.table, plan, in_process).rows == 500
     world.check()
 
 
@@ -336,7 +336,7 @@ def test_small_segments_share_a_task_and_a_run_has_limits(world: World) -> None:
     for i in range(12):
         world.raw.segment([simple(3 * i)])
     world.raw.publish()
-    assert len(plan_ingest(world.lake).tasks) == 1
+    assert len(plan_ingest(world.table).tasks) == 1
     result = world.land()
     assert (result.files, result.rows) == (1, 36)
 
@@ -369,7 +369,7 @@ def test_a_topic_keeps_only_the_columns_it_wants(tmp_path: Path) -> None:
     world = World(tmp_path, "keep: [value, timestamp]")
     world.raw.segment([simple(0)])
     world.raw.publish()
-    run(world.lake, world.plan(), in_process)
+    run(world.table, world.plan(), in_process)
     [row, *_] = world.rows()
     names = ["kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_value", "dt"]
     assert list(row) == names
@@ -378,7 +378,7 @@ def test_a_topic_keeps_only_the_columns_it_wants(tmp_path: Path) -> None:
     more.raw.partition().lineage = ((EPOCH, 0),)
     more.raw.publish()
     with pytest.raises(ConfigError, match="made without kafka_headers, kafka_key"):
-        run(more.lake, more.plan(), in_process)
+        run(more.table, more.plan(), in_process)
 
 
 def test_batches_with_append_time_have_the_brokers_time(world: World) -> None:

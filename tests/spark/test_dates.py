@@ -35,7 +35,7 @@ def never(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
 def marked(world: World, dt: str = DT) -> bool:
     """Whether the date has its mark."""
     try:
-        return world.lake.store.get(world.lake.keys.success(dt)).body == b""
+        return world.table.store.get(world.table.keys.success(dt)).body == b""
     except NotFound:
         return False
 
@@ -44,7 +44,7 @@ def close(world: World) -> RunResult:
     """A run with nothing to land, after the brokers have looked again."""
     world.raw.observed_at = AFTER
     world.raw.publish()
-    result = run(world.lake, world.plan(), never)
+    result = run(world.table, world.plan(), never)
     world.check()
     return result
 
@@ -63,12 +63,12 @@ def closed(world: World) -> RunPlan:
 def test_a_run_with_nothing_to_land_closes_a_date(world: World) -> None:
     world.raw.segment([batch(0, [Record(0), Record(1, T0 + DAY)])])
     world.land()
-    assert plan_ingest(world.lake).empty
+    assert plan_ingest(world.table).empty
     world.raw.observed_at = AFTER - timedelta(hours=12)
     world.raw.publish()
     plan = world.plan()
     assert (plan.partitions, list(plan.closes)) == ((), [DT])
-    result = run(world.lake, plan, never)
+    result = run(world.table, plan, never)
     assert (result.status, result.dates, result.rows) == ("landed", (DT,), 0)
     assert (world.ledger.n, world.ledger.dates[DT].state, world.ledger.dates["2026-02-03"].state) == (
         2,
@@ -76,7 +76,7 @@ def test_a_run_with_nothing_to_land_closes_a_date(world: World) -> None:
         "open",
     )
     assert (marked(world), marked(world, "2026-02-03")) == (True, False)
-    assert plan_ingest(world.lake).empty
+    assert plan_ingest(world.table).empty
     world.check()
 
 
@@ -85,28 +85,28 @@ def test_a_run_that_lands_rows_of_other_dates_closes_one_as_well(world: World) -
     world.land()
     world.raw.observed_at = AFTER
     world.raw.publish()
-    closes = plan_ingest(world.lake).closes
+    closes = plan_ingest(world.table).closes
     world.raw.segment([batch(3, [Record(0, T0 + DAY)])])
     world.raw.publish()
-    plan = plan_ingest(world.lake).model_copy(update={"closes": closes})
-    write_plan(world.lake, plan)
-    assert run(world.lake, plan, in_process).dates == (DT, "2026-02-03")
+    plan = plan_ingest(world.table).model_copy(update={"closes": closes})
+    write_plan(world.table, plan)
+    assert run(world.table, plan, in_process).dates == (DT, "2026-02-03")
     assert {dt: one.state for dt, one in world.ledger.dates.items()} == {DT: "final", "2026-02-03": "open"}
     world.check()
 
 
 def test_a_date_whose_rows_change_in_the_same_commit_does_not_close(world: World) -> None:
     plan = closed(world)
-    run(world.lake, plan, in_process)
+    run(world.table, plan, in_process)
     assert world.ledger.dates[DT].state == "reopened"
     world.raw.publish()
-    closes = plan_ingest(world.lake).closes
+    closes = plan_ingest(world.table).closes
     assert list(closes) == [DT]
     world.raw.segment([simple(6)])
     world.raw.publish()
-    plan = plan_ingest(world.lake).model_copy(update={"closes": closes})
-    write_plan(world.lake, plan)
-    run(world.lake, plan, in_process)
+    plan = plan_ingest(world.table).model_copy(update={"closes": closes})
+    write_plan(world.table, plan)
+    run(world.table, plan, in_process)
     assert (world.ledger.dates[DT].state, world.ledger.dates[DT].late_rows, marked(world)) == ("reopened", 6, False)
 
 
@@ -120,8 +120,8 @@ def test_a_plan_to_close_that_rows_overtake_is_stale(world: World) -> None:
     world.raw.segment([simple(3)])
     world.raw.publish()
     ingest = world.plan().model_copy(update={"attempt": 5})
-    assert run(world.lake, ingest, in_process).status == "landed"
-    assert run(world.lake, plan, never).status == "stale"
+    assert run(world.table, ingest, in_process).status == "landed"
+    assert run(world.table, plan, never).status == "stale"
     assert (world.ledger.dates[DT].state, marked(world)) == ("open", False)
     assert close(world).status == "landed"
     assert (world.ledger.dates[DT].state, marked(world)) == ("final", True)
@@ -138,7 +138,7 @@ def test_late_rows_are_landed_counted_and_reopen_their_date_until_it_closes_agai
     real = delta_log.commit
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit, "commit", watched)
-        assert run(world.lake, plan, in_process).rows == 3
+        assert run(world.table, plan, in_process).rows == 3
     assert seen == [False]  # gone before the commit
     state = world.ledger.dates[DT]
     assert (state.state, state.rows, state.late_rows, marked(world)) == ("reopened", 6, 3, False)
@@ -159,8 +159,8 @@ def test_what_is_overdue_closes_incomplete_and_is_final_when_it_has_landed(world
     assert world.plan().empty
     old = world.ledger.dates[DT].model_copy(update={"changed_at": AFTER})
     ledger = world.ledger.model_copy(update={"dates": {DT: old}})
-    world.lake.store.put(world.lake.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes())
-    run(world.lake, world.plan(), never)
+    world.table.store.put(world.table.keys.ledger(ledger.n, ledger.attempt), ledger.to_bytes())
+    run(world.table, world.plan(), never)
     state = world.ledger.dates[DT]
     assert (state.state, state.unfinished, state.outstanding) == ("final_incomplete", 1, 2)
     assert marked(world)
@@ -199,18 +199,18 @@ def test_a_mark_that_is_put_after_the_date_was_reopened_is_taken_away(
 ) -> None:
     plan = closed(world)
     outdated = world.ledger
-    run(world.lake, plan, in_process)
-    success_markers.mend(world.lake, outdated, [DT])
+    run(world.table, plan, in_process)
+    success_markers.mend(world.table, outdated, [DT])
     assert (world.ledger.dates[DT].state, marked(world)) == ("reopened", False)
-    world.lake.store.put(world.lake.keys.success(DT), b"")  # as one who died in the midst of that would leave it
-    success_markers.mend(world.lake, world.ledger, ())
+    world.table.store.put(world.table.keys.success(DT), b"")  # as one who died in the midst of that would leave it
+    success_markers.mend(world.table, world.ledger, ())
     assert not marked(world)
 
 
 def test_a_rebuild_takes_the_mark_away_and_puts_it_again(world: World) -> None:
     closed(world)
-    plan = plan_rebuild(world.lake, [DT])
-    write_plan(world.lake, plan)
+    plan = plan_rebuild(world.table, [DT])
+    write_plan(world.table, plan)
     taken: list[bool] = []
     real = delta_log.commit
 
@@ -220,7 +220,7 @@ def test_a_rebuild_takes_the_mark_away_and_puts_it_again(world: World) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit, "commit", watched)
-        assert run(world.lake, plan, in_process).status == "landed"
+        assert run(world.table, plan, in_process).status == "landed"
     assert taken == [True]
     assert (world.ledger.dates[DT].state, world.ledger.dates[DT].late_rows, marked(world)) == ("final", 0, True)
     world.check()
@@ -239,14 +239,14 @@ def _killed(world: World, monkeypatch: pytest.MonkeyPatch, plan: RunPlan, point:
     with monkeypatch.context() as patch:
         patch.setattr(where, point, dying)
         with suppress(Died):
-            run(world.lake, plan, in_process)
+            run(world.table, plan, in_process)
     if again:
-        run(world.lake, plan, in_process)
+        run(world.table, plan, in_process)
 
 
 def _drain(world: World) -> None:
     """Run until there is nothing left to do, and once more, as the next day's rows would."""
     for _ in range(3):
-        run(world.lake, world.plan(), in_process)
+        run(world.table, world.plan(), in_process)
         world.check()
-    success_markers.mend(world.lake, world.ledger, ())
+    success_markers.mend(world.table, world.ledger, ())

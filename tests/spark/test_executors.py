@@ -26,7 +26,7 @@ from tidemark_spark.run.driver import run
 
 pytestmark = pytest.mark.timeout(900)
 
-JOB = ROOT / "spark" / "jobs" / "convert.py"
+JOB = ROOT / "spark" / "jobs" / "ingest.py"
 ATTEMPT = 7
 SHARED = "local[2]"
 """The master of ``on_spark``."""
@@ -98,17 +98,17 @@ class Runs:
         self._raw = raw or f"file://{root}/raw"
         first = self._world("first")
         upload(first, kind)
-        plan = plan_ingest(first.lake, attempt=ATTEMPT)
-        write_plan(first.lake, plan)
+        plan = plan_ingest(first.table, attempt=ATTEMPT)
+        write_plan(first.table, plan)
         self.tasks = len(plan.tasks)
-        assert run(first.lake, plan, in_process).status == "landed"
+        assert run(first.table, plan, in_process).status == "landed"
         first.check()
         self.expected = data(first)
 
     def planned(self, name: str, lake: str | None = None) -> World:
         """One more deployment, with its plan written; ``lake`` is a URL if it is to lie elsewhere."""
         world = self._world(name, lake)
-        write_plan(world.lake, plan_ingest(world.lake, attempt=ATTEMPT))
+        write_plan(world.table, plan_ingest(world.table, attempt=ATTEMPT))
         return world
 
     def _world(self, name: str, lake: str | None = None) -> World:
@@ -120,10 +120,10 @@ class Runs:
 
 def data(world: World) -> dict[str, bytes]:
     """All that a table's and its quarantine's files hold, by path."""
-    table = world.lake.keys.root
+    table = world.table.keys.root
     start = len(table) - len("orders")
-    found = [one.key for folder in (table, f"{table}__quarantine") for one in world.lake.store.list(f"{folder}/dt=")]
-    return {key[start:]: world.lake.store.get(key).body for key in found if key.endswith(".parquet")}
+    found = [one.key for folder in (table, f"{table}__quarantine") for one in world.table.store.list(f"{folder}/dt=")]
+    return {key[start:]: world.table.store.get(key).body for key in found if key.endswith(".parquet")}
 
 
 @pytest.fixture

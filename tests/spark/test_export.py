@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.spark.inline import Inline
 from tests.spark.programs import Programs
 from tests.spark.test_runs import spread
 from tests.spark.world import World
 from tests.tidemark.records.build import T0, Record, batch, simple
 from tidemark_spark import export as exporting
 from tidemark_spark.cli import export as command
-from tidemark_spark.datasource import SegmentPartition
-from tidemark_spark.export import Export, Exported, export_part, packed
+from tidemark_spark.export import packed
 
 
-def here(export: Export, parts: Sequence[SegmentPartition]) -> list[Exported | None]:
+class Pickling(Inline):
     """All parts here, sent and returned as Spark does it."""
-    return [
-        pickle.loads(pickle.dumps(export_part(*pickle.loads(pickle.dumps((export, one))))))  # noqa: S301 - our bytes
-        for one in parts
-    ]
+
+    def on_each(self, work: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> list[Any]:
+        sent = pickle.loads(pickle.dumps((common, list(tasks))))  # noqa: S301 - our bytes
+        found: list[Any] = pickle.loads(pickle.dumps(super().on_each(work, *sent)))  # noqa: S301 - likewise
+        return found
 
 
 def exported(world: World, kind: str, to: Path, *options: str) -> int:
     """The exit code of the command."""
     more = [part for one in options for part in ("--option", one)]
     arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--format", kind, "--to", f"file://{to}"]
-    return command.main([*arguments, *more], here)
+    return command.main([*arguments, *more], Pickling())
 
 
 def test_text_has_a_value_a_line(world: World, tmp_path: Path, capsys: Any) -> None:
@@ -61,8 +62,8 @@ def test_wrong_arguments_are_named(world: World, tmp_path: Path, capsys: Any) ->
     world.raw.publish()
     assert exported(world, "text", tmp_path / "out", "offsets=3") == 2
     arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
-    assert command.main([*arguments, "--to", "ftp://nowhere"], here) == 2
-    assert command.main([*arguments, "--to", f"file://{tmp_path}/out"], here) == 0
+    assert command.main([*arguments, "--to", "ftp://nowhere"], Pickling()) == 2
+    assert command.main([*arguments, "--to", f"file://{tmp_path}/out"], Pickling()) == 0
     assert json.loads(capsys.readouterr().out)["files"] == 0
 
 

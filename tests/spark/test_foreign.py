@@ -29,7 +29,7 @@ def forge(world: World, broker: int = 7, name: int = 7, **changes: object) -> No
 
 
 def entry_of(world: World) -> IndexEntry:
-    return RawTopic(world.lake).vouched(world.ledger)[0, 0]
+    return RawTopic(world.table).vouched(world.ledger)[0, 0]
 
 
 def test_what_landed_under_a_foreign_epoch_holds_up_nothing(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_forged_entry_hides_nothing(tmp_path: Path, next_offset: int) -> None:
     world.raw.segment(simple(3))
     world.raw.publish()
     forge(world, next_offset=next_offset)
-    assert RawTopic(world.lake).entries[0, 0].leader_epoch == FORGED
+    assert RawTopic(world.table).entries[0, 0].leader_epoch == FORGED
     assert entry_of(world).leader_epoch == 3
     world.land()
     assert world.next_offset() == 6
@@ -87,7 +87,7 @@ def test_entries_of_no_life_and_under_another_name_are_nobodys(tmp_path: Path) -
     ]
     for broker, name, changes in cases:
         forge(world, broker, name, **changes)
-    assert RawTopic(world.lake).entries[0, 0].leader_epoch == 3
+    assert RawTopic(world.table).entries[0, 0].leader_epoch == 3
     world.land()
     assert world.next_offset() == 3
 
@@ -97,9 +97,9 @@ def test_a_forged_entry_closes_no_date(tmp_path: Path) -> None:
     world = World(tmp_path, "sane_timestamps: {ahead: 36500d}", "overdue: 36500d")
     world.raw.segment(simple(0))
     world.land()
-    assert (dates_to_close(world.lake, world.ledger), next(iter(world.ledger.dates.values())).state) == ([], "open")
+    assert (dates_to_close(world.table, world.ledger), next(iter(world.ledger.dates.values())).state) == ([], "open")
     forge(world, observed_at=utc_now() + timedelta(days=1), high_watermark=0)
-    assert dates_to_close(world.lake, world.ledger) == []
+    assert dates_to_close(world.table, world.ledger) == []
     world.raw.observed_at = utc_now()
     world.raw.publish()
-    assert [datetime.fromisoformat(dt) for dt in dates_to_close(world.lake, world.ledger)]
+    assert [datetime.fromisoformat(dt) for dt in dates_to_close(world.table, world.ledger)]

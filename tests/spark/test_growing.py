@@ -79,12 +79,12 @@ def test_a_run_lands_what_it_planned_of_a_tail_that_grows_at_random_reads(
         world, calm = World(tmp_path / f"grows-{number}"), World(tmp_path / f"calm-{number}")
         count = rng.randrange(1, 12)
         tail, _ = Tail(world, count), Tail(calm, count)
-        run(calm.lake, calm.plan(), in_process)
+        run(calm.table, calm.plan(), in_process)
         at = {1, *rng.sample(range(2, 30), 4)}
         plan = world.plan()
         with monkeypatch.context() as patch:
             watch(patch, lambda n, at=at, tail=tail: tail.grow() if n in at else None)  # type: ignore[misc]
-            result = run(world.lake, plan, in_process)
+            result = run(world.table, plan, in_process)
         assert len(tail.batches) > count
         assert (result.status, result.rows) == ("landed", 3 * count), (number, at)
         assert data(world) == data(calm) != []
@@ -99,7 +99,7 @@ def test_a_tail_that_grows_at_every_read_is_left_after_some_tries(
     tail = Tail(world, 2)
     plan = world.plan()
     stores = watch(monkeypatch, lambda _: tail.grow())
-    assert run(world.lake, plan, in_process).status == "stale"
+    assert run(world.table, plan, in_process).status == "stale"
     assert [one.reads for one in stores] == [1 + segment_reader.PROOFS]
     monkeypatch.undo()
     assert world.land().rows == 3 * len(tail.batches)
@@ -123,7 +123,7 @@ def test_bytes_that_are_not_those_of_the_plan_are_refused(
             tail.upload()
 
     watch(monkeypatch, replace)
-    result = run(world.lake, plan, in_process)
+    result = run(world.table, plan, in_process)
     assert (result.status, result.rows) == ("landed", 6), "what the first window held"
     monkeypatch.undo()
     world.check()
@@ -136,7 +136,7 @@ def test_a_plan_without_a_checksum_accepts_no_other_version(world: World) -> Non
     [only] = plan.tasks
     tail.grow()
     old = plan.model_copy(update={"tasks": (only.model_copy(update={"ranges": tuple(bare)}),)})
-    assert run(world.lake, old, in_process).status == "stale"
+    assert run(world.table, old, in_process).status == "stale"
     assert world.land().rows == 9
 
 
@@ -161,7 +161,7 @@ def test_versions_of_an_s3_server_are_told_apart_while_an_uploader_goes_on(
     uploading = threading.Thread(target=uploads)
     uploading.start()
     try:
-        result = run(world.lake, plan, in_process)
+        result = run(world.table, plan, in_process)
     finally:
         ended.set()
         uploading.join()

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from tests.tidemark.records.build import T0, Record, batch
 from tidemark.planning import read_plan
 from tidemark.raw import byte_ranges, topic
-from tidemark.table.delta_table import open_lake
+from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import WorkLimits, load_topics
 from tidemark_spark.run.driver import run
 
@@ -31,9 +31,9 @@ MARGIN = 64 << 20
 def convert(topics: Path) -> None:
     """Carry out the only plan, and print rows and the peak of this process's memory in bytes."""
     deployment = load_topics(topics)
-    lake = open_lake(deployment, deployment.topics[0])
-    [plan] = [read_plan(lake, one.key) for one in lake.store.list(lake.keys.attempts)]
-    result = run(lake, plan, in_process)
+    table = open_topic_table(deployment, deployment.topics[0])
+    [plan] = [read_plan(table, one.key) for one in table.store.list(table.keys.attempts)]
+    result = run(table, plan, in_process)
     sys.stdout.write(f"{result.rows} {own_peak()}\n")
 
 

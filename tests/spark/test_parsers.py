@@ -12,14 +12,15 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.inline import Inline
 from tests.spark.world import World, in_process
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
-from tidemark.table.delta_table import open_table
-from tidemark_spark.cli import convert
+from tidemark.table.delta_table import open_delta
+from tidemark_spark.cli import replay
 from tidemark_spark.run import commit, delta_log
 from tidemark_spark.run.driver import run
 
@@ -44,8 +45,8 @@ def records(*values: bytes | None, at: Sequence[int] = ()) -> list[Record]:
 
 def again(world: World, plan: RunPlan) -> RunResult:
     """Carry out a rebuild or a replay, and check that all is exact."""
-    write_plan(world.lake, plan)
-    result = run(world.lake, plan, in_process)
+    write_plan(world.table, plan)
+    result = run(world.table, plan, in_process)
     world.check()
     return result
 
@@ -74,7 +75,7 @@ def test_parsed_columns_stand_beside_kafkas_and_bad_rows_in_quarantine(tmp_path:
     assert (one["kafka_value"], one["kafka_key"], one["kafka_headers"]) == (b"{", b"k1", [{"key": "h", "value": b"x"}])
     assert (one["parser"], one["timestamp_ms"]) == ("json/1", T0)
     assert (other["reason"], other["kafka_offset"]) == ("id: is text, and no whole number", 3)
-    types = {field.name: str(field.type) for field in DeltaTable(world.lake.url).schema().fields}
+    types = {field.name: str(field.type) for field in DeltaTable(world.table.url).schema().fields}
     assert types["id"] == 'PrimitiveType("long")'
 
 
@@ -108,11 +109,11 @@ def test_a_new_column_is_added_and_older_files_are_null_in_it(tmp_path: Path) ->
     world.raw = before.raw
     world.raw.segment([batch(1, records(b'{"id":2,"user":{"name":"a"},"money":1.5}'))])
     world.land()
-    table = DeltaTable(world.lake.url)
-    assert table.version() == 3  # creation, a commit, the columns, and the data's
+    delta = DeltaTable(world.table.url)
+    assert delta.version() == 3  # creation, a commit, the columns, and the data's
     expected = [(1, None), (2, "a")]
     assert (
-        sorted(zip(*(table.to_pyarrow_table().column(name).to_pylist() for name in ("id", "name")), strict=True))
+        sorted(zip(*(delta.to_pyarrow_table().column(name).to_pylist() for name in ("id", "name")), strict=True))
         == expected
     )
     path = f"{tmp_path}/lake/orders/dt=*/*.parquet"
@@ -120,7 +121,7 @@ def test_a_new_column_is_added_and_older_files_are_null_in_it(tmp_path: Path) ->
     assert found == expected
     world.raw.segment([batch(2, records(b'{"id":3}'))])
     world.land()
-    assert DeltaTable(world.lake.url).version() == 4
+    assert DeltaTable(world.table.url).version() == 4
 
 
 def test_a_lost_reply_to_a_new_column_and_a_rival_that_adds_it_do_no_harm(
@@ -135,7 +136,7 @@ def test_a_lost_reply_to_a_new_column_and_a_rival_that_adds_it_do_no_harm(
     real, left = delta_log.add_columns, [2]
 
     def losing(lake: Any, table: Any, **_: Any) -> bool:
-        rival = open_table(lake)
+        rival = open_delta(lake)
         assert rival is not None
         if left[0] == 2:
             real(lake, rival)  # somebody else was quicker
@@ -147,7 +148,7 @@ def test_a_lost_reply_to_a_new_column_and_a_rival_that_adds_it_do_no_harm(
 
     monkeypatch.setattr(commit, "add_columns", losing)
     assert world.land().status == "landed"
-    names = [field.name for field in DeltaTable(world.lake.url).schema().fields]
+    names = [field.name for field in DeltaTable(world.table.url).schema().fields]
     assert names.count("name") == 1
 
 
@@ -173,14 +174,14 @@ def test_another_change_of_columns_is_refused_before_anything_is_written(
     before.raw.publish()
     changed = World(tmp_path, parser)
     plan = changed.plan()
-    files = {one.key for one in changed.lake.store.list("")}
+    files = {one.key for one in changed.table.store.list("")}
 
     def never(*_: object) -> Any:
         raise AssertionError("nothing may be converted")
 
     with pytest.raises(ConfigError, match=message):
-        run(changed.lake, plan, never)
-    assert {one.key for one in changed.lake.store.list("")} == files
+        run(changed.table, plan, never)
+    assert {one.key for one in changed.table.store.list("")} == files
     assert before.land().rows == 1
 
 
@@ -222,13 +223,13 @@ def test_a_rebuild_with_another_parser_gives_each_offset_its_new_class(tmp_path:
     first = strict.classes(), strict.rows()
     lenient = World(tmp_path, function_parser("all_sizes"))
     lenient.raw = strict.raw
-    assert again(lenient, plan_rebuild(lenient.lake, ["2026-02-02"])).rows == 4
+    assert again(lenient, plan_rebuild(lenient.table, ["2026-02-02"])).rows == 4
     assert lenient.classes() == {"landed": 5, "filtered": 1}  # offset 4 is of the next date
     assert column(lenient, "size") == {0: 1, 1: 0, 2: None, 3: 3, 5: 2, 7: 1}
-    again(lenient, plan_rebuild(lenient.lake, ["2026-02-03"]))
+    again(lenient, plan_rebuild(lenient.table, ["2026-02-03"]))
     assert (lenient.classes(), lenient.classes(1)["landed"]) == ({"landed": 6}, 2)
     assert lenient.quarantine() == []
-    again(strict, plan_rebuild(strict.lake, ["2026-02-02", "2026-02-03"]))  # and back
+    again(strict, plan_rebuild(strict.table, ["2026-02-02", "2026-02-03"]))  # and back
     assert (strict.classes(), strict.rows()) == first
     assert refused(strict) == {3: "three bytes", 6: "three bytes"}
 
@@ -239,8 +240,8 @@ def test_a_date_of_refused_rows_alone_can_be_rebuilt(tmp_path: Path) -> None:
     assert world.land().rows == 0
     lenient = World(tmp_path, function_parser("all_sizes"))
     lenient.raw = world.raw
-    assert again(lenient, plan_rebuild(lenient.lake, ["2026-02-02"])).rows == 2
-    again(world, plan_rebuild(world.lake, ["2026-02-02"]))
+    assert again(lenient, plan_rebuild(lenient.table, ["2026-02-02"])).rows == 2
+    again(world, plan_rebuild(world.table, ["2026-02-02"]))
     assert (world.rows(), world.classes()) == ([], {"quarantined": 1, "filtered": 1})
 
 
@@ -250,9 +251,9 @@ def test_a_rebuild_that_would_move_refused_rows_to_another_date_is_refused(tmp_p
     text.land()
     world = World(tmp_path, json_parser("{name: at, type: timestamp(ms), path: none}"))
     world.raw = text.raw
-    with pytest.raises(ContinuityError, match="--rebuild --extend"):
-        run(world.lake, plan_rebuild(world.lake, ["2026-02-02"]), in_process)
-    assert again(world, plan_rebuild(world.lake, ["2026-02-02", "2026-02-03"])).rows == 4
+    with pytest.raises(ContinuityError, match=r"rebuild.py --extend"):
+        run(world.table, plan_rebuild(world.table, ["2026-02-02"]), in_process)
+    assert again(world, plan_rebuild(world.table, ["2026-02-02", "2026-02-03"])).rows == 4
     assert set(column(world, "dt").values()) == {"2026-02-02"}
 
 
@@ -277,7 +278,7 @@ def test_a_replay_lands_what_passes_now(tmp_path: Path) -> None:
     before = world.rows()
     for key in world.raw.store.list(""):
         world.raw.store.delete(key.key)  # raw is not needed
-    result = again(mended, plan_replay(mended.lake))
+    result = again(mended, plan_replay(mended.table))
     assert (result.status, result.rows, result.dates) == ("landed", 2, ("2026-02-02", "2026-02-03"))
     assert {row["kafka_offset"]: row["dt"] for row in mended.rows()} == {
         0: "2026-02-02",
@@ -291,8 +292,8 @@ def test_a_replay_lands_what_passes_now(tmp_path: Path) -> None:
     assert held.keys() == {2, 5, 6, 7, 8}
     assert (held[7]["timestamp_ms"], held[8]["next_offset"]) == (1 << 62, 11)
     assert mended.classes() == {"landed": 4, "quarantined": 7}
-    assert plan_replay(mended.lake, ["2026-02-03"]).empty
-    assert again(mended, plan_replay(mended.lake)).status == "empty"  # nothing more passes, and all stays as it is
+    assert plan_replay(mended.table, ["2026-02-03"]).empty
+    assert again(mended, plan_replay(mended.table)).status == "empty"  # nothing more passes, and all stays as it is
 
 
 def test_a_replay_leaves_a_time_that_microseconds_cannot_hold_as_it_is(tmp_path: Path) -> None:
@@ -302,31 +303,31 @@ def test_a_replay_leaves_a_time_that_microseconds_cannot_hold_as_it_is(tmp_path:
     world.land()
     before = world.quarantine()
     assert {row["timestamp_ms"] for row in before} == set(stamps)
-    assert again(world, plan_replay(world.lake, None)).status == "empty"
+    assert again(world, plan_replay(world.table, None)).status == "empty"
     assert world.quarantine() == before
 
 
 def test_a_replay_of_one_date_and_of_rows_without_a_date(tmp_path: Path) -> None:
     _, mended = replayable(tmp_path)
-    assert again(mended, plan_replay(mended.lake, ["2026-02-03"])).dates == ("2026-02-03",)
+    assert again(mended, plan_replay(mended.table, ["2026-02-03"])).dates == ("2026-02-03",)
     early = World(
         tmp_path, "sane_timestamps: {earliest: 1969-12-01}", json_parser("{name: id, type: int64, path: none}")
     )
     early.raw = mended.raw
-    result = again(early, plan_replay(early.lake, [""]))
+    result = again(early, plan_replay(early.table, [""]))
     assert (result.rows, result.dates) == (2, ("1969-12-31",))
     assert refused(early).keys() == {1, 2, 7, 8}
-    assert again(early, plan_rebuild(early.lake, ["1969-12-31"])).rows == 2  # from raw, too, these are its rows
+    assert again(early, plan_rebuild(early.table, ["1969-12-31"])).rows == 2  # from raw, too, these are its rows
 
 
 def test_of_a_replay_and_a_rebuild_of_the_same_rows_one_lands(tmp_path: Path) -> None:
     _, mended = replayable(tmp_path)
     plans = [
-        plan_replay(mended.lake),
-        plan_replay(mended.lake, ["2026-02-02"]),
-        plan_rebuild(mended.lake, ["2026-02-02"]),
+        plan_replay(mended.table),
+        plan_replay(mended.table, ["2026-02-02"]),
+        plan_rebuild(mended.table, ["2026-02-02"]),
     ]
-    other = plan_replay(mended.lake, ["2026-02-03"])
+    other = plan_replay(mended.table, ["2026-02-03"])
     assert [again(mended, plan).status for plan in [other, plans[1], plans[0], plans[2]]] == [
         "landed",
         "landed",
@@ -340,8 +341,8 @@ def test_a_replay_that_is_killed_before_its_commit_is_carried_out_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, mended = replayable(tmp_path)
-    plan = plan_replay(mended.lake)
-    write_plan(mended.lake, plan)
+    plan = plan_replay(mended.table)
+    write_plan(mended.table, plan)
 
     def killed(*_: object) -> Any:
         raise KeyboardInterrupt
@@ -349,16 +350,16 @@ def test_a_replay_that_is_killed_before_its_commit_is_carried_out_again(
     with monkeypatch.context() as patch:
         patch.setattr("tidemark_spark.run.driver.publish", killed)
         with pytest.raises(KeyboardInterrupt):
-            run(mended.lake, plan, in_process)
+            run(mended.table, plan, in_process)
     mended.check()
     assert len(refused(mended)) == 7  # what it wrote does not count
-    assert run(mended.lake, plan, in_process).rows == 2
+    assert run(mended.table, plan, in_process).rows == 2
     mended.check()
 
 
 def test_an_ingest_beside_a_replay_keeps_its_own_refused_rows(tmp_path: Path) -> None:
     _, mended = replayable(tmp_path)
-    plan = plan_replay(mended.lake)
+    plan = plan_replay(mended.table)
     mended.raw.segment([batch(11, records(b"x", b"{}"))])
     mended.land()
     assert again(mended, plan).status == "landed"
@@ -367,23 +368,20 @@ def test_an_ingest_beside_a_replay_keeps_its_own_refused_rows(tmp_path: Path) ->
 
 def test_late_rows_of_a_replay_reopen_their_date(tmp_path: Path) -> None:
     _, mended = replayable(tmp_path)
-    again(mended, plan_replay(mended.lake, ["2026-02-02"]))
+    again(mended, plan_replay(mended.table, ["2026-02-02"]))
     assert mended.ledger.kind == "replay"
     assert mended.ledger.superseded == {"2026-02-02": 2}
     assert mended.ledger.rows == 3
 
 
-def test_the_command_line_replays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, mended = replayable(tmp_path)
-    monkeypatch.setattr(convert, "_on_spark", lambda _, job, tasks: in_process(job, tasks))
     name = ["--topics", str(mended.topics_file), "--topic", "orders"]
-    assert convert.main([*name, "--replay", "--dt", "yesterday"]) == 2
+    assert replay.main([*name, "--dt", "yesterday"]) == 2
     assert "--dt: must be dates" in capsys.readouterr().err
-    assert convert.main([*name, "--replay", "--dt", "none", "--dry-run"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["supersedes"]) == [""]
-    assert convert.main([*name, "--replay", "--dt", "2026-02-03"]) == 0
+    assert replay.main([*name, "--dt", "none", "--dry-run"]) == 0
+    assert [one["dt"] for one in json.loads(capsys.readouterr().out.splitlines()[-1])["dates"]] == [""]
+    assert replay.main([*name, "--dt", "2026-02-03"], Inline()) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 1
     mended.check()
 
@@ -393,7 +391,7 @@ def test_two_runs_with_a_parser_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         world, _ = replayable(tmp_path / name)
-        folder = Path(world.lake.url.removeprefix("file://")).parent
+        folder = Path(world.table.url.removeprefix("file://")).parent
         files = sorted(folder.rglob("*.parquet"))
         wanted = [path for path in files if "_tidemark" not in path.parts and "quarantine" not in str(path)]
         bodies.append([path.read_bytes() for path in wanted])

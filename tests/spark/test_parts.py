@@ -19,7 +19,7 @@ from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
 from tidemark.formats.ledger import new_attempt
 from tidemark.formats.plan import Aborted, PartitionPlan, SegmentRange
 from tidemark.store import open_store
-from tidemark_spark.cluster.session import in_worker
+from tidemark_spark.cluster.executor import in_worker
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import LocalDates
 from tidemark_spark.convert.upload import upload_once

@@ -76,7 +76,7 @@ def check(world: World, reasons: dict[tuple[int, int], str]) -> None:
 def test_poison_costs_its_own_place_and_nothing_else(tmp_path: Path, on_spark: Programs) -> None:
     world = World(tmp_path, *SETTINGS)
     reasons = upload(world, [b"poison: segfault", b"poison: exit", b"poison: stall", b"poison: raise"])
-    done = on_spark.run("tidemark_spark.cli.convert", ["--topics", str(world.topics_file), "--topic", "orders"])
+    done = on_spark.run("tidemark_spark.cli.ingest", ["--topics", str(world.topics_file), "--topic", "orders"])
     assert done.code == 0, done.errors[-3000:]
     result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.quarantined) == ("landed", 4 + ROWS + 1)
@@ -94,14 +94,14 @@ def test_what_is_said_of_poison_holds(where: str, tmp_path: Path, spark_standalo
         more |= {"master": spark_standalone.master_url, "conf": conf}
     world = World(tmp_path, *SETTINGS)
     reasons = upload(world, list(KINDS))
-    assert json.loads(submitted(world, "convert.py", **more))["status"] == "landed"
+    assert json.loads(submitted(world, "ingest.py", **more))["status"] == "landed"
     check(world, reasons)
-    assert json.loads(submitted(world, "convert.py", **more))["status"] == "empty"
+    assert json.loads(submitted(world, "ingest.py", **more))["status"] == "empty"
     before = world.rows()
-    submitted(world, "convert.py", "--rebuild", "--all", "--compare", **more)
-    assert json.loads(submitted(world, "convert.py", "--rebuild", "--all", **more))["status"] == "landed"
+    submitted(world, "rebuild.py", "--all", "--compare", **more)
+    assert json.loads(submitted(world, "rebuild.py", "--all", **more))["status"] == "landed"
     check(world, reasons)
     assert world.rows() == before
-    assert json.loads(submitted(world, "convert.py", "--replay", **more))["status"] == "empty"
+    assert json.loads(submitted(world, "replay.py", **more))["status"] == "empty"
     submitted(world, "audit.py", **more)
     check(world, reasons)

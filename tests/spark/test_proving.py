@@ -75,7 +75,7 @@ def prover(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prover]:
     world = World(tmp_path_factory.mktemp("proving"), *SETTINGS)
     world.raw.segment([batch(0, [Record(0, T0, None, b"x")])])
     world.raw.publish()
-    with Prover(Job.of(world.lake, world.plan()), MEMORY) as prover:
+    with Prover(Job.of(world.table, world.plan()), MEMORY) as prover:
         yield prover
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_left_when_the_worker_goes(tmp_path: Path) -> None:
         "import sys; from tests.spark.test_proving import *; from pathlib import Path\n"
         "world = World(Path(sys.argv[1]), SETTINGS[0], 'limits: {time: 1h}')\n"
         "world.raw.segment([batch(0, [Record(0, T0, None, b'x')])]); world.raw.publish()\n"
-        "Prover(Job.of(world.lake, world.plan()), MEMORY).ask(Rows.of(rows_of(b'poison: wait'), PART))"
+        "Prover(Job.of(world.table, world.plan()), MEMORY).ask(Rows.of(rows_of(b'poison: wait'), PART))"
     )
     worker = psutil.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT)
     try:

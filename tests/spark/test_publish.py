@@ -123,7 +123,7 @@ def test_a_zombie_beside_its_retry_lands_once(world: World) -> None:
         return outcomes
 
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda _: driver.run(world.lake, plan, together), range(2)))
+        results = list(pool.map(lambda _: driver.run(world.table, plan, together), range(2)))
     assert [(one.status, one.rows, one.files) for one in results] == [("landed", 9, 2)] * 2
     world.check()
     assert (world.ledger.n, world.ledger.landed) == (1, (plan.attempt,))
@@ -136,12 +136,12 @@ def test_a_zombie_that_its_retry_has_overtaken_changes_nothing(world: World) -> 
 
     def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
-        assert driver.run(world.lake, plan, in_process).status == "landed"
+        assert driver.run(world.table, plan, in_process).status == "landed"
         world.raw.segment([simple(3)])
         assert world.land().rows == 3
         return outcomes
 
-    assert driver.run(world.lake, plan, overtaken).status == "landed"
+    assert driver.run(world.table, plan, overtaken).status == "landed"
     world.check()
     assert (world.ledger.n, world.next_offset()) == (2, 6)
 
@@ -160,9 +160,9 @@ def test_a_run_gives_up_when_nothing_helps_and_may_go_on_later(world: World, mon
     world.raw.publish()
     plan = world.plan()
     with pytest.raises(PublishError, match="3 tries"):
-        driver.run(world.lake, plan, in_process)
+        driver.run(world.table, plan, in_process)
     assert world.ledger.n == 0
-    assert driver.run(world.lake, plan, in_process).status == "landed"
+    assert driver.run(world.table, plan, in_process).status == "landed"
     world.check()
 
 
@@ -174,9 +174,9 @@ def test_a_run_whose_raw_changed_between_two_tries_is_stale(world: World, monkey
     world.raw.publish()
     plan = world.plan()
     with pytest.raises(PublishError):
-        driver.run(world.lake, plan, in_process)
+        driver.run(world.table, plan, in_process)
     world.raw.segment([simple(0, 3, "gzip"), simple(3)], base=0)
-    assert driver.run(world.lake, plan, in_process).status == "stale"
+    assert driver.run(world.table, plan, in_process).status == "stale"
     assert world.ledger.n == 0
     assert world.land().rows == 9
 
@@ -184,20 +184,20 @@ def test_a_run_whose_raw_changed_between_two_tries_is_stale(world: World, monkey
 def test_a_table_has_the_settings_that_the_protocol_needs(world: World) -> None:
     world.raw.segment([simple(0)])
     world.land()
-    configuration = DeltaTable(world.lake.url).metadata().configuration
+    configuration = DeltaTable(world.table.url).metadata().configuration
     assert configuration == {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
 
 
 def test_both_transactions_survive_a_checkpoint(world: World) -> None:
     rng = random.Random(1)
     for _ in range(3):
-        ingest(world.lake, rng)
+        ingest(world.table, rng)
     before = world.ledger
-    table = DeltaTable(world.lake.url)
-    table.create_checkpoint()
-    table.cleanup_metadata()
+    delta = DeltaTable(world.table.url)
+    delta.create_checkpoint()
+    delta.cleanup_metadata()
     assert world.ledger == before
-    ingest(world.lake, rng)
+    ingest(world.table, rng)
     world.check()
     assert world.ledger.n == before.n + 1
 
@@ -207,7 +207,7 @@ def test_a_plan_for_offsets_that_have_landed_is_stale(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
     world.land()
-    live = live_files(DeltaTable(world.lake.url))
+    live = live_files(DeltaTable(world.table.url))
     with pytest.raises(StaleRun, match="goes on at 3"):
         publish.check_fresh(plan, world.ledger, live, utc_now())
 

@@ -23,7 +23,7 @@ from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.monitoring.incident_store import watch
 from tidemark.remote import Storage
 from tidemark.store import StoreOptions, open_store
-from tidemark.table.delta_table import open_table
+from tidemark.table.delta_table import open_delta
 from tidemark.timestamps import utc_now
 from tidemark_spark.run.driver import run
 
@@ -54,7 +54,7 @@ def uploaded(world: World) -> None:
 
 def consumed(world: World) -> dict[int, list[int]]:
     """The offsets that the consumer's remote tier gives."""
-    storage = Storage("east", world.lake.deployment.raw, world.lake.deployment.store)
+    storage = Storage("east", world.table.deployment.raw, world.table.deployment.store)
     found: dict[int, list[int]] = {}
     with Reader(storage) as reader:
         for partition in range(3):
@@ -65,13 +65,13 @@ def consumed(world: World) -> dict[int, list[int]]:
 
 def readers(world: World) -> dict[str, Callable[[], object]]:
     """What each part of the system reads, and gives back."""
-    lake = world.lake
+    table = world.table
     return {
-        "status": lambda: status_of(lake),
-        "files": lambda: files_of(lake, ()),
-        "continuity": lambda: continuity_of(lake, ()),
+        "status": lambda: status_of(table),
+        "files": lambda: files_of(table, ()),
+        "continuity": lambda: continuity_of(table, ()),
         "consume": lambda: consumed(world),
-        "watch": lambda: [one.key for one in watch(lake.deployment, "east", utc_now()).incidents if one.open],
+        "watch": lambda: [one.key for one in watch(table.deployment, "east", utc_now()).incidents if one.open],
     }
 
 
@@ -85,7 +85,7 @@ def test_every_run_ends_with_the_right_answer(
         proxy.rules = []
         uploaded(world)
         proxy.rules = faults(SHARE)
-        assert run(world.lake, world.plan(), in_process).status == "landed"
+        assert run(world.table, world.plan(), in_process).status == "landed"
         got = {what: read() for what, read in readers(world).items()}
         proxy.rules = []
         expected = {what: read() for what, read in readers(world).items()}
@@ -158,9 +158,9 @@ def test_the_tables_log_is_read_under_faults(proxy: FaultProxy, tmp_path: Path) 
     world.land()
     proxy.rules = [Rule(fault, 0.05) for fault in (Fault.CUT_MID_BODY, Fault.LOSE_REPLY, Fault.ERROR, Fault.SLOW_DOWN)]
     for _ in range(20):
-        table = open_table(world.lake)
-        assert table is not None
-        assert table.version() == 1
+        delta = open_delta(world.table)
+        assert delta is not None
+        assert delta.version() == 1
     assert proxy.counts()
 
 

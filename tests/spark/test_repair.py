@@ -31,16 +31,16 @@ from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_r
 from tidemark.planning.retention import plan_retain
 from tidemark.table.delta_table import live_files
 from tidemark.table.tampering import check_untampered, files_digest
-from tidemark_spark.cli.convert import main
+from tidemark_spark.cli import repair as repair_job
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import sweep
+from tidemark_spark.vacuum import vacuum
 
 DT = "2026-02-02"
 
 
 def table_of(world: World) -> DeltaTable:
-    return DeltaTable(world.lake.url)
+    return DeltaTable(world.table.url)
 
 
 def delete(world: World) -> None:
@@ -69,16 +69,16 @@ def z_order(world: World) -> None:
 
 def overwrite(world: World) -> None:
     rows = pa.table(table_of(world).to_pyarrow_table())
-    write_deltalake(world.lake.url, rows, mode="overwrite", partition_by=["dt"])
+    write_deltalake(world.table.url, rows, mode="overwrite", partition_by=["dt"])
 
 
 def overwrite_a_date(world: World) -> None:
     rows = table_of(world).to_pyarrow_table(filters=pc.field("dt") == date.fromisoformat(DT))
-    write_deltalake(world.lake.url, rows, mode="overwrite", predicate=f"dt = '{DT}'")
+    write_deltalake(world.table.url, rows, mode="overwrite", predicate=f"dt = '{DT}'")
 
 
 def append(world: World) -> None:
-    write_deltalake(world.lake.url, table_of(world).to_pyarrow_table(), mode="append")
+    write_deltalake(world.table.url, table_of(world).to_pyarrow_table(), mode="append")
 
 
 def restore(world: World) -> None:
@@ -86,7 +86,7 @@ def restore(world: World) -> None:
 
 
 def remove_a_file(world: World) -> None:
-    world.lake.store.delete(f"{world.lake.keys.root}/{live_files(table_of(world))[0].path}")
+    world.table.store.delete(f"{world.table.keys.root}/{live_files(table_of(world))[0].path}")
 
 
 CHANGES: dict[str, Callable[[World], None]] = {
@@ -103,7 +103,7 @@ CHANGES: dict[str, Callable[[World], None]] = {
 }
 
 
-def vacuum(world: World) -> None:
+def vacuum_by_hand(world: World) -> None:
     table_of(world).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
@@ -127,9 +127,9 @@ def deployed(root: Path) -> World:
 
 
 def repair(world: World) -> RunResult:
-    plan = plan_repair(world.lake)
-    write_plan(world.lake, plan)
-    result = run(world.lake, plan, in_process)
+    plan = plan_repair(world.table)
+    write_plan(world.table, plan)
+    result = run(world.table, plan, in_process)
     world.check()
     return result
 
@@ -149,7 +149,7 @@ def test_what_a_person_changed_is_refused_and_made_right_from_raw(world: World, 
 def test_what_a_person_changed_and_vacuumed_is_made_right_too(world: World, name: str) -> None:
     def change(world: World) -> None:
         CHANGES[name](world)
-        vacuum(world)
+        vacuum_by_hand(world)
 
     check_made_right(world, change)
 
@@ -161,15 +161,15 @@ def check_made_right(world: World, change: Callable[[World], None]) -> None:
     world.raw.segment([simple(world.raw.partition(0).end)])
     world.raw.publish()
     version = table_of(world).version()
-    with pytest.raises(TableTampered, match=r"changed the table: .* --repair"):
-        plan_ingest(world.lake)
+    with pytest.raises(TableTampered, match=r"changed the table: .*`repair.py`"):
+        plan_ingest(world.table)
     assert table_of(world).version() == version
     assert repair(world).status == "landed"
     assert world.rows() == before
     after = world.ledger
     assert (after.rows, after.dates, after.partitions) == (ledger.rows, ledger.dates, ledger.partitions)
     assert sound(world)
-    assert plan_repair(world.lake).empty
+    assert plan_repair(world.table).empty
     assert world.land().rows == 3
     assert sound(world)
 
@@ -190,7 +190,7 @@ def test_only_what_is_wrong_is_made_again(tmp_path: Path) -> None:
         world.land()
     kept = {one.path for one in live_files(table_of(world)) if one.dt != DT}
     delete(world)
-    assert plan_repair(world.lake).removes == ()
+    assert plan_repair(world.table).removes == ()
     repair(world)
     there = live_files(table_of(world))
     assert kept < {one.path for one in there}
@@ -208,16 +208,16 @@ def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize(
     "write",
     [
-        lambda world: plan_ingest(world.lake),
-        lambda world: plan_rebuild(world.lake, [DT]),
-        lambda world: plan_rebuild(world.lake, None),
-        lambda world: plan_replay(world.lake),
-        lambda world: plan_compaction(world.lake),
-        lambda world: plan_retain(world.lake, datetime.now(UTC)),
-        lambda world: retain_raw(world.lake, datetime.now(UTC), "test", dry_run=True),
-        lambda world: sweep(world.lake),
+        lambda world: plan_ingest(world.table),
+        lambda world: plan_rebuild(world.table, [DT]),
+        lambda world: plan_rebuild(world.table, None),
+        lambda world: plan_replay(world.table),
+        lambda world: plan_compaction(world.table),
+        lambda world: plan_retain(world.table, datetime.now(UTC)),
+        lambda world: retain_raw(world.table, datetime.now(UTC), "test", dry_run=True),
+        lambda world: vacuum(world.table),
     ],
-    ids=["ingest", "rebuild", "rebuild of all", "replay", "compaction", "retention", "retention of raw", "sweep"],
+    ids=["ingest", "rebuild", "rebuild of all", "replay", "compaction", "retention", "retention of raw", "vacuum"],
 )
 def test_every_writer_refuses(changed: tuple[str, World], write: Callable[[World], object]) -> None:
     name, world = changed
@@ -236,23 +236,23 @@ def test_a_run_under_way_is_refused_as_well(world: World) -> None:
     plan = world.plan()
     optimize(world)
     with pytest.raises(TableTampered, match="have no evidence"):
-        run(world.lake, plan, in_process)
+        run(world.table, plan, in_process)
 
 
 def test_what_leaves_the_live_files_as_they_are_is_allowed(world: World) -> None:
     """Properties, a VACUUM, an OPTIMIZE with nothing to do, a DELETE that its RESTORE undoes."""
-    table = table_of(world)
-    table.alter.set_table_properties({"delta.checkpointInterval": "50"})
-    vacuum(world)
+    delta = table_of(world)
+    delta.alter.set_table_properties({"delta.checkpointInterval": "50"})
+    vacuum_by_hand(world)
     version = table_of(world).version()
     delete(world)
     table_of(world).restore(version)
     if optimized(world):
         table_of(world).restore(version)
-    check_untampered(world.lake, world.ledger, live_files(table_of(world)))
+    check_untampered(world.table, world.ledger, live_files(table_of(world)))
     world.raw.segment([simple(world.raw.partition(0).end)])
     assert world.land().rows == 3
-    assert plan_repair(world.lake).empty
+    assert plan_repair(world.table).empty
 
 
 def optimized(world: World) -> bool:
@@ -271,7 +271,7 @@ def test_optimize_and_an_unclean_election_leave_no_duplicates(tmp_path: Path) ->
     world.raw.segment([batch(4, [Record(i, 1_770_000_000_000) for i in range(4)], leader_epoch=5)], base=4)
     world.raw.publish()
     with pytest.raises(TableTampered, match="1 live files have no evidence"):
-        plan_ingest(world.lake)
+        plan_ingest(world.table)
     assert repair(world).status == "landed"
     world.land()
     assert world.offsets() == list(range(8))
@@ -301,8 +301,8 @@ def test_restore_to_before_a_compaction_costs_no_conversion(tmp_path: Path) -> N
     merge(world)
     table_of(world).restore(version)
     with pytest.raises(TableTampered, match="files that were replaced are live again"):
-        plan_ingest(world.lake)
-    assert plan_repair(world.lake).tasks == ()
+        plan_ingest(world.table)
+    assert plan_repair(world.table).tasks == ()
     repair(world)
     assert world.rows() == before
 
@@ -314,11 +314,11 @@ def test_the_command_shows_it_and_does_it(tmp_path: Path, capsys: pytest.Capture
     version = table_of(world).version()
     merge(world)
     table_of(world).restore(version)
-    command = ["--topics", str(world.topics_file), "--topic", "orders", "--repair"]
-    assert main([*command, "--dry-run"]) == 0
+    command = ["--topics", str(world.topics_file), "--topic", "orders"]
+    assert repair_job.main([*command, "--dry-run"]) == 0
     assert "a repair would replace" in capsys.readouterr().out
     for status in ("landed", "empty"):
-        assert main(command) == 0
+        assert repair_job.main(command) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == status
     world.check()
 
@@ -361,30 +361,30 @@ def test_dates_that_raw_has_no_more_are_named_with_the_version_to_restore(world:
     for name in ("log", "manifest.json"):
         world.raw.store.delete(world.raw.keys().segment(0, name))
     with pytest.raises(ContinuityError) as told:
-        plan_repair(world.lake)
+        plan_repair(world.table)
     assert f"these dates cannot all be made again from raw: {DT}" in str(told.value)
     assert f"Version {right} of the table is the last that was right" in str(told.value)
     table_of(world).restore(right)
-    assert plan_repair(world.lake).empty
+    assert plan_repair(world.table).empty
     assert sound(world)
 
 
 def test_of_two_repairs_one_lands(world: World) -> None:
     delete(world)
-    first, second = plan_repair(world.lake), plan_repair(world.lake)
+    first, second = plan_repair(world.table), plan_repair(world.table)
     for plan in (first, second):
-        write_plan(world.lake, plan)
-    assert run(world.lake, first, in_process).status == "landed"
-    assert run(world.lake, second, in_process).status == "stale"
+        write_plan(world.table, plan)
+    assert run(world.table, first, in_process).status == "landed"
+    assert run(world.table, second, in_process).status == "stale"
     world.check()
 
 
 def test_a_table_that_is_changed_again_meanwhile_needs_another_repair(world: World) -> None:
     delete(world)
-    plan = plan_repair(world.lake)
-    write_plan(world.lake, plan)
+    plan = plan_repair(world.table)
+    write_plan(world.table, plan)
     optimize(world)
-    assert run(world.lake, plan, in_process).status == "stale"
+    assert run(world.table, plan, in_process).status == "stale"
     repair(world)
     assert sound(world)
 
@@ -392,13 +392,13 @@ def test_a_table_that_is_changed_again_meanwhile_needs_another_repair(world: Wor
 def test_a_killed_repair_is_done_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.rows()
     optimize(world)
-    plan = plan_repair(world.lake)
-    write_plan(world.lake, plan)
+    plan = plan_repair(world.table)
+    write_plan(world.table, plan)
     with monkeypatch.context() as patch:
         patch.setattr("tidemark_spark.run.driver.publish", _die)
         with pytest.raises(KeyboardInterrupt):
-            run(world.lake, plan, in_process)
-    assert run(world.lake, plan, in_process).status == "landed"
+            run(world.table, plan, in_process)
+    assert run(world.table, plan, in_process).status == "landed"
     assert world.rows() == before
     assert sound(world)
 
@@ -414,10 +414,10 @@ def test_each_commit_has_the_digest_of_its_files(world: World) -> None:
 
 def test_an_append_only_table_is_told_at_once(world: World) -> None:
     table_of(world).alter.set_table_properties({"delta.appendOnly": "true"})
-    plan = plan_rebuild(world.lake, [DT])
-    write_plan(world.lake, plan)
+    plan = plan_rebuild(world.table, [DT])
+    write_plan(world.table, plan)
     with pytest.raises(PublishError, match=r"delta\.appendOnly = true.*UNSET TBLPROPERTIES"):
-        run(world.lake, plan, in_process)
+        run(world.table, plan, in_process)
     world.raw.segment([simple(world.raw.partition(0).end)])
     assert world.land().rows == 3, "what only adds files goes on"
 
@@ -435,7 +435,7 @@ IN_SPARK = {
 @pytest.mark.full
 def test_what_spark_changed_is_made_right_too(world: World, tmp_path: Path) -> None:
     """Each statement on a copy of the table, which then takes the table's place."""
-    before, root = world.rows(), Path(world.lake.url.removeprefix("file://"))
+    before, root = world.rows(), Path(world.table.url.removeprefix("file://"))
     jars = class_path("delta-spark")
     conf = {**delta_conf(), "spark.driver.extraClassPath": jars, "spark.executor.extraClassPath": jars}
     script, copies = ROOT / "tests" / "spark" / "change_delta.py", tmp_path / "copies"
@@ -448,7 +448,7 @@ def test_what_spark_changed_is_made_right_too(world: World, tmp_path: Path) -> N
         shutil.rmtree(root)
         shutil.copytree(tmp_path / "copies" / str(number), root)
         with pytest.raises(TableTampered):
-            plan_ingest(world.lake)
+            plan_ingest(world.table)
         assert repair(world).status == "landed", name
         assert world.rows() == before, name
         assert sound(world), name

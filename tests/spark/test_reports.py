@@ -23,7 +23,7 @@ from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode
 from tidemark.formats.plan import RunProgress, RunResult
 from tidemark.planning import lost_files, plan_rebuild
-from tidemark_spark.cli import convert
+from tidemark_spark.cli import rebuild, repair, replay, run_plan
 from tidemark_spark.model import Job
 from tidemark_spark.rebuild.preview import preview
 from tidemark_spark.run.progress import watched
@@ -36,8 +36,12 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark_spark.cluster.session.spark", lambda *_: Inline())
 
 
-def job(world: World, *options: str) -> int:
-    return convert.main(["--topics", str(world.topics_file), "--topic", "orders", *options])
+JOBS = {"rebuild": rebuild.main, "repair": repair.main, "replay": replay.main, "run_plan": run_plan.main}
+
+
+def job(world: World, name: str, *options: str) -> int:
+    """The exit code of the job of that name."""
+    return JOBS[name](["--topics", str(world.topics_file), "--topic", "orders", *options])
 
 
 def asked(world: World, *, mode: Mode = "rebuild", dry_run: bool = False, first: str = DAYS[1]) -> BackfillReport:
@@ -57,27 +61,27 @@ def asked(world: World, *, mode: Mode = "rebuild", dry_run: bool = False, first:
         by="ada",
         run="manual__1",
     )
-    write_part(world.lake, NAME, "request", request)
-    return read_report(world.lake, NAME)
+    write_part(world.table, NAME, "request", request)
+    return read_report(world.table, NAME)
 
 
-def prepared(world: World, *options: str) -> Preview:
+def prepared(world: World, name: str, *options: str) -> Preview:
     """What the first step found."""
-    assert job(world, *options, "--report", NAME) == 0
-    found = read_report(world.lake, NAME).preview
+    assert job(world, name, *options, "--report", NAME) == 0
+    found = read_report(world.table, NAME).preview
     assert found is not None
     return found
 
 
 def carried_out(world: World, found: Preview) -> BackfillReport:
     """The report after the second step."""
-    assert job(world, "--plan", found.plan) == 0
+    assert job(world, "run_plan", "--plan", found.plan) == 0
     world.check()
-    write_part(world.lake, NAME, "outcome", outcome_of(world.lake, found), found.attempt)
-    return read_report(world.lake, NAME)
+    write_part(world.table, NAME, "outcome", outcome_of(world.table, found), found.attempt)
+    return read_report(world.table, NAME)
 
 
-REBUILD = ("--rebuild", "--from", DAYS[1], "--to", DAYS[4])
+REBUILD = ("rebuild", "--from", DAYS[1], "--to", DAYS[4])
 
 
 def test_a_rebuild_with_another_parser_says_which_rows_changed(tmp_path: Path) -> None:
@@ -91,12 +95,12 @@ def test_a_rebuild_with_another_parser_says_which_rows_changed(tmp_path: Path) -
     [one] = found.dates
     assert (one.rows, one.quarantined, one.other_settings) == (2, 1, 3)
     assert (found.segments, found.tasks, found.reads, found.attempt != 0) == (1, 1, 1, True)
-    assert job(fixed, "--plan", found.plan, "--compare", "--report", NAME) == 0
+    assert job(fixed, "run_plan", "--plan", found.plan, "--compare", "--report", NAME) == 0
     report = carried_out(fixed, found)
 
     assert report.state == "landed"
     assert report.comparison is not None
-    assert {(one.kind, one.only_now, one.only_then) for one in report.comparison.differences} == {
+    assert {(one.kind, one.only_before, one.only_after) for one in report.comparison.differences} == {
         ("landed", 0, 1),
         ("quarantined", 1, 0),
     }
@@ -114,7 +118,7 @@ def test_rows_that_move_are_told_date_by_date(tmp_path: Path) -> None:
     event = changed(plain, EVENT)
     asked(event)
     found = prepared(event, *REBUILD)
-    assert job(event, "--plan", found.plan, "--compare", "--report", NAME) == 0
+    assert job(event, "run_plan", "--plan", found.plan, "--compare", "--report", NAME) == 0
     report = carried_out(event, found)
 
     assert report.outcome is not None
@@ -131,13 +135,13 @@ def test_rows_that_move_are_told_date_by_date(tmp_path: Path) -> None:
 def test_a_dry_run_writes_a_report_and_no_plan(world: World) -> None:
     world.raw.segment([batch(0, [Record(0), Record(1)])])
     world.land()
-    attempts = len(list(world.lake.store.list(world.lake.keys.attempts)))
+    attempts = len(list(world.table.store.list(world.table.keys.attempts)))
     asked(world, dry_run=True)
     found = prepared(world, *REBUILD, "--dry-run")
 
     assert (found.plan, found.attempt, found.empty) == ("", 0, False)
-    assert len(list(world.lake.store.list(world.lake.keys.attempts))) == attempts
-    assert read_report(world.lake, NAME).state == "dry run"
+    assert len(list(world.table.store.list(world.table.keys.attempts))) == attempts
+    assert read_report(world.table, NAME).state == "dry run"
 
 
 def test_missing_only_is_the_dates_of_which_files_are_lost(tmp_path: Path) -> None:
@@ -151,27 +155,27 @@ def test_missing_only_is_the_dates_of_which_files_are_lost(tmp_path: Path) -> No
     world.raw.publish()
     found = prepared(world, *REBUILD, "--missing")
     assert (found.empty, found.plan, found.waiting) == (True, "", 1)
-    report = read_report(world.lake, NAME)
+    report = read_report(world.table, NAME)
     assert report.state == "nothing to do"
     assert "No file of these dates is lost. 1 offsets are uploaded and not landed yet: ingestion lands them." in text(
         report
     )
 
     lost = file_of(world, DAYS[2])
-    world.lake.store.delete(key_of(world, lost))
+    world.table.store.delete(key_of(world, lost))
     [torn] = [one for one in world.evidence() if one["class"] == "quarantined"]
-    world.lake.store.delete(f"{world.lake.keys.quarantine}/{torn['file']}")
+    world.table.store.delete(f"{world.table.keys.quarantine}/{torn['file']}")
     short = key_of(world, file_of(world, DAYS[1]))
-    whole = world.lake.store.get(short).body
-    world.lake.store.put(short, whole[:-1])
-    assert set(lost_files(world.lake, DAYS)) == {DAYS[1], DAYS[2], DAYS[4]}
-    world.lake.store.put(short, whole)
+    whole = world.table.store.get(short).body
+    world.table.store.put(short, whole[:-1])
+    assert set(lost_files(world.table, DAYS)) == {DAYS[1], DAYS[2], DAYS[4]}
+    world.table.store.put(short, whole)
     found = prepared(world, *REBUILD, "--missing")
     assert [(one.dt, len(one.lost)) for one in found.dates] == [(DAYS[2], 1), (DAYS[4], 1)]
     report = carried_out(world, found)
     assert world.rows() == before
     assert len(world.quarantine()) == 1
-    assert lost_files(world.lake, DAYS) == {}
+    assert lost_files(world.table, DAYS) == {}
     assert report.state == "landed"
 
 
@@ -180,12 +184,12 @@ def test_a_replay_says_how_many_refused_rows_land(tmp_path: Path) -> None:
     world.raw.segment([batch(0, records(b"a", b"abc", b"xyz"))])
     world.land()
     asked(world, mode="replay")
-    found = prepared(world, "--replay", "--dt", DAYS[1])
-    assert job(world, "--plan", found.plan) == 0
-    assert outcome_of(world.lake, found).status == "empty"  # by the same parser all stay where they are
+    found = prepared(world, "replay", "--dt", DAYS[1])
+    assert job(world, "run_plan", "--plan", found.plan) == 0
+    assert outcome_of(world.table, found).status == "empty"  # by the same parser all stay where they are
 
     mended = changed(world, function_parser("all_sizes"))
-    found = prepared(mended, "--replay", "--dt", DAYS[1])
+    found = prepared(mended, "replay", "--dt", DAYS[1])
     [one] = found.dates
     assert (found.kind, one.quarantined, one.rows, found.reads, found.segments) == ("replay", 2, 0, 1, 1)
     report = carried_out(mended, found)
@@ -193,7 +197,7 @@ def test_a_replay_says_how_many_refused_rows_land(tmp_path: Path) -> None:
     [change] = report.outcome.dates
     assert (change.before, change.after) == (RecordCounts(quarantined=2), RecordCounts(landed=2))
     assert "2026-02-02  0 → 2   2 → 0        0         +2" in text(report)
-    assert prepared(mended, "--replay", "--dt", DAYS[1]).empty
+    assert prepared(mended, "replay", "--dt", DAYS[1]).empty
 
 
 def test_a_stale_plan_is_told_as_such(world: World) -> None:
@@ -202,17 +206,17 @@ def test_a_stale_plan_is_told_as_such(world: World) -> None:
     asked(world)
     first, second = prepared(world, *REBUILD), prepared(world, *REBUILD)
     assert carried_out(world, second).state == "landed"
-    assert job(world, "--plan", first.plan) == 0
-    assert outcome_of(world.lake, first).status == "stale"
+    assert job(world, "run_plan", "--plan", first.plan) == 0
+    assert outcome_of(world.table, first).status == "stale"
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        ["--missing"],
-        ["--plan", "attempts/1.json", "--compare"],
-        ["--replay", "--compare", "--report", NAME],
-        ["--compare", "--report", NAME],
+        ["rebuild", "--missing"],
+        ["rebuild", "--all", "--from", DAYS[1], "--to", DAYS[2]],
+        ["rebuild", "--from", DAYS[2], "--to", DAYS[1]],
+        ["run_plan", "--plan", "attempts/1.json", "--report", NAME],
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(world: World, options: list[str]) -> None:
@@ -228,13 +232,13 @@ def test_a_reports_name_is_no_path(world: World, name: str) -> None:
 def test_the_estimate_is_by_the_topics_own_rate(world: World) -> None:
     world.raw.segment([batch(0, [Record(0), Record(1)])])
     world.land()
-    assert rate_of(world.lake, world.ledger) == MEASURED_RATE  # so small a run tells nothing
-    key = world.lake.keys.result(world.ledger.attempt)
-    told = RunResult.from_bytes(world.lake.store.get(key).body, key)
+    assert rate_of(world.table, world.ledger) == MEASURED_RATE  # so small a run tells nothing
+    key = world.table.keys.result(world.ledger.attempt)
+    told = RunResult.from_bytes(world.table.store.get(key).body, key)
     told = told.model_copy(update={"bytes_read": 100 << 20, "seconds": {"convert": 2.0}})
-    world.lake.store.put(key, told.to_bytes())
-    assert rate_of(world.lake, world.ledger) == 50 << 20
-    found = preview(world.lake, plan_rebuild(world.lake, [DAYS[1]]))
+    world.table.store.put(key, told.to_bytes())
+    assert rate_of(world.table, world.ledger) == 50 << 20
+    found = preview(world.table, plan_rebuild(world.table, [DAYS[1]]))
     found = found.model_copy(update={"bytes": 3000 << 20, "reads": 188, "writes": 50})
     assert minutes(found, compares=False, rewrites=True) == pytest.approx((START_SECONDS + 60) / 60)
     assert minutes(found, compares=True, rewrites=True) == pytest.approx(2 * (START_SECONDS + 60) / 60)
@@ -258,7 +262,7 @@ def test_text_of_people_and_many_rows_do_no_harm_in_markdown(world: World) -> No
 def test_progress_is_told_while_people_wait(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.raw.segment([batch(0, [Record(0), Record(1)])])
     world.land()
-    plan = plan_rebuild(world.lake, [DAYS[1]])
+    plan = plan_rebuild(world.table, [DAYS[1]])
     told = Event()
     counts = iter([1, 5])
 
@@ -268,14 +272,14 @@ def test_progress_is_told_while_people_wait(world: World, capsys: pytest.Capture
             told.set()
         return count or 9
 
-    with watched(Job.of(world.lake, plan), 4, finished, seconds=0.001):
+    with watched(Job.of(world.table, plan), 4, finished, seconds=0.001):
         assert told.wait(30)
-    key = world.lake.keys.progress(plan.attempt)
-    shown = RunProgress.from_bytes(world.lake.store.get(key).body, key)
+    key = world.table.keys.progress(plan.attempt)
+    shown = RunProgress.from_bytes(world.table.store.get(key).body, key)
     assert (shown.done, shown.total, shown.attempt) == (4, 4, plan.attempt)
     assert "progress: 1 of 4 tasks, 25 %" in capsys.readouterr().err
 
     ingest = plan.model_copy(update={"kind": "ingest", "attempt": 1})
-    with watched(Job.of(world.lake, ingest), 4, finished, seconds=0.001):
+    with watched(Job.of(world.table, ingest), 4, finished, seconds=0.001):
         pass
-    assert not list(world.lake.store.list(world.lake.keys.progress(1)))
+    assert not list(world.table.store.list(world.table.keys.progress(1)))

@@ -23,7 +23,7 @@ from tests.spark.test_retain_raw import (
     uploaded_again,
     with_a_replaced_log,
 )
-from tests.spark.test_sweep import Died
+from tests.spark.test_vacuum import Died
 from tests.spark.world import World
 from tests.tidemark.records.build import simple
 from tidemark.errors import PreconditionFailed
@@ -255,7 +255,7 @@ def test_whatever_happens_raw_is_cut_off_at_its_old_end_alone(
         == f"segment {last} stays: agents go on from segment {last}"
     )
     assert set(bases(world)) == {last}
-    assert continuity_of(world.lake)["sound"]
+    assert continuity_of(world.table)["sound"]
     assert audited(world).passed
 
 
@@ -270,6 +270,6 @@ def test_a_new_table_takes_what_a_killed_retention_left(world: World, monkeypatc
         patch.setattr(burying, "_removed", killed_at(2))
         with pytest.raises(Died):
             remove(world)
-    lake = world.lake._replace(keys=TableKeys("", "east", "orders", "two"))
-    [part] = plan_ingest(lake).partitions
+    table = world.table._replace(keys=TableKeys("", "east", "orders", "two"))
+    [part] = plan_ingest(table).partitions
     assert (part.expired, part.start, part.end) == (((0, 6),), 6, 15)

@@ -23,7 +23,7 @@ from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport
 from tidemark.store.local import LocalStore
-from tidemark.table.delta_table import open_lake
+from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.cli.retain import retain
 from tidemark_spark.datasource import RowBounds, SegmentReader
@@ -47,7 +47,7 @@ def world(tmp_path: Path) -> World:
 
 
 def reported(world: World, at: datetime, **options: bool) -> RetentionReport:
-    return retain(world.lake, "raw", at, "ada", **options)
+    return retain(world.table, "raw", at, "ada", **options)
 
 
 def judged(world: World) -> PartitionGoes:
@@ -91,8 +91,8 @@ def test_all_but_the_last_segment_goes_and_a_tombstone_stays(world: World) -> No
     stone = tombstones.read(world.raw.store, world.raw.keys(), named.key)
     assert [one.base_offset for one in stone.segments] == [0, 3, 6, 9]
     assert (stone.by, stone.window, stone.ledger_n) == ("ada", timedelta(days=30), world.ledger.n)
-    assert world.lake.store.get(stone.report).body
-    assert continuity_of(world.lake)["sound"]
+    assert world.table.store.get(stone.report).body
+    assert continuity_of(world.table)["sound"]
     again = remove(world, NOW + timedelta(days=3))
     assert (again.segments, again.leftover) == (0, 0)
     assert buried(world) == [(0, 12)]
@@ -172,7 +172,7 @@ def being_read(world: World) -> None:
         uploaded_at=NOW,
     )
     task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(part,))
-    write_plan(world.lake, plan.model_copy(update={"attempt": plan.attempt + 1, "kind": "rebuild", "tasks": (task,)}))
+    write_plan(world.table, plan.model_copy(update={"attempt": plan.attempt + 1, "kind": "rebuild", "tasks": (task,)}))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_rebuild_of_what_is_gone_names_the_tombstone(world: World) -> None:
     remove(world)
     [stone] = tombstones.listed(world.raw.store, world.raw.keys())
     with pytest.raises(ContinuityError, match=rf"no offsets 0 to 12 any more: retention removed them, see {stone.key}"):
-        plan_rebuild(world.lake, [PAST])
+        plan_rebuild(world.table, [PAST])
 
 
 def test_a_new_table_begins_where_raw_does(world: World) -> None:
@@ -280,17 +280,17 @@ def test_a_new_table_begins_where_raw_does(world: World) -> None:
         world.topics_file.read_text().replace("topic: orders", "topic: orders\n    table: two")
     )
     deployment = load_topics(world.topics_file)
-    world.lake = open_lake(deployment, deployment.topic("orders"))
+    world.table = open_topic_table(deployment, deployment.topic("orders"))
     world.land()
     assert world.offsets() == [12, 13, 14]
     assert world.classes() == {"expired": 12, "landed": 3}
-    assert continuity_of(world.lake)["sound"]
+    assert continuity_of(world.table)["sound"]
     assert audited(world).passed
 
 
 def test_the_source_reads_what_there_is(world: World) -> None:
     remove(world)
-    reader = SegmentReader(world.lake, SCHEMA, RowBounds(), committed=True, fail_on_loss=True)
+    reader = SegmentReader(world.table, SCHEMA, RowBounds(), committed=True, fail_on_loss=True)
     found = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert [offset for one in found for offset in one.column("kafka_offset").to_pylist()] == [12, 13, 14]
 

@@ -77,7 +77,7 @@ def test_it_works_under_its_own_role(
     assert buried(world) == [(0, 6)]
     world.check()
     assert len(world.rows()) == 18
-    role, keys = server.client("retention"), world.lake.keys
+    role, keys = server.client("retention"), world.table.keys
     mine = {"Bucket": "lake", "Key": f"{keys.retention('raw')}x.json"}
     assert not refused(role.put_object, **mine)
     for key in (keys.attempt(1), f"{keys.root}/_delta_log/{9:020d}.json", f"{keys.retention('table')}x.json"):

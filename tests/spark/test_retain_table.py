@@ -10,8 +10,8 @@ import pytest
 
 from tests.spark.test_audit import audited
 from tests.spark.test_parsers import function_parser
-from tests.spark.test_sweep import OLDER, Died, age_all, exists, why
 from tests.spark.test_truncation import branch
+from tests.spark.test_vacuum import OLDER, Died, age_all, exists, why
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.records.build import T0, Record, batch
@@ -56,7 +56,7 @@ def world(tmp_path: Path) -> World:
 
 
 def reported(world: World, at: datetime, **options: bool) -> RetentionReport:
-    return retain(world.lake, "table", at, "ada", **options)
+    return retain(world.table, "table", at, "ada", **options)
 
 
 def drop(world: World, at: datetime = NOW) -> RetentionReport:
@@ -87,7 +87,7 @@ def test_a_past_date_goes_and_each_of_its_offsets_keeps_a_class(world: World) ->
     assert world.quarantine() == []
     assert world.classes() == {"landed": 2, "expired": 4}
     assert world.classes(1) == {"landed": 1, "expired": 2}
-    found = continuity_of(world.lake, [PAST, ALSO])
+    found = continuity_of(world.table, [PAST, ALSO])
     assert found["sound"]
     assert [one["expired"] for one in found["dates"][0]["partitions"]] == [4, 2]
     assert (world.ledger.kind, states(world)[PAST], world.ledger.dates[PAST].rows) == ("retain", "expired", 0)
@@ -137,14 +137,14 @@ def test_nothing_goes_of_a_topic_that_has_not_opted_in_or_has_no_policy(tmp_path
     assert [one.dt for one in report.dates] == ([PAST] if "table" in settings else [])
     assert not any(one.removed for one in report.dates)
     assert world.ledger.n == n
-    assert reviewed(world.lake, "table", NOW + timedelta(days=1)) is not None, "what would go is told all the same"
+    assert reviewed(world.table, "table", NOW + timedelta(days=1)) is not None, "what would go is told all the same"
 
 
 def test_a_date_ends_in_the_topics_zone(tmp_path: Path) -> None:
     world = made(tmp_path, OPTED_IN, "time_zone: Pacific/Kiritimati")  # 14 hours ahead
     end = datetime(2026, 2, 2, 10, tzinfo=UTC) + timedelta(days=30)  # records are of 02:40 UTC
-    assert plan_retain(world.lake, end - timedelta(seconds=1))[1] == []
-    assert [one.dt for one in plan_retain(world.lake, end)[1]] == [PAST]
+    assert plan_retain(world.table, end - timedelta(seconds=1))[1] == []
+    assert [one.dt for one in plan_retain(world.table, end)[1]] == [PAST]
 
 
 def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: World) -> None:
@@ -153,7 +153,7 @@ def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: W
     day = world.ledger.dates[PAST]
     assert (day.state, day.rows, day.late_rows) == ("reopened", 2, 2)
     assert world.classes()["expired"] == 4
-    assert plan_rebuild(world.lake, [PAST]).removes, "what is there can be made again"
+    assert plan_rebuild(world.table, [PAST]).removes, "what is there can be made again"
     assert drop(world, LATER).dates[0].rows == 2
     day = world.ledger.dates[PAST]
     assert (day.state, day.rows, day.late_rows) == ("expired", 0, 2)
@@ -163,8 +163,8 @@ def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: W
 def test_rows_that_a_rebuild_moves_to_an_expired_date_reopen_it(world: World) -> None:
     drop(world)
     file = DataFile("dt=2026-02-02/x.parquet", 1, 3, date.fromisoformat(PAST), 0, 0, 2, 0, 0)
-    live = EffectiveEvidence.of(world.lake).live.values()
-    ledger = rebased(world.ledger, plan_rebuild(world.lake, [ALSO]), Change((file,), (), ()), live)
+    live = EffectiveEvidence.of(world.table).live.values()
+    ledger = rebased(world.ledger, plan_rebuild(world.table, [ALSO]), Change((file,), (), ()), live)
     assert (ledger.dates[PAST].state, ledger.dates[PAST].rows, ledger.dates[PAST].late_rows) == ("reopened", 3, 3)
 
 
@@ -180,19 +180,19 @@ def test_a_branch_that_is_left_lands_again_what_had_expired_below_the_cut(tmp_pa
     world.land()
     assert world.classes() == {"landed": 6}
     assert (states(world)[PAST], world.ledger.dates[PAST].rows) == ("reopened", 4)
-    assert continuity_of(world.lake)["sound"]
+    assert continuity_of(world.table)["sound"]
     drop(world, LATER)
     assert world.classes() == {"landed": 2, "expired": 4}
-    assert continuity_of(world.lake)["sound"]
+    assert continuity_of(world.table)["sound"]
     assert audited(world).passed
 
 
 def test_all_dates_that_are_left_are_made_again_beside_what_retention_took(world: World) -> None:
     drop(world)
     before = world.rows()
-    plan = plan_rebuild(world.lake, None)
-    write_plan(world.lake, plan)
-    assert (plan.leaves, run(world.lake, plan, in_process).status) == ((PAST,), "landed")
+    plan = plan_rebuild(world.table, None)
+    write_plan(world.table, plan)
+    assert (plan.leaves, run(world.table, plan, in_process).status) == ((PAST,), "landed")
     world.check()
     assert world.rows() == before
     assert states(world)[PAST] == "expired"
@@ -204,9 +204,9 @@ def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None
     world.raw.segment([batch(0, records(0, 40))])
     world.land()
     mended = World(tmp_path, OPTED_IN, function_parser("none"))
-    plan = plan_rebuild(mended.lake, [PAST])
-    write_plan(mended.lake, plan)
-    assert run(mended.lake, plan, in_process).rows == 0
+    plan = plan_rebuild(mended.table, [PAST])
+    write_plan(mended.table, plan)
+    assert run(mended.table, plan, in_process).rows == 0
     assert (states(mended)[PAST], len(mended.quarantine())) == ("open", 1)
     drop(mended)
     assert (states(mended)[PAST], len(mended.quarantine())) == ("expired", 0)
@@ -214,42 +214,42 @@ def test_a_date_of_which_all_was_refused_expires_as_well(tmp_path: Path) -> None
 
 
 def test_rows_that_land_while_a_date_goes_stay(world: World) -> None:
-    plan, _ = plan_retain(world.lake, NOW)
-    write_plan(world.lake, plan)
+    plan, _ = plan_retain(world.table, NOW)
+    write_plan(world.table, plan)
     late(world)
-    assert run(world.lake, plan, in_process).status == "landed"
+    assert run(world.table, plan, in_process).status == "landed"
     world.check()
     assert (states(world)[PAST], world.ledger.dates[PAST].rows) == ("open", 2)
 
 
 def test_a_rebuild_and_a_retention_of_the_same_date_exclude_each_other(world: World) -> None:
-    plan, _ = plan_retain(world.lake, NOW)
-    rebuilt = plan_rebuild(world.lake, [PAST])
+    plan, _ = plan_retain(world.table, NOW)
+    rebuilt = plan_rebuild(world.table, [PAST])
     for one in (plan, rebuilt):
-        write_plan(world.lake, one)
-    assert run(world.lake, rebuilt, in_process).status == "landed"
-    assert run(world.lake, plan, in_process).status == "stale"
+        write_plan(world.table, one)
+    assert run(world.table, rebuilt, in_process).status == "landed"
+    assert run(world.table, plan, in_process).status == "stale"
     drop(world)
     with pytest.raises(ConfigError, match=r"retention took 2026-02-02 from file:"):
-        plan_rebuild(world.lake, [PAST, ALSO])
-    assert plan_replay(world.lake).empty, "its refused rows went with it"
+        plan_rebuild(world.table, [PAST, ALSO])
+    assert plan_replay(world.table).empty, "its refused rows went with it"
 
 
 def test_the_mark_of_a_closed_date_goes_and_it_is_never_closed_again(world: World) -> None:
     world.raw.observed_at = datetime(2026, 11, 20, tzinfo=UTC)
     world.raw.publish()
-    run(world.lake, world.plan(), in_process)
-    mark = world.lake.keys.success(PAST)
+    run(world.table, world.plan(), in_process)
+    mark = world.table.keys.success(PAST)
     assert states(world)[PAST] == "final"
     assert exists(world, mark)
     drop(world)
     assert not exists(world, mark)
-    assert exists(world, world.lake.keys.success(ALSO))
-    assert PAST not in dates_to_close(world.lake, world.ledger)
+    assert exists(world, world.table.keys.success(ALSO))
+    assert PAST not in dates_to_close(world.table, world.ledger)
 
 
 def test_the_files_stay_for_readers_of_older_versions_and_go_with_the_clean_up(world: World) -> None:
-    before = {one.key for one in world.lake.store.list("orders") if f"dt={PAST}/" in one.key}
+    before = {one.key for one in world.table.store.list("orders") if f"dt={PAST}/" in one.key}
     drop(world)
     assert all(exists(world, key) for key in before)
     assert why(world) == {}
@@ -262,8 +262,8 @@ def test_the_files_stay_for_readers_of_older_versions_and_go_with_the_clean_up(w
 def test_a_retention_that_is_killed_is_carried_out_again(
     world: World, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, _ = plan_retain(world.lake, NOW)
-    write_plan(world.lake, plan)
+    plan, _ = plan_retain(world.table, NOW)
+    write_plan(world.table, plan)
 
     def dying(*_: object) -> None:
         raise Died
@@ -271,9 +271,9 @@ def test_a_retention_that_is_killed_is_carried_out_again(
     with monkeypatch.context() as patch:
         patch.setattr(driver, step, dying)
         with pytest.raises(Died):
-            run(world.lake, plan, in_process)
+            run(world.table, plan, in_process)
     world.check()
-    assert run(world.lake, plan, in_process).status == "landed"
+    assert run(world.table, plan, in_process).status == "landed"
     world.check()
     assert world.classes()["expired"] == 4
     assert states(world)[PAST] == "expired"

@@ -21,7 +21,7 @@ from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.topics import RemoteTopics
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3_clients import forget_clients
-from tidemark_spark.vacuum import sweep
+from tidemark_spark.vacuum import vacuum
 
 ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader")
 
@@ -69,27 +69,27 @@ def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
         world.land()
     assert world.next_offset() == 9
     with pytest.raises(AccessDenied):
-        world.lake.store.delete(f"{world.lake.keys.root}/{next(iter(world.seen()._live)).path}")
+        world.table.store.delete(f"{world.table.keys.root}/{next(iter(world.seen()._live)).path}")
 
     world = act("maintenance")
     assert merge(world).status == "landed"
     carry_out(world, planned_here(world))
-    sweep(world.lake)
+    vacuum(world.table)
     assert len(world.rows()) == 9
     with pytest.raises(AccessDenied):
-        open_store("s3://raw", world.lake.deployment.store).put(world.raw.keys().watermark, b"x")
+        open_store("s3://raw", world.table.deployment.store).put(world.raw.keys().watermark, b"x")
 
     known = world.raw.partition()
     known.gaps, known.next_offset, known.end = [world.raw.gap(9, 12)], 9, 12
     world.raw.publish()
     for role, start in (("acknowledge", 9), ("page", 10)):
-        found = gaps_of(act(role).lake, 0)
+        found = gaps_of(act(role).table, 0)
         word, new = found.acknowledge(start, start + 1, "ada", "disk of broker 1")
         assert new
         assert word.written_as.startswith("key ")
         assert f" by {word.written_as.partition(' by ')[2]}" in word.written_as
     reader = act("reader")
-    topics = RemoteTopics(Storage.at(f"s3://raw/{PREFIX}", "east", options=reader.lake.deployment.store))
+    topics = RemoteTopics(Storage.at(f"s3://raw/{PREFIX}", "east", options=reader.table.deployment.store))
     part = topics.partition("orders", 0)
     assert part is not None
     assert part.end(committed=False) == 9

@@ -15,7 +15,7 @@ from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTam
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, RunResult
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark.table.delta_table import live_files, open_table
+from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job, Outcome
@@ -38,9 +38,9 @@ def spread(world: World) -> None:
 
 def rebuild(world: World, *dates: str) -> RunResult:
     """Make dates again, and check that all is exact."""
-    plan = plan_rebuild(world.lake, dates)
-    write_plan(world.lake, plan)
-    result = run(world.lake, plan, in_process)
+    plan = plan_rebuild(world.table, dates)
+    write_plan(world.table, plan)
+    result = run(world.table, plan, in_process)
     world.check()
     return result
 
@@ -49,15 +49,15 @@ def test_a_run_that_landed_is_not_done_again(world: World) -> None:
     spread(world)
     world.raw.publish()
     plan = world.plan()
-    first = run(world.lake, plan, in_process)
+    first = run(world.table, plan, in_process)
     before = world.ledger
 
     def never(*_: object) -> list[Outcome]:
         raise AssertionError("nothing may be converted")
 
-    assert run(world.lake, plan, never) == first
-    world.lake.store.delete(world.lake.keys.result(plan.attempt))
-    again = run(world.lake, plan, never)
+    assert run(world.table, plan, never) == first
+    world.table.store.delete(world.table.keys.result(plan.attempt))
+    again = run(world.table, plan, never)
     assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}})
     assert world.ledger == before
 
@@ -66,19 +66,19 @@ def test_a_copy_of_the_ledger_is_left_and_put_right_by_who_runs_again(world: Wor
     spread(world)
     world.raw.publish()
     plan = world.plan()
-    run(world.lake, plan, in_process)
-    key = world.lake.keys.deployment.committed_ledger("orders")
-    assert Ledger.from_bytes(world.lake.store.get(key).body, key) == world.ledger
-    world.lake.store.delete(key)
-    run(world.lake, plan, in_process)
-    assert world.lake.store.get(key).body == world.ledger.to_bytes()
+    run(world.table, plan, in_process)
+    key = world.table.keys.deployment.committed_ledger("orders")
+    assert Ledger.from_bytes(world.table.store.get(key).body, key) == world.ledger
+    world.table.store.delete(key)
+    run(world.table, plan, in_process)
+    assert world.table.store.get(key).body == world.ledger.to_bytes()
 
 
 def test_of_two_runs_over_the_same_offsets_one_lands(world: World) -> None:
     spread(world)
     world.raw.publish()
     plans = [world.plan(), world.plan()]
-    results = [run(world.lake, plan, in_process).status for plan in plans]
+    results = [run(world.table, plan, in_process).status for plan in plans]
     assert results == ["landed", "stale"]
     world.check()
     assert world.ledger.landed == (plans[0].attempt,)
@@ -90,10 +90,10 @@ def test_a_run_that_another_overtakes_while_it_converts_is_stale(world: World) -
     first, second = world.plan(), world.plan()
 
     def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        assert run(world.lake, first, in_process).status == "landed"
+        assert run(world.table, first, in_process).status == "landed"
         return in_process(job, tasks)
 
-    assert run(world.lake, second, overtaken).status == "stale"
+    assert run(world.table, second, overtaken).status == "stale"
     world.check()
     assert world.ledger.n == 1
 
@@ -105,11 +105,11 @@ def test_a_table_changed_while_a_run_converts_is_left_alone(world: World) -> Non
     world.raw.publish()
 
     def tampered(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        DeltaTable(world.lake.url).delete("kafka_offset = 3")
+        DeltaTable(world.table.url).delete("kafka_offset = 3")
         return in_process(job, tasks)
 
     with pytest.raises(TableTampered):
-        run(world.lake, world.plan(), tampered)
+        run(world.table, world.plan(), tampered)
     assert world.ledger.n == 1
 
 
@@ -119,10 +119,10 @@ def test_runs_over_other_partitions_both_land(world: World) -> None:
     first = world.plan()
     world.raw.segment([simple(0)], 1)
     world.raw.publish()
-    both = plan_ingest(world.lake)
+    both = plan_ingest(world.table)
     second = both.model_copy(update={"partitions": both.partitions[1:], "tasks": both.tasks[1:]})
-    write_plan(world.lake, second)
-    assert [run(world.lake, plan, in_process).status for plan in (first, second)] == ["landed", "landed"]
+    write_plan(world.table, second)
+    assert [run(world.table, plan, in_process).status for plan in (first, second)] == ["landed", "landed"]
     world.check()
     assert world.ledger.rows == 6
 
@@ -133,13 +133,13 @@ def test_the_same_state_gives_the_same_plan_and_the_same_bytes(tmp_path: Path) -
         world = World(tmp_path / name)
         spread(world)
         world.raw.publish()
-        plans = [plan_ingest(world.lake, attempt=1).model_copy(update={"created_at": utc_now()}) for _ in range(2)]
+        plans = [plan_ingest(world.table, attempt=1).model_copy(update={"created_at": utc_now()}) for _ in range(2)]
         assert plans[0].model_copy(update={"created_at": plans[1].created_at}) == plans[1]
         plan = plans[0].model_copy(update={"attempt": 4 if name == "one" else 5})
-        write_plan(world.lake, plan)
-        run(world.lake, plan, in_process)
-        files = live_files(DeltaTable(world.lake.url))
-        bodies.append([world.lake.store.get(f"{world.lake.keys.root}/{one.path}").body for one in files])
+        write_plan(world.table, plan)
+        run(world.table, plan, in_process)
+        files = live_files(DeltaTable(world.table.url))
+        bodies.append([world.table.store.get(f"{world.table.keys.root}/{one.path}").body for one in files])
         assert all(one.path[:-17].count("_") >= 3 for one in files)
     assert bodies[0] == bodies[1]
 
@@ -147,11 +147,11 @@ def test_the_same_state_gives_the_same_plan_and_the_same_bytes(tmp_path: Path) -
 def test_a_rebuild_gives_the_rows_of_the_first_landing(world: World) -> None:
     spread(world)
     world.land()
-    before, files = world.rows(), {one.path for one in live_files(DeltaTable(world.lake.url))}
+    before, files = world.rows(), {one.path for one in live_files(DeltaTable(world.table.url))}
     result = rebuild(world, "2026-02-03", "2026-02-04")
     assert (result.status, result.dates) == ("landed", ("2026-02-03", "2026-02-04"))
     assert world.rows() == before
-    now = {one.path for one in live_files(DeltaTable(world.lake.url))}
+    now = {one.path for one in live_files(DeltaTable(world.table.url))}
     assert files & now == {path for path in files if "dt=2026-02-02" in path}
     assert all(path.split("/")[1].startswith("1_") for path in now - files)
     assert world.ledger.generation == 1
@@ -174,11 +174,11 @@ def test_a_rebuild_finds_an_abort_that_a_later_segment_records(world: World) -> 
 def test_a_rebuild_that_ingests_overtake_still_lands(world: World) -> None:
     spread(world)
     world.land()
-    plan = plan_rebuild(world.lake, ["2026-02-02"])
-    write_plan(world.lake, plan)
+    plan = plan_rebuild(world.table, ["2026-02-02"])
+    write_plan(world.table, plan)
     world.raw.segment([simple(22)])
     world.land()
-    assert run(world.lake, plan, in_process).status == "landed"
+    assert run(world.table, plan, in_process).status == "landed"
     world.check()
     assert world.ledger.rows == 37
 
@@ -186,10 +186,10 @@ def test_a_rebuild_that_ingests_overtake_still_lands(world: World) -> None:
 def test_of_two_rebuilds_of_a_date_one_lands(world: World) -> None:
     spread(world)
     world.land()
-    plans = [plan_rebuild(world.lake, ["2026-02-02"]) for _ in range(2)]
+    plans = [plan_rebuild(world.table, ["2026-02-02"]) for _ in range(2)]
     for plan in plans:
-        write_plan(world.lake, plan)
-    assert [run(world.lake, plan, in_process).status for plan in plans] == ["landed", "stale"]
+        write_plan(world.table, plan)
+    assert [run(world.table, plan, in_process).status for plan in plans] == ["landed", "stale"]
     world.check()
 
 
@@ -199,12 +199,12 @@ def test_a_rebuild_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
     world.land()
     before = world.ledger
     moved = World(tmp_path, "time_zone: Asia/Tokyo")  # the same table, whose rows now have other dates
-    plan = plan_rebuild(moved.lake, ["2026-02-02"])
-    with pytest.raises(ContinuityError, match="--rebuild --extend"):
-        run(moved.lake, plan, in_process)
+    plan = plan_rebuild(moved.table, ["2026-02-02"])
+    with pytest.raises(ContinuityError, match=r"rebuild.py --extend"):
+        run(moved.table, plan, in_process)
     assert world.ledger == before
-    everything = plan_rebuild(moved.lake, [f"2026-02-0{day}" for day in range(1, 7)])
-    assert run(moved.lake, everything, in_process).rows == 8
+    everything = plan_rebuild(moved.table, [f"2026-02-0{day}" for day in range(1, 7)])
+    assert run(moved.table, everything, in_process).rows == 8
     moved.check()
     assert len({row["dt"] for row in moved.rows()}) == 3
 
@@ -214,30 +214,30 @@ def test_a_rebuild_is_refused_when_raw_is_gone(world: World) -> None:
     world.land()
     world.raw.store.delete(world.raw.keys(1).segment(0, "manifest.json"))
     with pytest.raises(ContinuityError, match="offsets 0 to 7"):
-        plan_rebuild(world.lake, ["2026-02-02"])
+        plan_rebuild(world.table, ["2026-02-02"])
 
 
 def test_a_rebuild_needs_evidence_and_dates(world: World) -> None:
     spread(world)
     world.land()
-    assert plan_rebuild(world.lake, ["2031-01-01"]).empty
+    assert plan_rebuild(world.table, ["2031-01-01"]).empty
     with pytest.raises(ConfigError, match="yesterday"):
-        plan_rebuild(world.lake, ["yesterday"])
-    world.lake.store.delete(evidence_key(world.lake, world.ledger.attempt))
+        plan_rebuild(world.table, ["yesterday"])
+    world.table.store.delete(evidence_key(world.table, world.ledger.attempt))
     with pytest.raises(ContinuityError, match="no evidence"):
-        plan_rebuild(world.lake, ["2026-02-02"])
+        plan_rebuild(world.table, ["2026-02-02"])
 
 
 def test_a_table_changed_by_others_is_left_alone(world: World) -> None:
     spread(world)
     world.land()
-    DeltaTable(world.lake.url).delete("kafka_offset = 3")
+    DeltaTable(world.table.url).delete("kafka_offset = 3")
     world.raw.segment([simple(22)])
     world.raw.publish()
-    before = open_table(world.lake)
+    before = open_delta(world.table)
     with pytest.raises(TableTampered, match="live files have no evidence"):
-        run(world.lake, world.plan(), in_process)
-    after = open_table(world.lake)
+        run(world.table, world.plan(), in_process)
+    after = open_delta(world.table)
     assert before is not None and after is not None  # noqa: PT018 - narrows both
     assert before.version() == after.version()
 
@@ -247,11 +247,11 @@ def test_a_restored_table_is_left_alone(world: World) -> None:
     world.land()
     world.raw.segment([simple(22)])
     world.land()
-    DeltaTable(world.lake.url).restore(1)
+    DeltaTable(world.table.url).restore(1)
     world.raw.segment([simple(25)])
     world.raw.publish()
     with pytest.raises(TableTampered):
-        run(world.lake, world.plan(), in_process)
+        run(world.table, world.plan(), in_process)
 
 
 def test_a_run_whose_files_are_gone_does_not_commit(world: World) -> None:
@@ -261,11 +261,11 @@ def test_a_run_whose_files_are_gone_does_not_commit(world: World) -> None:
 
     def write_and_lose(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
-        world.lake.store.delete(f"{world.lake.keys.root}/{outcomes[0].files[0].path}")
+        world.table.store.delete(f"{world.table.keys.root}/{outcomes[0].files[0].path}")
         return outcomes
 
     with pytest.raises(PublishError, match="is gone"):
-        run(world.lake, plan, write_and_lose)
+        run(world.table, plan, write_and_lose)
     assert world.ledger.n == 0
 
 
@@ -278,7 +278,7 @@ def test_offsets_without_a_class_are_never_committed(world: World) -> None:
         return in_process(job, tasks)[1:]
 
     with pytest.raises(ContinuityError, match="tasks end at offset 0"):
-        run(world.lake, plan, drop_one)
+        run(world.table, plan, drop_one)
     assert world.ledger.n == 0
 
 
@@ -291,8 +291,8 @@ def test_a_late_row_reopens_a_final_date(world: World) -> None:
     world.raw.segment([simple(22)])
     world.raw.publish()
     plan = world.plan()
-    files = tuple(file for one in in_process(Job.of(world.lake, plan), plan.tasks) for file in one.files)
-    fresh = rebased(ledger, plan, Change(files, (), ()), live_files(DeltaTable(world.lake.url)))
+    files = tuple(file for one in in_process(Job.of(world.table, plan), plan.tasks) for file in one.files)
+    fresh = rebased(ledger, plan, Change(files, (), ()), live_files(DeltaTable(world.table.url)))
     assert (fresh.dates["2026-02-02"].state, fresh.dates["2026-02-02"].late_rows) == ("reopened", 3)
     assert fresh.dates["2026-02-03"] == ledger.dates["2026-02-03"]
     assert fresh.committed_at - ledger.committed_at < timedelta(minutes=1)

@@ -24,7 +24,7 @@ from tests.spark.killed_driver import without_spark
 from tests.spark.programs import Programs
 from tests.spark.racer import PRELOADED
 from tests.spark.test_runs import spread
-from tests.spark.test_sweep import OLDER, age_all
+from tests.spark.test_vacuum import OLDER, age_all
 from tests.spark.world import World, in_process
 from tests.support.jars import class_path
 from tests.support.paths import ROOT
@@ -38,7 +38,7 @@ from tidemark.planning import read_plan
 from tidemark.table.delta_table import live_files
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import sweep
+from tidemark_spark.vacuum import vacuum
 
 AFTER_THE_COMMIT = ("commit", "marks", "result")
 
@@ -88,7 +88,7 @@ def check_mended(world: World, point: str) -> None:
     [plan] = _plans(world)
     assert world.ledger.n == (1 if point in AFTER_THE_COMMIT else 0)
     world.check()
-    assert run(world.lake, plan, in_process).status == "landed"
+    assert run(world.table, plan, in_process).status == "landed"
     world.check()
     assert (world.ledger.n, world.ledger.rows) == (1, 34)
     assert world.ledger.landed == (plan.attempt,)
@@ -108,12 +108,12 @@ def test_a_driver_tells_how_far_a_run_is(tmp_path: Path) -> None:
 def check_directory(world: World) -> None:
     """Once every run is over and swept, in the directory lie the table and its quarantine, and nothing else."""
     age_all(world, OLDER)
-    sweep(world.lake)
+    vacuum(world.table)
     world.check()
-    landed = {f"orders/{one.path}" for one in live_files(DeltaTable(world.lake.url))}
+    landed = {f"orders/{one.path}" for one in live_files(DeltaTable(world.table.url))}
     refused = {
         f"orders__quarantine/{one.file}"
-        for one in EffectiveEvidence.of(world.lake).told(lambda _dt, _file: True).aside
+        for one in EffectiveEvidence.of(world.table).told(lambda _dt, _file: True).aside
         if one.offset_class == "quarantined"
     }
     lake = world.topics_file.parent / "lake"
@@ -131,9 +131,9 @@ def test_after_a_kill_a_new_attempt_lands_the_same(world: World) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(world.lake, dead, convert_and_die)
+        run(world.table, dead, convert_and_die)
     assert world.land().rows == 34
-    assert run(world.lake, dead, in_process).status == "stale"
+    assert run(world.table, dead, in_process).status == "stale"
     world.check()
     lake = world.topics_file.parent / "lake"
     before = set(lake.glob("orders*/dt=*/*"))
@@ -142,7 +142,7 @@ def test_after_a_kill_a_new_attempt_lands_the_same(world: World) -> None:
 
 
 def _plans(world: World) -> list[RunPlan]:
-    return [read_plan(world.lake, one.key) for one in world.lake.store.list(world.lake.keys.attempts)]
+    return [read_plan(world.table, one.key) for one in world.table.store.list(world.table.keys.attempts)]
 
 
 class Deployed:
@@ -178,11 +178,11 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> A
 
 @pytest.mark.full
 def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
-    lake = deployed.world("local").lake
-    files = [one["url"] for one in files_of(lake, None)]
-    expected = _plain(DeltaTable(lake.url, storage_options=lake.delta_options).to_pyarrow_table().to_pylist())
+    table = deployed.world("local").table
+    files = [one["url"] for one in files_of(table, None)]
+    expected = _plain(DeltaTable(table.url, storage_options=table.delta_options).to_pyarrow_table().to_pylist())
     assert len(expected) == 36
-    pattern = f"{lake.url}/dt=*/*.parquet"
+    pattern = f"{table.url}/dt=*/*.parquet"
     assert _plain(_duckdb(deployed.server, files)) == expected
     assert _plain(_duckdb(deployed.server, [pattern])) == expected
     store = pyarrow.fs.S3FileSystem(
@@ -198,7 +198,7 @@ def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
     }
-    url = lake.url.replace("s3://", "s3a://")
+    url = table.url.replace("s3://", "s3a://")
     script = ROOT / "tests" / "spark" / "read_delta.py"
     output = spark_submit(script, url, f"{url}/dt=*/*.parquet", conf=conf, env=deployed.server.env())
     seen = json.loads(output.strip().splitlines()[-1])
@@ -250,32 +250,32 @@ def _hex(value: bytes | None) -> str | None:
 
 
 def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark: Programs) -> None:
-    from tidemark_spark.cli import convert
+    from tidemark_spark.cli import rebuild
 
     world = deployed.world("local")
     before = world.ledger
-    arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--rebuild"]
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
     dates = ["--from", "2026-02-02", "--to", "2026-02-03"]
-    assert convert.main([*arguments, *dates, "--dry-run"]) == 0
-    assert convert.main(arguments) == 2
-    assert convert.main([*arguments[:3], "nothing"]) == 2
+    assert rebuild.main([*arguments, *dates, "--dry-run"]) == 0
+    assert rebuild.main(arguments) == 2
+    assert rebuild.main([*arguments[:3], "nothing", *dates]) == 2
     assert world.ledger == before
     rows = world.rows()
-    done = on_spark.run("tidemark_spark.cli.convert", [*arguments, *dates, "--extend"])  # which reads raw twice
+    done = on_spark.run("tidemark_spark.cli.rebuild", [*arguments, *dates, "--extend"])  # which reads raw twice
     assert done.code == 0, done.errors[-3000:]
     result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
     assert world.rows() == rows
     world.check()
     # A plain read of the directory sees what was replaced as well, until the files are cleaned up.
-    assert len(_duckdb(deployed.server, [f"{world.lake.url}/dt=*/*.parquet"])) > len(rows)
+    assert len(_duckdb(deployed.server, [f"{world.table.url}/dt=*/*.parquet"])) > len(rows)
 
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     session = importlib.import_module("tidemark_spark.cluster.session")
     monkeypatch.setattr(session, "spark", lambda *_: pytest.fail("Spark was started"))
-    from tidemark_spark.cli import convert
+    from tidemark_spark.cli import ingest
 
     world.raw.publish()
-    assert convert.main(["--topics", str(world.topics_file), "--topic", "orders"]) == 0
+    assert ingest.main(["--topics", str(world.topics_file), "--topic", "orders"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "empty"

@@ -67,7 +67,7 @@ def test_a_commit_that_is_cut_off_counts_once(
     assert crash.committing
     assert crash.killed is kill
     world.check()
-    assert status == "landed" or run(world.lake, plan, in_process).status == "landed"
+    assert status == "landed" or run(world.table, plan, in_process).status == "landed"
     world.check()
     assert (world.ledger.n, world.ledger.rows) == (2, 37)
     assert world.ledger.landed[-1] == plan.attempt
@@ -76,6 +76,6 @@ def test_a_commit_that_is_cut_off_counts_once(
 def tried(world: World, plan: RunPlan) -> str:
     """The status of a run, or the error that it ended with; another run of the attempt must mend that."""
     try:
-        return run(world.lake, plan, in_process).status
+        return run(world.table, plan, in_process).status
     except TidemarkError as error:
         return f"{type(error).__name__}: {error}"

@@ -39,7 +39,7 @@ def branch(world: World, *lineage: tuple[int, int], partition: int = 0) -> None:
 
 def files(world: World) -> set[str]:
     """The paths of the live files."""
-    return {one.path for one in live_files(DeltaTable(world.lake.url))}
+    return {one.path for one in live_files(DeltaTable(world.table.url))}
 
 
 def epochs(world: World) -> list[int]:
@@ -81,8 +81,8 @@ def test_files_above_the_cut_go_in_the_commit_that_lands_the_new_branch(world: W
     assert (truncated["first"], truncated["next"], truncated["rows"]) == (6, 10, 4)
     state = world.ledger.by_partition[0, 0]
     assert (state.branch, state.lineage, state.start_offset, state.gaps) == (1, ((EPOCH, 0), (5, 6)), 0, ())
-    assert plan_ingest(world.lake).empty
-    assert plan_rebuild(world.lake, ["2026-02-02"]).partitions[0].end == 14
+    assert plan_ingest(world.table).empty
+    assert plan_rebuild(world.table, ["2026-02-02"]).partitions[0].end == 14
 
 
 def test_a_file_across_the_cut_is_written_again_without_what_is_cut_off(world: World) -> None:
@@ -113,8 +113,8 @@ def test_dates_that_lose_or_get_rows_are_reopened(world: World) -> None:
     world.raw.segment([batch(2, [Record(0, T0 + DAY), Record(1, T0 + DAY)], leader_epoch=5)], base=2)
     world.raw.publish()
     plan = world.plan()
-    change = settle(plan, in_process(Job.of(world.lake, plan), plan.tasks))
-    dates = rebased(ledger, plan, change, live_files(DeltaTable(world.lake.url))).dates
+    change = settle(plan, in_process(Job.of(world.table, plan), plan.tasks))
+    dates = rebased(ledger, plan, change, live_files(DeltaTable(world.table.url))).dates
     assert {dt: (one.state, one.rows, one.late_rows) for dt, one in dates.items()} == {
         "2026-02-02": ("final", 1, 0),
         "2026-02-03": ("reopened", 3, 1),
@@ -178,7 +178,7 @@ def test_a_truncation_waits_for_the_new_branch(world: World) -> None:
     assert world.land().gaps == ((0, 0, 5, 10),)
     assert world.ledger.by_partition[0, 0].gaps[0].reason == "unclean_election"
     assert world.rows() == before
-    assert plan_ingest(world.lake).empty
+    assert plan_ingest(world.table).empty
     branch(world, (EPOCH, 0), (5, 5))
     world.raw.segment([simple(5, 2, leader_epoch=5)], base=5)
     known.next_offset = None
@@ -253,7 +253,7 @@ def test_raw_that_is_gone_below_the_cut_holds_the_partition_alone(world: World) 
     world.raw.store.delete(world.raw.keys(0).segment(0, "manifest.json"))
     assert world.land().gaps == ((0, 0, 7, 10),)
     assert (world.offsets(), world.offsets(1)) == (before, list(range(6)))
-    assert plan_ingest(world.lake).empty
+    assert plan_ingest(world.table).empty
 
 
 def test_damage_below_the_cut_holds_the_partition_until_a_good_copy_comes(world: World) -> None:
@@ -269,7 +269,7 @@ def test_damage_below_the_cut_holds_the_partition_until_a_good_copy_comes(world:
     world.raw.segment([simple(3)], 1)
     assert world.land().gaps == ((0, 0, 3, 9),)
     assert (world.offsets(), world.offsets(1)) == (list(range(9)), list(range(6)))
-    assert plan_ingest(world.lake).empty
+    assert plan_ingest(world.table).empty
     world.raw.now = datetime.now(UTC)
     world.raw.segment([simple(0), simple(3), simple(6)], base=0, lineage=((EPOCH, 0),))
     world.raw.partition().end = 10
@@ -284,7 +284,7 @@ def test_a_limit_of_bytes_never_leaves_rows_below_the_cut_out(world: World, monk
         world.raw.segment([simple(base)])
     world.land(limit_bytes=1 << 20)
     world.raw.segment([simple(0), simple(3), simple(6), simple(9)], base=0)
-    result = run(world.lake, rebuilt(world), in_process)
+    result = run(world.table, rebuilt(world), in_process)
     assert result.status == "landed"
     branch(world, (EPOCH, 0), (5, 9))
     for base in range(9, 18, 3):
@@ -292,22 +292,22 @@ def test_a_limit_of_bytes_never_leaves_rows_below_the_cut_out(world: World, monk
     world.land(limit_bytes=1)
     assert world.next_offset() >= 10
     assert epochs(world)[:9] == [EPOCH] * 9
-    while not plan_ingest(world.lake, limit_bytes=1).empty:
+    while not plan_ingest(world.table, limit_bytes=1).empty:
         world.land(limit_bytes=1)
     assert epochs(world) == [EPOCH] * 9 + [5] * 9
 
 
 def rebuilt(world: World) -> RunPlan:
     """A rebuild of the only date, written."""
-    plan = plan_rebuild(world.lake, ["2026-02-02"])
-    write_plan(world.lake, plan)
+    plan = plan_rebuild(world.table, ["2026-02-02"])
+    write_plan(world.table, plan)
     return plan
 
 
 def test_of_two_runs_that_leave_a_branch_one_lands(world: World) -> None:
     cut_at_six(world)
     plans = [world.plan(), world.plan()]
-    assert [run(world.lake, plan, in_process).status for plan in plans] == ["landed", "stale"]
+    assert [run(world.table, plan, in_process).status for plan in plans] == ["landed", "stale"]
     world.check()
 
 
@@ -316,12 +316,12 @@ def test_a_rebuild_of_the_same_files_makes_the_run_stale_and_the_other_way_round
         world = World(tmp_path / first)
         ten(world)
         remade = rebuilt(world)
-        outcomes = in_process(Job.of(world.lake, remade), remade.tasks)
+        outcomes = in_process(Job.of(world.table, remade), remade.tasks)
         elect(world)
         plan = world.plan()
         runs = [remade, plan] if first == "rebuild" else [plan, remade]
         made = {remade.attempt: lambda *_, found=outcomes: found, plan.attempt: in_process}
-        found = [run(world.lake, one, made[one.attempt]).status for one in runs]
+        found = [run(world.table, one, made[one.attempt]).status for one in runs]
         assert found == ["landed", "stale"], first
         world.check()
         world.land()
@@ -338,7 +338,7 @@ def test_a_run_planned_on_the_branch_that_was_left_is_stale(world: World) -> Non
     world.raw.segment([simple(3, 3, leader_epoch=5)], base=3)
     world.land()
     assert world.next_offset() == old.partitions[0].start == 6
-    assert run(world.lake, old, in_process).status == "stale"
+    assert run(world.table, old, in_process).status == "stale"
     world.check()
 
 
@@ -353,7 +353,7 @@ def test_of_two_runs_that_leave_a_branch_without_a_file_one_lands(world: World) 
     world.raw.publish()
     plans = [world.plan(), world.plan()]
     assert plans[0].removes == ()
-    assert [run(world.lake, plan, in_process).status for plan in plans] == ["landed", "stale"]
+    assert [run(world.table, plan, in_process).status for plan in plans] == ["landed", "stale"]
     world.check()
     assert (world.next_offset(), world.classes()) == (3, {"aborted": 2, "transaction_marker": 1})
 
@@ -383,11 +383,11 @@ def test_a_run_killed_while_it_leaves_a_branch_is_exact_at_every_instant(
     with monkeypatch.context() as patch:
         _end_after(patch, point)
         with pytest.raises(KeyboardInterrupt):
-            run(world.lake, plan, _killed if point == "convert" else in_process)
+            run(world.table, plan, _killed if point == "convert" else in_process)
     world.check()
     landed = point in {"commit", "result"}
     assert (world.rows() == before) is not landed
-    assert run(world.lake, plan, in_process).status == "landed"
+    assert run(world.table, plan, in_process).status == "landed"
     world.check()
     assert epochs(world) == [EPOCH] * 6 + [5] * 8
     assert world.ledger.n == 3
@@ -420,9 +420,9 @@ def _interrupted(*_: object) -> None:
 def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -> None:
     cut_at_six(world)
     ledger = world.ledger
-    live = {one.path: one._replace(rows=one.rows + 1) for one in live_files(DeltaTable(world.lake.url))}
+    live = {one.path: one._replace(rows=one.rows + 1) for one in live_files(DeltaTable(world.table.url))}
     with pytest.raises(ContinuityError, match="of which evidence gives 4 to partition 0"):
-        EffectiveEvidence(world.lake, ledger, live).from_offset((0, 0), 6)
+        EffectiveEvidence(world.table, ledger, live).from_offset((0, 0), 6)
 
 
 @pytest.mark.timeout(1800)

@@ -78,28 +78,28 @@ def worlds(tmp_path: Path) -> tuple[World, World]:
 
 
 def types(world: World) -> dict[str, str]:
-    return {one.name: str(one.type) for one in DeltaTable(world.lake.url).schema().fields}
+    return {one.name: str(one.type) for one in DeltaTable(world.table.url).schema().fields}
 
 
 def test_all_dates_rebuilt_make_columns_wider_in_one_commit(worlds: tuple[World, World]) -> None:
     narrow, wide = worlds
-    version = DeltaTable(wide.lake.url).version()
+    version = DeltaTable(wide.table.url).version()
     before = types(wide)
-    result = again(wide, plan_rebuild(wide.lake, None))
+    result = again(wide, plan_rebuild(wide.table, None))
     assert (result.status, result.rows, result.dates) == ("landed", 3, ("2026-02-02", "2026-02-03"))
-    assert DeltaTable(wide.lake.url).version() == version + 1
+    assert DeltaTable(wide.table.url).version() == version + 1
     found = types(wide)
     assert [found[name] for name in ("id", "x", "d")] == [
         f'PrimitiveType("{one}")' for one in ("long", "double", "decimal(9,3)")
     ]
     assert {name for name in found if found[name] != before[name]} == {"id", "x", "n", "d"}
-    table = DeltaTable(wide.lake.url).to_pyarrow_table().sort_by("kafka_offset")
+    table = DeltaTable(wide.table.url).to_pyarrow_table().sort_by("kafka_offset")
     assert table.column("id").to_pylist() == [1, 8589934592, 3]
     assert table.column("x").to_pylist() == [0.1, 2.0, None]
-    files = [f"{wide.lake.url}/{one}".removeprefix("file://") for one in _live(wide)]
+    files = [f"{wide.table.url}/{one}".removeprefix("file://") for one in _live(wide)]
     [(total,)] = duckdb.read_parquet(files).aggregate("sum(d)").fetchall()
     assert str(total) == "2.375"
-    before_them = DeltaTable(wide.lake.url, version=version).to_pyarrow_table()
+    before_them = DeltaTable(wide.table.url, version=version).to_pyarrow_table()
     assert str(before_them.schema.field("id").type) == "int32"  # a reader of the past sees the past
     wide.raw.segment([batch(4, records(b'{"id":4}'))])
     assert wide.land().rows == 1
@@ -109,7 +109,7 @@ def test_all_dates_rebuilt_make_columns_wider_in_one_commit(worlds: tuple[World,
 
 
 def _live(world: World) -> list[str]:
-    actions = DeltaTable(world.lake.url).get_add_actions(flatten=True)
+    actions = DeltaTable(world.table.url).get_add_actions(flatten=True)
     return [str(one) for one in actions.column(actions.schema.names.index("path")).to_pylist()]
 
 
@@ -119,31 +119,31 @@ def test_wider_columns_are_refused_before_anything_is_written_unless_all_dates_a
     _, wide = worlds
     wide.raw.segment([batch(4, records(b'{"id":4}'))])
     wide.raw.publish()
-    stored = {one.key for one in wide.lake.store.list("")}
+    stored = {one.key for one in wide.table.store.list("")}
 
     def never(*_: object) -> Any:
         raise AssertionError("nothing may be converted")
 
-    for plan in (wide.plan(attempt=1), plan_rebuild(wide.lake, ["2026-02-02", "2026-02-03"])):
-        with pytest.raises(ConfigError, match=r"made wider when all dates are rebuilt: convert.py --rebuild --all"):
-            run(wide.lake, plan, never)
-    assert {one.key for one in wide.lake.store.list("")} - stored == {wide.lake.keys.attempt(1)}
+    for plan in (wide.plan(attempt=1), plan_rebuild(wide.table, ["2026-02-02", "2026-02-03"])):
+        with pytest.raises(ConfigError, match=r"made wider when all dates are rebuilt: rebuild.py --all"):
+            run(wide.table, plan, never)
+    assert {one.key for one in wide.table.store.list("")} - stored == {wide.table.keys.attempt(1)}
 
 
 def test_rows_of_the_narrow_type_that_land_meanwhile_make_the_rebuild_stale(worlds: tuple[World, World]) -> None:
     narrow, wide = worlds
-    plan = plan_rebuild(wide.lake, None)
-    write_plan(wide.lake, plan)
+    plan = plan_rebuild(wide.table, None)
+    write_plan(wide.table, plan)
 
     def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         narrow.raw.segment([batch(4, records(b'{"id":4}'))])
         assert narrow.land().rows == 1
         return in_process(job, tasks)
 
-    assert run(wide.lake, plan, overtaken).status == "stale"
+    assert run(wide.table, plan, overtaken).status == "stale"
     narrow.check()
     assert column(narrow, "id") == {0: 1, 4: 4}
-    assert again(wide, plan_rebuild(wide.lake, None)).rows == 4
+    assert again(wide, plan_rebuild(wide.table, None)).rows == 4
 
 
 def test_a_lost_reply_to_the_widening_commit_does_no_harm(
@@ -157,5 +157,5 @@ def test_a_lost_reply_to_the_widening_commit_does_no_harm(
         raise OSError("planted: the reply was lost")
 
     monkeypatch.setattr(commit, "commit", losing)
-    assert again(wide, plan_rebuild(wide.lake, None)).status == "landed"
+    assert again(wide, plan_rebuild(wide.table, None)).status == "landed"
     assert column(wide, "id") == {0: 1, 1: 8589934592, 2: 3}

@@ -55,14 +55,16 @@ def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch:
         plan = world.plan(attempt=1)
         assert len(plan.tasks) == 1
         Counted.most = 0
-        run(world.lake, plan, in_process)
+        run(world.table, plan, in_process)
         assert (Counted.most, Counted.now) == (MAX_OPEN, 0)
         world.check()
         rows = world.rows()
         assert [row["kafka_offset"] for row in rows] == list(range(640))
         assert all(row["dt"] == f"{row['kafka_timestamp']:%Y-%m-%d}" for row in rows)
         landed = [row for row in world.evidence() if row["class"] == "landed"]
-        made.append({row["file"]: world.lake.store.get(f"{world.lake.keys.root}/{row['file']}").body for row in landed})
+        made.append(
+            {row["file"]: world.table.store.get(f"{world.table.keys.root}/{row['file']}").body for row in landed}
+        )
     assert made[0] == made[1]
     assert DATES + MAX_OPEN < len(made[0]) <= 2 * DATES + 2
 

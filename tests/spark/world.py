@@ -21,7 +21,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store import open_store
-from tidemark.table.delta_table import Lake, committed_ledger, ledger_of, live_files, open_lake, open_table
+from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.topics import load_topics
@@ -57,7 +57,9 @@ class World:
         lines += ["store:", *(f"  {line}" for line in store)] if store else []
         lines += ["topics:", "  - topic: orders", *(f"    {line}" for line in settings)]
         self.topics_file.write_text("\n".join(lines) + "\n")
-        self.lake: Lake = open_lake(deployment := load_topics(self.topics_file), deployment.topic("orders"))
+        self.table: TopicTable = open_topic_table(
+            deployment := load_topics(self.topics_file), deployment.topic("orders")
+        )
         endpoint = deployment.raw.url.removeprefix("s3://")
         bucket, _, prefix = endpoint.partition("/") if raw.startswith("s3://") else (endpoint, "", "")
         url = f"s3://{bucket}" if raw.startswith("s3://") else raw
@@ -66,18 +68,18 @@ class World:
     @property
     def ledger(self) -> Ledger:
         """The committed ledger."""
-        return committed_ledger(self.lake)
+        return committed_ledger(self.table)
 
     def plan(self, **options: Any) -> RunPlan:
         """A plan for what is published now, written."""
-        plan = plan_ingest(self.lake, **options)
-        write_plan(self.lake, plan)
+        plan = plan_ingest(self.table, **options)
+        write_plan(self.table, plan)
         return plan
 
     def land(self, **options: Any) -> RunResult:
         """Publish what was uploaded, plan, convert, commit; then check that all is exact."""
         self.raw.publish()
-        result = run(self.lake, self.plan(**options), in_process)
+        result = run(self.table, self.plan(**options), in_process)
         self.check()
         return result
 
@@ -100,7 +102,7 @@ class World:
 
     def read(self, path: str, folder: str | None = None) -> pa.Table:
         """A data file of the table, or of another folder."""
-        body = self.lake.store.get(f"{folder or self.lake.keys.root}/{path}").body
+        body = self.table.store.get(f"{folder or self.table.keys.root}/{path}").body
         return pq.ParquetFile(io.BytesIO(body)).read(use_threads=False)  # which take longer to wake than a small file
 
     def evidence(self) -> list[dict[str, Any]]:
@@ -133,12 +135,12 @@ class Seen:
 
     def __init__(self, world: World) -> None:
         """As it is now."""
-        self._world, self._lake = world, world.lake
-        table = open_table(world.lake)
-        self.ledger = ledger_of(world.lake, table)
-        self._live = live_files(table) if table is not None else []
+        self._world, self._table = world, world.table
+        delta = open_delta(world.table)
+        self.ledger = ledger_of(world.table, delta)
+        self._live = live_files(delta) if delta is not None else []
         self._tables = cache(world.read)
-        self._evidence = cache(partial(read_evidence, world.lake))
+        self._evidence = cache(partial(read_evidence, world.table))
 
     def rows(self) -> list[dict[str, Any]]:
         """See :meth:`World.rows`."""
@@ -152,10 +154,10 @@ class Seen:
     def quarantine(self) -> list[dict[str, Any]]:
         """See :meth:`World.quarantine`."""
         live = {one.path: one for one in self._live}
-        standing = EffectiveEvidence(self._lake, self.ledger, live, lambda _, attempt: self._evidence(attempt))
+        standing = EffectiveEvidence(self._table, self.ledger, live, lambda _, attempt: self._evidence(attempt))
         rows = (row for rows in standing.by_attempt() for row in rows)
         files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
-        folder = self._lake.keys.quarantine
+        folder = self._table.keys.quarantine
         return [row for one in sorted(files) for row in self._world.read(one, folder).to_pylist()]
 
     def check(self) -> None:

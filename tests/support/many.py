@@ -27,7 +27,7 @@ from tidemark.kafka_log import segment_name
 from tidemark.planning import plan_ingest
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.store.local import LocalStore
-from tidemark.table.delta_table import Lake, open_lake
+from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
 
 OFFSETS: Final = 1000
@@ -83,12 +83,12 @@ class ManySegments(LocalStore):
         return Fetched(self._manifest.model_copy(update=update).to_bytes(), '"etag"')
 
 
-def planned(lake: Lake) -> Iterator[RunPlan]:
+def planned(table: TopicTable) -> Iterator[RunPlan]:
     """Plan after plan, each as if the one before had landed, until nothing is left."""
-    ledger = Ledger.genesis(lake.topic.cluster, lake.topic.topic, lake.topic.table)
+    ledger = Ledger.genesis(table.topic.cluster, table.topic.topic, table.topic.table)
     while True:
         setattr(tidemark.planning.ingest, "ledger_of", lambda *_, now=ledger: now)  # noqa: B010 - likewise
-        plan = plan_ingest(lake)
+        plan = plan_ingest(table)
         if plan.empty:
             return
         yield plan
@@ -115,10 +115,10 @@ def main() -> None:
     topics.write_text(
         f"raw: {{url: '{raw.url}'}}\nlake: 'file://{root}/lake'\ncluster: east\ntopics: [{{topic: orders}}]"
     )
-    lake = open_lake(deployment := load_topics(topics), deployment.topics[0])
+    table = open_topic_table(deployment := load_topics(topics), deployment.topics[0])
     began = time.monotonic()
     plans = ranges = tasks = largest = covered = 0
-    for plan in planned(lake):
+    for plan in planned(table):
         plans, tasks = plans + 1, tasks + len(plan.tasks)
         ranges += sum(len(task.ranges) for task in plan.tasks)
         covered += sum(part.end - part.start for part in plan.partitions)

@@ -243,10 +243,11 @@ class ConnectServer:
         self.process = ManagedProcess("Spark Connect", command, log=log, env=environment, cwd=ROOT)
 
     def start(self) -> Self:
-        """Start it, and wait until clients can connect."""
+        """Start it, and wait until clients can connect, and its page tells of them: that comes a little later."""
         try:
             self.process.start()
             self.process.wait_until(lambda: not is_free(self.port))
+            self.process.wait_until(lambda: self._sessions_told() is not None, what="page")
         except BaseException:
             self.stop()
             raise
@@ -263,10 +264,18 @@ class ConnectServer:
 
     def online_sessions(self) -> int:
         """How many clients' sessions the server holds, as its page for people says."""
-        found = re.search(r"(\d+)\s+session\(s\)\s+are online", self._asked("/connect/"))
+        found = self._sessions_told()
         if found is None:
             raise ProcessFailed(f"{self.process.name}: its page does not say how many sessions there are")
-        return int(found[1])
+        return found
+
+    def _sessions_told(self) -> int | None:
+        try:
+            page = self._asked("/connect/")
+        except ConnectionRefusedError:
+            return None
+        found = re.search(r"(\d+)\s+session\(s\)\s+are online", page)
+        return int(found[1]) if found else None
 
     def _asked(self, path: str) -> str:
         connection = HTTPConnection(HOST, self._web_port, timeout=10)

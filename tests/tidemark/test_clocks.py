@@ -187,11 +187,11 @@ def test_a_date_does_not_close_by_an_agent_that_was_ahead_and_is_dead(tmp_path: 
     """It was seen for the last time half an hour before the date could close: more records may be on the broker."""
     closes = datetime.fromtimestamp(T0 / 1000, UTC).replace(hour=0, minute=0, second=0, microsecond=0) + DAY + HOUR
     world = dated(tmp_path, ahead, modified=closes - timedelta(minutes=30))
-    found = plan_ingest(world.lake).closes
+    found = plan_ingest(world.table).closes
     assert all(one.after.state == "final_incomplete" for one in found.values()), "by its age alone, and said to be"
-    assert all(one.observed_at < closes for one in RawTopic(world.lake).entries.values())
+    assert all(one.observed_at < closes for one in RawTopic(world.table).entries.values())
     later = dated(tmp_path / "later", ahead, modified=closes + timedelta(minutes=30))
-    assert [one.after.state for one in plan_ingest(later.lake).closes.values()] == ["final"]
+    assert [one.after.state for one in plan_ingest(later.table).closes.values()] == ["final"]
 
 
 def test_a_date_does_not_close_by_the_planners_clock(tmp_path: Path, host: list[timedelta]) -> None:
@@ -203,7 +203,7 @@ def test_a_date_does_not_close_by_the_planners_clock(tmp_path: Path, host: list[
     assert [one.state for one in world.ledger.dates.values()] == ["open"]
     host[0] = timedelta(days=30)
     world.raw.publish()
-    plan = plan_ingest(world.lake)
+    plan = plan_ingest(world.table)
     assert (plan.closes, is_now(plan.created_at)) == ({}, True)
 
 

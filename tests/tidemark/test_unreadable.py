@@ -173,12 +173,12 @@ def test_the_watch_begins_incidents_again_that_cannot_be_read(world: World, what
 @pytest.mark.parametrize("what", BODIES)
 def test_the_planner_goes_on_with_all_partitions(tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture) -> None:
     world = spark_world.World(tmp_path)
-    control = ControlKeys("", world.lake.topic.cluster)
+    control = ControlKeys("", world.table.topic.cluster)
     world.raw.segment([simple(0)])
     world.raw.publish()
-    before = plan_ingest(world.lake)
+    before = plan_ingest(world.table)
     spoil(tmp_path / "raw", control.index(77), what)
-    assert [one.end for one in plan_ingest(world.lake).partitions] == [one.end for one in before.partitions] == [3]
+    assert [one.end for one in plan_ingest(world.table).partitions] == [one.end for one in before.partitions] == [3]
     assert control.index(77) in caplog.text
 
 
@@ -190,8 +190,8 @@ def test_a_partition_that_nobody_tells_of_is_planned_by_its_watermark(tmp_path: 
     world.raw.publish()
     key = next(info.key for info in world.raw.store.list("_watermarks"))
     spoil(tmp_path / "raw", key, "no field")
-    assert [one.end for one in plan_ingest(world.lake).partitions] == [6]
-    assert RawTopic(world.lake).entries == {}
+    assert [one.end for one in plan_ingest(world.table).partitions] == [6]
+    assert RawTopic(world.table).entries == {}
 
 
 def test_the_planner_says_that_the_store_failed_where_no_index_can_be_read(tmp_path: Path, refused: set[str]) -> None:
@@ -200,7 +200,7 @@ def test_the_planner_says_that_the_store_failed_where_no_index_can_be_read(tmp_p
     world.raw.publish()
     refused |= {info.key for info in world.raw.store.list("_watermarks")}
     with pytest.raises(StoreError, match="not with this key"):
-        plan_ingest(world.lake)
+        plan_ingest(world.table)
 
 
 @pytest.mark.sampled(4)

@@ -77,7 +77,7 @@ ROLES = {
 
 
 def statements(name: str, *, cluster: str = CLUSTER, broker: int = 1) -> list[dict[str, object]]:
-    """A policy's statements for the buckets ``raw`` and ``lake``, our prefixes, and the agent of ``broker``."""
+    """A policy's statements for the buckets ``raw`` and ``table``, our prefixes, and the agent of ``broker``."""
     text = (POLICIES / f"{name}.json").read_text(encoding="utf-8")
     places = {"bucket": "raw", "prefix": PREFIX, "lake": "lake", "tables": "tables"}
     for place, value in {**places, "cluster": cluster, "broker": str(broker)}.items():

@@ -14,19 +14,19 @@ from tidemark.table.evidence import Kept
 class Differing(Model):
     """How the records of a class (landed, quarantined, filtered) and date of a partition would change.
 
-    ``now`` and ``then`` are all there are; ``changed`` counts landed rows with other values by column; ``offsets`` are
-    the lowest of each. Which filtered ones differ is not known, as they lie nowhere: ``others`` if their number is the
-    same.
+    ``before`` and ``after`` are all that there are, as they are and as raw gives them now; ``changed`` counts landed
+    rows with other values by column; ``offsets`` are the lowest of each. Which filtered ones differ is not known, as
+    they lie nowhere: ``others`` if their number is the same.
     """
 
     incarnation: int
     partition: int
     dt: str
     kind: Kept
-    now: int
-    then: int
-    only_now: int
-    only_then: int
+    before: int
+    after: int
+    only_after: int
+    only_before: int
     changed: dict[str, int] = Field(default_factory=dict)
     others: bool = False
     offsets: dict[str, tuple[int, ...]] = Field(default_factory=dict)
@@ -34,8 +34,8 @@ class Differing(Model):
     def text(self) -> str:
         """One line for a person."""
         where = f"incarnation {self.incarnation} partition {self.partition} dt={self.dt or 'none'} {self.kind}"
-        parts = [f"{self.now} now, {self.then} then"]
-        for name, rows in (("only_now", self.only_now), ("only_then", self.only_then)):
+        parts = [f"{self.before} before, {self.after} after"]
+        for name, rows in (("only_before", self.only_before), ("only_after", self.only_after)):
             parts += [f"{rows} {name.replace('_', ' ')}{self._at(name)}"] if rows else []
         parts += ["and they are others"] if self.others else []
         parts += [f"{rows} with other values in {name}" for name, rows in sorted(self.changed.items())]
@@ -47,7 +47,7 @@ class Differing(Model):
 
 
 class Comparison(StoredObject):
-    """``reports/<name>/comparison-<attempt>.json``: what was found; ``rows`` of now were compared."""
+    """``reports/<name>/comparison-<attempt>.json``: what was found; ``rows`` of the table were compared."""
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 

@@ -12,7 +12,7 @@ from tidemark.backfill.preview import Preview
 from tidemark.errors import NotFound
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import RunResult
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 
 MEASURED_RATE: Final = 153_000_000
 """Bytes a second: zstd segments from and to an S3 server on two cores (README, Figures)."""
@@ -24,15 +24,15 @@ _RUNS: Final = 20
 _LARGE: Final = 64 << 20
 
 
-def rate_of(lake: Lake, ledger: Ledger) -> int:
+def rate_of(table: TopicTable, ledger: Ledger) -> int:
     """Bytes a second at which raw of the topic is converted here."""
     rates = []
     for attempt in ledger.landed[-_RUNS:]:
-        key = lake.keys.result(attempt)
+        key = table.keys.result(attempt)
         try:
-            one = RunResult.load(lake.store, key)
+            one = RunResult.load(table.store, key)
         except NotFound:
-            continue  # a sweep's attempt has none
+            continue  # a vacuum's attempt has none
         seconds = one.seconds.get("convert", 0.0)
         if one.bytes_read >= _LARGE and seconds > 0:
             rates.append(int(one.bytes_read / seconds))

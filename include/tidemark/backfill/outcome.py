@@ -12,7 +12,7 @@ from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.plan import RunResult
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, read_evidence
 
 
@@ -60,15 +60,15 @@ class BackfillOutcome(StoredObject):
     dates: tuple[DateChange, ...] = ()
 
 
-def outcome_of(lake: Lake, preview: Preview) -> BackfillOutcome:
+def outcome_of(table: TopicTable, preview: Preview) -> BackfillOutcome:
     """What came of the plan that ``preview`` shows.
 
     What ingestion landed meanwhile is in none of the numbers: they are of the rows that the run itself replaced, which
     the commit was refused for if they were not those of the dry run any more.
     """
-    key = lake.keys.result(preview.attempt)
+    key = table.keys.result(preview.attempt)
     try:
-        result = RunResult.load(lake.store, key)
+        result = RunResult.load(table.store, key)
     except NotFound:
         return BackfillOutcome(status="failed", attempt=preview.attempt)
     landed = result.status == "landed"
@@ -80,18 +80,18 @@ def outcome_of(lake: Lake, preview: Preview) -> BackfillOutcome:
         files=result.files,
         bytes_read=result.bytes_read,
         seconds=round(sum(result.seconds.values()), 3),
-        dates=_changes(lake, preview) if landed else (),
+        dates=_changes(table, preview) if landed else (),
     )
 
 
-def _changes(lake: Lake, preview: Preview) -> tuple[DateChange, ...]:
+def _changes(table: TopicTable, preview: Preview) -> tuple[DateChange, ...]:
     before = {
         one.dt: RecordCounts(landed=one.rows, quarantined=one.quarantined, filtered=one.filtered)
         for one in preview.dates
     }
     after: dict[str, Counter[str]] = {}
     columns = ["class", "rows", "dt", "attempt"]
-    for row in read_evidence(lake, preview.attempt).select(columns).to_pylist():
+    for row in read_evidence(table, preview.attempt).select(columns).to_pylist():
         if row["attempt"] == preview.attempt and row["class"] in PARSED:
             after.setdefault(row["dt"].isoformat() if row["dt"] else "", Counter())[row["class"]] += row["rows"]
     return tuple(

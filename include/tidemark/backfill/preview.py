@@ -11,8 +11,8 @@ from tidemark.formats.base import Model, StoredObject
 class DatePreview(Model):
     """A date (ISO, empty for rows without one) as it is. ``other_settings`` of its records landed by other settings.
 
-    ``then`` are the records that it would have, if that was found out. ``lost`` are files that are not in the store, or
-    not as the table's log has them.
+    ``after`` are the records that it would have, if that was found out. ``lost`` are files that are not in the
+    store, or not as the table's log has them.
     """
 
     dt: str
@@ -23,7 +23,7 @@ class DatePreview(Model):
     files: int
     bytes: int
     other_settings: int
-    then: int | None = None
+    after: int | None = None
     lost: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -32,7 +32,7 @@ class DatePreview(Model):
         line += f"{self.filtered} filtered, in {self.files} files of {self.bytes} bytes"
         line += f"; {self.other_settings} landed with other settings" if self.other_settings else ""
         line += f"; {len(self.lost)} files are lost" if self.lost else ""
-        return line if self.then is None else f"{line}; then {self.then} records"
+        return line if self.after is None else f"{line}; {self.after} records afterwards"
 
 
 class PartitionPreview(Model):

@@ -17,7 +17,7 @@ from tidemark.errors import NotFound
 from tidemark.formats.base import StoredObject
 from tidemark.formats.plan import RunProgress
 from tidemark.store import put_over
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 
 Object = TypeVar("Object", bound=StoredObject)
 
@@ -76,31 +76,31 @@ class BackfillReport(NamedTuple):
         )
 
 
-def read_report(lake: Lake, name: str) -> BackfillReport:
-    """The report of that name on the topic of ``lake``. Raises NotFound if there is none."""
-    key = lake.keys.report(name, "request")
-    request = BackfillRequest.load(lake.store, key)
-    preview = _part(lake, lake.keys.report(name, "preview"), Preview)
+def read_report(table: TopicTable, name: str) -> BackfillReport:
+    """The report of that name on the topic of ``table``. Raises NotFound if there is none."""
+    key = table.keys.report(name, "request")
+    request = BackfillRequest.load(table.store, key)
+    preview = _part(table, table.keys.report(name, "preview"), Preview)
     if preview is None or not preview.plan:
         return BackfillReport(request, preview, None, None, None, None)
     attempt = preview.attempt
     return BackfillReport(
         request=request,
         preview=preview,
-        comparison=_part(lake, lake.keys.report(name, "comparison", attempt), Comparison),
-        approval=_part(lake, lake.keys.report(name, "approval", attempt), Approval),
-        progress=_part(lake, lake.keys.progress(attempt), RunProgress),
-        outcome=_part(lake, lake.keys.report(name, "outcome", attempt), BackfillOutcome),
+        comparison=_part(table, table.keys.report(name, "comparison", attempt), Comparison),
+        approval=_part(table, table.keys.report(name, "approval", attempt), Approval),
+        progress=_part(table, table.keys.progress(attempt), RunProgress),
+        outcome=_part(table, table.keys.report(name, "outcome", attempt), BackfillOutcome),
     )
 
 
-def write_part(lake: Lake, name: str, part: str, value: StoredObject, attempt: int | None = None) -> None:
+def write_part(table: TopicTable, name: str, part: str, value: StoredObject, attempt: int | None = None) -> None:
     """Write a part of a report; a task that runs again writes its part again, for another attempt beside it."""
-    put_over(lake.store, lake.keys.report(name, part, attempt), value.to_bytes())
+    put_over(table.store, table.keys.report(name, part, attempt), value.to_bytes())
 
 
-def _part(lake: Lake, key: str, kind: type[Object]) -> Object | None:
+def _part(table: TopicTable, key: str, kind: type[Object]) -> Object | None:
     try:
-        return kind.load(lake.store, key)
+        return kind.load(table.store, key)
     except NotFound:
         return None

@@ -113,7 +113,7 @@ def _dates(preview: Preview) -> Section:
 def _date(preview: Preview, one: DatePreview) -> tuple[str, ...]:
     notes = ["added: exchanges rows"] if one.dt in preview.added else []
     notes += [f"{len(one.lost)} files lost"] if one.lost else []
-    notes += [f"{one.then:,} records then"] if one.then is not None else []
+    notes += [f"{one.after:,} records afterwards"] if one.after is not None else []
     numbers = (f"{n:,}" for n in (one.rows, one.quarantined, one.filtered, one.files))
     return (one.dt or "none", one.state, *numbers, gib(one.bytes), f"{one.other_settings:,}", "; ".join(notes))
 
@@ -122,13 +122,13 @@ def _differences(found: Comparison) -> Section:
     if not found.differences:
         note = f"{found.rows:,} rows were compared with what raw gives now, and are the same."
         return Section("Row differences", (), (), note)
-    header = ("Partition", "Date", "Records", "Now", "Then", "Removed", "Added", "Changed", "From offset")
+    header = ("Partition", "Date", "Records", "Before", "After", "Removed", "Added", "Changed", "From offset")
     rows = [
         (
             f"{one.incarnation}/{one.partition}",
             one.dt or "none",
             one.kind,
-            *(f"{n:,}" for n in (one.now, one.then, one.only_now, one.only_then)),
+            *(f"{n:,}" for n in (one.before, one.after, one.only_before, one.only_after)),
             ", ".join(f"{n:,} in {name}" for name, n in sorted(one.changed.items()))
             or ("others" if one.others else ""),
             "; ".join(f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in one.offsets.items() if offsets),

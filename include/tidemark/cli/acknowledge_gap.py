@@ -10,7 +10,7 @@ import typer
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
 from tidemark.errors import ConfigError, FormatError
 from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
-from tidemark.table.delta_table import open_lake
+from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
 
 
@@ -46,7 +46,7 @@ def acknowledge_gap(
         found = deployment.topic(topic, cluster)
     except FormatError as error:
         raise ConfigError(str(topics), [("topics", str(error))]) from error
-    known = gaps_of(open_lake(deployment, found), partition, incarnation)
+    known = gaps_of(open_topic_table(deployment, found), partition, incarnation)
     if not yes and known.said(start, end) is None:
         _ask(known, start, end)
     word, new = known.acknowledge(start, end, by, reason)

@@ -8,11 +8,11 @@ from typing import Any
 
 from tidemark.errors import ConfigError, FormatError, NeverSeen
 from tidemark.inspection.agent_sightings import check_begun, check_seen
-from tidemark.table.delta_table import Lake, committed_ledger, live_files, open_lake, open_table
+from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment, load_topics
 
 
-def opened(topics: Path, topic: str, cluster: str | None) -> Lake:
+def opened(topics: Path, topic: str, cluster: str | None) -> TopicTable:
     """The table of ``topic``.
 
     Raises:
@@ -21,31 +21,31 @@ def opened(topics: Path, topic: str, cluster: str | None) -> Lake:
     """
     deployment = load_topics(topics)
     try:
-        lake = open_lake(deployment, deployment.topic(topic, cluster))
+        table = open_topic_table(deployment, deployment.topic(topic, cluster))
     except FormatError as error:
         raise ConfigError(str(topics), [("topics", str(error))]) from error
-    check_begun(lake)
-    return lake
+    check_begun(table)
+    return table
 
 
-def files_of(lake: Lake, dates: Collection[str] | None) -> list[dict[str, Any]]:
+def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str, Any]]:
     """The live files, of ``dates`` only if any are given: URL, date, rows, size in bytes."""
-    table = open_table(lake)
-    found = live_files(table) if table is not None else []
+    delta = open_delta(table)
+    found = live_files(delta) if delta is not None else []
     return [
-        {"url": f"{lake.url}/{one.path}", "dt": one.dt, "rows": one.rows, "size": one.size}
+        {"url": f"{table.url}/{one.path}", "dt": one.dt, "rows": one.rows, "size": one.size}
         for one in found
         if not dates or one.dt in dates
     ]
 
 
-def status_of(lake: Lake) -> dict[str, Any]:
+def status_of(table: TopicTable) -> dict[str, Any]:
     """What the committed ledger says."""
-    ledger = committed_ledger(lake).model_dump(mode="json", by_alias=True)
+    ledger = committed_ledger(table).model_dump(mode="json", by_alias=True)
     wanted = ("cluster", "topic", "n", "rows", "committed_at")
     partitions = [{name: one[name] for name in _PARTITION} for one in ledger["partitions"]]
     dates = dict(sorted(ledger["dates"].items()))
-    return {**{name: ledger[name] for name in wanted}, "table": lake.url, "partitions": partitions, "dates": dates}
+    return {**{name: ledger[name] for name in wanted}, "table": table.url, "partitions": partitions, "dates": dates}
 
 
 _PARTITION = ("incarnation", "partition", "topic_id", "start_offset", "next_offset", "leader_epoch", "gaps", "held_by")

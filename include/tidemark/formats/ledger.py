@@ -90,8 +90,8 @@ class Parent(Model):
 class Ledger(StoredObject):
     """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
 
-    ``landed`` are the attempts whose evidence counts: all that ever landed, or a sweep that stands for those it folded.
-    ``files`` is the digest of the live files after this commit, see :mod:`tidemark.table.tampering`.
+    ``landed`` are the attempts whose evidence counts: all that ever landed, or a vacuum's, which stands for those
+    that it folded. ``files`` is the digest of the live files after this commit, see :mod:`tidemark.table.tampering`.
     ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or filtered
     rows: of two runs that set out to do so, one is stale.
     """
@@ -104,7 +104,7 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "sweep", "repair"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "vacuum", "repair"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)

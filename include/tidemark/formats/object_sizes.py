@@ -28,7 +28,7 @@ TOMBSTONE: Final = 64 * _MIB
 """What one run of retention removed of a partition: about 1 KiB for each segment."""
 
 LEDGER: Final = 64 * _MIB
-"""A ledger: about 300 B for each partition, 150 B for each date, 20 B for each attempt since the last sweep."""
+"""A ledger: about 300 B for each partition, 150 B for each date, 20 B for each attempt since the last vacuum."""
 
 PLAN: Final = 512 * _MIB
 """A run's plan: about 500 B for each range, and one name for each file that goes: of a rebuild, those of a table."""
@@ -40,7 +40,7 @@ DEPLOYMENT: Final = 256 * _MIB
 """What is known of all topics of a cluster (incidents, sightings, samples): 200 B for each partition that waits."""
 
 EVIDENCE: Final = 1024 * _MIB
-"""Evidence, as compressed Parquet: a sweep folds that of all attempts into one object; about 50 B for each file."""
+"""Evidence, as compressed Parquet: a vacuum folds that of all attempts into one object; about 50 B for each file."""
 
 SEGMENT_INDEX: Final = 1024 * _MIB
 """A segment's ``.index``, ``.timeindex`` or ``.txnindex``: Kafka makes them 10 MiB, or ``segment.index.bytes``."""

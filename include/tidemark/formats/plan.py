@@ -19,7 +19,7 @@ from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import Closing
 from tidemark.formats.manifest import LineagePairs, OpenTransaction
 
-RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "sweep", "repair"]
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "vacuum", "repair"]
 
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
@@ -159,7 +159,7 @@ class RunPlan(StoredObject):
     A run of retention (``retain``) only takes away: ``removes`` and ``supersedes`` are all that ``dates`` hold, and
     their refused rows.
 
-    A sweep puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
+    A vacuum puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
 
     A repair makes again from raw what somebody else took from the table or changed: it removes the files of which no
     evidence tells, and all rows of ``tasks``' offsets are its own, whatever their dates, but for those that it

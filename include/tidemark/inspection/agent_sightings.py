@@ -16,17 +16,17 @@ from tidemark.errors import NeverSeen, NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import Lake, committed_ledger
+from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.topics import Deployment, TopicSettings
 
 _LISTED: Final = 10_000
 """Names that are looked at for one that is like the topic's."""
 
 
-def check_begun(lake: Lake) -> None:
+def check_begun(table: TopicTable) -> None:
     """Raise :class:`NeverSeen` if nothing has landed in the table, and :func:`check_seen` does."""
-    if committed_ledger(lake).n == 0:
-        check_seen(lake.deployment, lake.topic)
+    if committed_ledger(table).n == 0:
+        check_seen(table.deployment, table.topic)
 
 
 def check_seen(deployment: Deployment, topic: TopicSettings) -> None:

@@ -21,7 +21,7 @@ from tidemark.formats.watermark_index import listed, load_all, merge
 from tidemark.intervals import Intervals
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.identity import identity
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 
 
@@ -33,7 +33,7 @@ class NotAGap(TidemarkError):
 class GapsOf:
     """One partition's gaps, and where words on them go. ``open`` are those that its agent has found."""
 
-    lake: Lake
+    table: TopicTable
     at: TopicPartition
     incarnation: int
     keys: PartitionKeys
@@ -89,7 +89,7 @@ class GapsOf:
             return self.open
         from tidemark.planning.lost_gaps import lost  # what only looks at agents' gaps needs no planning
 
-        found = lost(self.lake, self.incarnation, self.at.partition)
+        found = lost(self.table, self.incarnation, self.at.partition)
         return tuple(sorted({*self.open, *found}, key=lambda gap: (gap.start, gap.end, gap.reason)))
 
     def said(self, start: int, end: int) -> Acknowledgement | None:
@@ -101,21 +101,21 @@ class GapsOf:
             return None
 
     def _word(self, start: int, end: int, by: str, reason: str) -> Acknowledgement:
-        url, options = self.control_store.url, self.lake.deployment.store
+        url, options = self.control_store.url, self.table.deployment.store
         said = {"from": start, "to": end, "by": by, "written_as": identity(options, url), "at": utc_now()}
         place = {"cluster": self.control.cluster, "place": self.keys.place, "partition": self.keys.partition}
         return Acknowledgement.model_validate({**place, **said, "reason": reason})
 
 
-def gaps_of(lake: Lake, partition: int, incarnation: int | None = None) -> GapsOf:
-    """Read what is open of the topic of ``lake``. ``incarnation`` is the topic's; without it the newest.
+def gaps_of(table: TopicTable, partition: int, incarnation: int | None = None) -> GapsOf:
+    """Read what is open of the topic of ``table``. ``incarnation`` is the topic's; without it the newest.
 
     Raises:
         FormatError: there is no such topic or incarnation in the store, or an object does not parse.
         StoreError: the store failed.
     """
-    cluster, options, at = lake.topic.cluster, lake.deployment.store, TopicPartition(lake.topic.topic, partition)
-    endpoints = resolver_of(lake.deployment.raw)
+    cluster, options, at = table.topic.cluster, table.deployment.store, TopicPartition(table.topic.topic, partition)
+    endpoints = resolver_of(table.deployment.raw)
     default, endpoint = endpoints.default(), endpoints.resolve(cluster, at.topic, at.partition)
     control, control_store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
     lives = _incarnations(control_store, control.incarnations(at.topic))
@@ -129,7 +129,7 @@ def gaps_of(lake: Lake, partition: int, incarnation: int | None = None) -> GapsO
     gaps = _in_watermark(store, keys)
     if gaps is None:
         gaps = _in_indexes(control_store, control, at, life.topic_id)
-    return GapsOf(lake, at, number, keys, control, control_store, gaps)
+    return GapsOf(table, at, number, keys, control, control_store, gaps)
 
 
 def words_of(

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 
 from tidemark.formats.ledger import PartitionState
 from tidemark.intervals import Intervals
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, OffsetClass
 
@@ -24,7 +24,7 @@ DATED: Final = (*PARSED, "expired")
 Key = tuple[int, int]
 
 
-def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
+def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, Any]:
     """The report, as the values of JSON.
 
     ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
@@ -34,7 +34,7 @@ def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
     ``sound`` is false if offsets are LOST, corrupt or about to be cut off, and wherever the evidence does not add up to
     what the ledger says: of a partition to its ``next_offset``, of the table and of each of ``dates`` to its rows.
     """
-    standing = EffectiveEvidence.of(lake)
+    standing = EffectiveEvidence.of(table)
     ledger = standing.ledger
     classes: dict[Key, Counter[str]] = {}
     dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
@@ -50,7 +50,7 @@ def continuity_of(lake: Lake, dates: Collection[str] = ()) -> dict[str, Any]:
     days = [_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()]
     found: dict[str, Any] = {
         "topic": f"{ledger.cluster}/{ledger.topic}",
-        "table": lake.url,
+        "table": table.url,
         "ledger": ledger.n,
         "committed_at": ledger.committed_at.isoformat(),
         "rows": ledger.rows,

@@ -18,7 +18,7 @@ from tidemark.formats.manifest import SegmentManifest
 from tidemark.kafka_log import Lineage
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 
 MOST_ROWS: Final = 200
@@ -69,7 +69,9 @@ class Derivation(NamedTuple):
     more: bool
 
 
-def derivation_of(lake: Lake, standing: EffectiveEvidence, key: tuple[int, int], start: int, end: int) -> Derivation:
+def derivation_of(
+    table: TopicTable, standing: EffectiveEvidence, key: tuple[int, int], start: int, end: int
+) -> Derivation:
     """Where ``[start, end)`` of the partition ``key``, an (incarnation, partition), comes from.
 
     Raises:
@@ -79,25 +81,25 @@ def derivation_of(lake: Lake, standing: EffectiveEvidence, key: tuple[int, int],
     state = standing.ledger.by_partition.get(key)
     landed = state.next_offset if state else 0
     found = sorted(
-        (_derived(lake, row, standing) for row in standing.touching(key, start, min(end, landed))),
+        (_derived(table, row, standing) for row in standing.touching(key, start, min(end, landed))),
         key=lambda one: (one.start, one.end),
     )
     rows = found[:MOST_ROWS]
-    deployment = lake.deployment
-    endpoint = resolver_of(deployment.raw).resolve(lake.topic.cluster, lake.topic.topic, key[1])
+    deployment = table.deployment
+    endpoint = resolver_of(deployment.raw).resolve(table.topic.cluster, table.topic.topic, key[1])
     store = open_store(endpoint.store, deployment.store)
-    waiting, complete = _waiting(lake, key, max(start, landed), end)
+    waiting, complete = _waiting(table, key, max(start, landed), end)
     keys = list(dict.fromkeys([*(one.segment for one in rows if one.segment), *waiting]))
     segments = in_parallel(lambda one: _segment(store, one), keys[:MOST_SEGMENTS])
     more = not complete or len(found) > len(rows) or len(keys) > len(segments)
     return Derivation(tuple(rows), tuple(segments), more)
 
 
-def _derived(lake: Lake, row: dict[str, Any], standing: EffectiveEvidence) -> Derived:
+def _derived(table: TopicTable, row: dict[str, Any], standing: EffectiveEvidence) -> Derived:
     name = row["file"]
     in_table = name in standing.live
-    quarantine = f"{lake.deployment.lake_store}/{lake.keys.quarantine}"
-    where = {"landed": lake.url, "quarantined": quarantine}.get(row["class"])
+    quarantine = f"{table.deployment.lake_store}/{table.keys.quarantine}"
+    where = {"landed": table.url, "quarantined": quarantine}.get(row["class"])
     return Derived(
         start=row["first"],
         end=row["next"],
@@ -113,11 +115,11 @@ def _derived(lake: Lake, row: dict[str, Any], standing: EffectiveEvidence) -> De
     )
 
 
-def _waiting(lake: Lake, key: tuple[int, int], start: int, end: int) -> tuple[list[str], bool]:
+def _waiting(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tuple[list[str], bool]:
     """The keys of the first uploaded segments with offsets in ``[start, end)``, and whether they are all."""
     if start >= end:
         return [], True
-    raw = RawTopic(lake)
+    raw = RawTopic(table)
     lives = raw.incarnations().incarnations
     if key[0] >= len(lives):
         return [], True

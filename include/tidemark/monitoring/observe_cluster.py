@@ -24,7 +24,7 @@ from tidemark.monitoring.kinds import found_by
 from tidemark.monitoring.observe_topic import Around, look_at_topic
 from tidemark.monitoring.observer_state import Sightings, TopicSighting
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import open_lake
+from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import Deployment
 
 _READERS: Final = 16
@@ -76,7 +76,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
 
     looks = in_parallel(
         lambda one: look_at_topic(
-            open_lake(deployment, one), around(one.topic), before.topics.get(one.topic, TopicSighting()), now
+            open_topic_table(deployment, one), around(one.topic), before.topics.get(one.topic, TopicSighting()), now
         ),
         topics,
         _READERS,

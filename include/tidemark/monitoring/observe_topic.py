@@ -21,7 +21,7 @@ from tidemark.monitoring.kinds import Source, found_by
 from tidemark.monitoring.observer_state import TopicSighting, latest
 from tidemark.monitoring.overview import TopicSummary
 from tidemark.monitoring.quarantine_samples import samples_of
-from tidemark.table.delta_table import Lake, committed_ledger
+from tidemark.table.delta_table import TopicTable, committed_ledger
 
 _REREAD_AFTER: Final = timedelta(hours=1)
 
@@ -49,12 +49,12 @@ class TopicLook(NamedTuple):
     sighting: TopicSighting
 
 
-Step = Callable[[Lake, Around, TopicSighting, datetime], tuple[list[Condition], TopicSighting]]
+Step = Callable[[TopicTable, Around, TopicSighting, datetime], tuple[list[Condition], TopicSighting]]
 """A part of a look: what it found, and the sighting with what it leaves for the next look."""
 
 
-def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
-    """Look at the topic of ``lake``. What cannot be read is told of, and never raised: it must not hide other topics.
+def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
+    """Look at the topic of ``table``. What cannot be read is told of, and never raised: it must not hide other topics.
 
     The libraries that read logs and evidence have errors of their own for what is damaged: DeltaError, and Arrow's
     kinds of ValueError.
@@ -67,18 +67,18 @@ def look_at_topic(lake: Lake, around: Around, before: TopicSighting, now: dateti
     steps: tuple[tuple[Step, Source], ...] = ((_seen, "sightings"), (_ledger, "ledger"), (_verdict, "verdict"))
     for step, source in steps:
         try:
-            new, sighting = step(lake, around, sighting, now)
+            new, sighting = step(table, around, sighting, now)
         except (TidemarkError, DeltaError, OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            found.append(unreadable(lake.topic.cluster, lake.topic.topic, reason, now))
-            unknown.append(Unknown(found_by(source), lake.topic.topic))
+            found.append(unreadable(table.topic.cluster, table.topic.topic, reason, now))
+            unknown.append(Unknown(found_by(source), table.topic.topic))
         else:
             found += new
     if around.led is not None:
         rotated = _rotated(around.led, sighting.rotated, now)
-        found += topic_conditions.stuck(lake.topic, around.led, rotated, around.gone, now)
+        found += topic_conditions.stuck(table.topic, around.led, rotated, around.gone, now)
         if any(one.broker in around.gone for one in around.led.values()):
-            unknown.append(Unknown(frozenset({"stuck"}), lake.topic.topic))
+            unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic))
         sighting = sighting.model_copy(update={"rotated": rotated})
     return TopicLook(tuple(found), tuple(unknown), sighting)
 
@@ -102,32 +102,36 @@ def _uploaded(
     return tuple(marked(goals, landed, before, now))
 
 
-def _seen(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+def _seen(
+    table: TopicTable, around: Around, before: TopicSighting, now: datetime
+) -> tuple[list[Condition], TopicSighting]:
     """Whether any agent ever told of the topic; asked only while no index does and nothing has landed."""
     if around.led or around.committed or around.led is None:
         return [], before
     try:
-        check_seen(lake.deployment, lake.topic)
+        check_seen(table.deployment, table.topic)
     except FormatError:
         return [], before  # an index that does not parse is told of by itself
     except NeverSeen as error:
-        return [unseen(lake.topic.cluster, lake.topic.topic, str(error), now)], before
+        return [unseen(table.topic.cluster, table.topic.topic, str(error), now)], before
     return [], before
 
 
-def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+def _ledger(
+    table: TopicTable, around: Around, before: TopicSighting, now: datetime
+) -> tuple[list[Condition], TopicSighting]:
     """What the ledger says, against the watermarks and by itself."""
     found: list[Condition] = []
     if around.led is not None:
-        old = before.read_at is None or now - before.read_at > _REREAD_AFTER + _spread(lake.topic.topic)
+        old = before.read_at is None or now - before.read_at > _REREAD_AFTER + _spread(table.topic.topic)
         digest = _digest(around)
         if old or digest != before.quiet:
-            read, exact = _read(lake, around, before, now, exact=old or not around.committed)
+            read, exact = _read(table, around, before, now, exact=old or not around.committed)
             uploaded = _uploaded(around.led, read.ledger, before.uploaded, now)
             found = [*topic_conditions.gaps(read.health)]
-            found += topic_conditions.late(lake.topic, read.health, uploaded, now, around.scanned_at)
+            found += topic_conditions.late(table.topic, read.health, uploaded, now, around.scanned_at)
             quiet = not read.health.marks and not any(one.gaps for one in read.health.partitions)
-            new = samples_of(lake, read.ledger, before.n)
+            new = samples_of(table, read.ledger, before.n)
             update = {
                 "marks": read.health.marks,
                 "uploaded": uploaded,
@@ -135,14 +139,14 @@ def _ledger(lake: Lake, around: Around, before: TopicSighting, now: datetime) ->
                 "n": read.ledger.n,
                 "quiet": digest if quiet else "",
                 "read_at": now if exact else before.read_at,
-                "summary": TopicSummary.of(read.health, lake.topic, now),
+                "summary": TopicSummary.of(read.health, table.topic, now),
             }
             before = before.model_copy(update=update)
         elif before.summary is not None:
             ends = (one.entry.log_end_offset for one in around.led.values())
             before = before.model_copy(update={"summary": before.summary.with_log_ends(ends)})
-    samples = latest(before.samples, now - lake.topic.quarantine.over)
-    found += topic_conditions.quarantine(lake.topic, samples, now)
+    samples = latest(before.samples, now - table.topic.quarantine.over)
+    found += topic_conditions.quarantine(table.topic, samples, now)
     return found, before.model_copy(update={"samples": samples})
 
 
@@ -151,26 +155,28 @@ class _Read(NamedTuple):
     health: TopicHealth
 
 
-def _read(lake: Lake, around: Around, before: TopicSighting, now: datetime, *, exact: bool) -> tuple[_Read, bool]:
+def _read(
+    table: TopicTable, around: Around, before: TopicSighting, now: datetime, *, exact: bool
+) -> tuple[_Read, bool]:
     """The ledger with the topic's health, and whether it is the table's own: nobody is told anything by a copy."""
     led = around.led or {}
-    ledger = committed_ledger(lake) if exact else _copy(lake)
+    ledger = committed_ledger(table) if exact else _copy(table)
     health = topic_health(
-        lake.topic,
+        table.topic,
         ledger,
         [one.entry for one in led.values()],
         now,
         marks=before.marks,
         brokers={partition: one.broker for partition, one in led.items()},
     )
-    if not exact and (health.is_late(lake.topic, now) or any(one.gaps for one in ledger.partitions)):
-        return _read(lake, around, before, now, exact=True)
+    if not exact and (health.is_late(table.topic, now) or any(one.gaps for one in ledger.partitions)):
+        return _read(table, around, before, now, exact=True)
     return _Read(ledger, health), exact
 
 
-def _copy(lake: Lake) -> Ledger:
-    key = lake.keys.deployment.committed_ledger(lake.topic.topic)
-    return Ledger.load(lake.store, key)
+def _copy(table: TopicTable) -> Ledger:
+    key = table.keys.deployment.committed_ledger(table.topic.topic)
+    return Ledger.load(table.store, key)
 
 
 def _digest(around: Around) -> str:
@@ -187,11 +193,13 @@ def _spread(topic: str) -> timedelta:
     return timedelta(minutes=zlib.crc32(topic.encode()) % 60)
 
 
-def _verdict(lake: Lake, around: Around, before: TopicSighting, now: datetime) -> tuple[list[Condition], TopicSighting]:
+def _verdict(
+    table: TopicTable, around: Around, before: TopicSighting, now: datetime
+) -> tuple[list[Condition], TopicSighting]:
     """What the last audits said; a verdict without a failure is read once."""
     if around.verdict in {"", before.passed}:
         return [], before
-    key = lake.keys.deployment.verdict(lake.topic.topic)
-    verdict = AuditVerdict.load(lake.store, key)
+    key = table.keys.deployment.verdict(table.topic.topic)
+    verdict = AuditVerdict.load(table.store, key)
     passed = "" if verdict.failed else around.verdict
     return list(topic_conditions.audits(verdict)), before.model_copy(update={"passed": passed})

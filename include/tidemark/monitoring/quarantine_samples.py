@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from tidemark.errors import NotFound
 from tidemark.formats.ledger import Ledger
 from tidemark.monitoring.observer_state import ParseSample
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, read_evidence
 
 _MOST_RUNS: Final = 50
@@ -24,31 +24,31 @@ class NewSamples(NamedTuple):
     mended: bool
 
 
-def samples_of(lake: Lake, ledger: Ledger, seen: int | None) -> NewSamples:
+def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSamples:
     """Those of the runs after ledger ``seen``, or of the last one alone if none was seen."""
     found: list[ParseSample] = []
     known: Ledger | None = ledger
     oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
     while known is not None and known.n > max(0, oldest):
-        if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(lake, known)):
+        if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(table, known)):
             found.append(sample)
         if known.kind in {"replay", "rebuild", "repair"}:
             return NewSamples(tuple(found), mended=True)
-        known = _parent(lake, known)
+        known = _parent(table, known)
     return NewSamples(tuple(found), mended=False)
 
 
-def _parent(lake: Lake, ledger: Ledger) -> Ledger | None:
+def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
     if ledger.parent is None:
         return None
-    key = lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-    return Ledger.load(lake.store, key)
+    key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
+    return Ledger.load(table.store, key)
 
 
-def _sample(lake: Lake, ledger: Ledger) -> ParseSample | None:
-    """What became of the records that the run parsed; None if it has no evidence any more, as a sweep folded it."""
+def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:
+    """What became of the records that the run parsed; None if it has no evidence any more, as a vacuum folded it."""
     try:
-        rows = read_evidence(lake, ledger.attempt).select(["class", "rows"]).to_pylist()
+        rows = read_evidence(table, ledger.attempt).select(["class", "rows"]).to_pylist()
     except NotFound:
         return None
     parsed = sum(row["rows"] for row in rows if row["class"] in PARSED)

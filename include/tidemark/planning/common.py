@@ -7,14 +7,14 @@ from typing import Any
 
 from tidemark.formats.ledger import Ledger, new_attempt
 from tidemark.planning.code_digest import code_digest
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 
 
 def following(
-    lake: Lake, ledger: Ledger, attempt: int | None = None, *, created_at: datetime | None = None
+    table: TopicTable, ledger: Ledger, attempt: int | None = None, *, created_at: datetime | None = None
 ) -> dict[str, Any]:
     """The fields of a ``RunPlan`` that all kinds share; a new attempt unless one is given."""
-    topic = lake.topic
+    topic = table.topic
     return {
         "attempt": new_attempt() if attempt is None else attempt,
         "cluster": topic.cluster,
@@ -25,5 +25,5 @@ def following(
         "ledger_attempt": ledger.attempt,
         "configuration": topic.digest,
         "code": code_digest(),
-        "created_at": created_at or lake.store.now(),
+        "created_at": created_at or table.store.now(),
     }

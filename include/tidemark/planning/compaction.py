@@ -18,7 +18,7 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, RunPlan, SegmentRange
 from tidemark.planning.common import following
-from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 from tidemark.topics import Compaction
@@ -48,31 +48,31 @@ class PlacedFile(NamedTuple):
     size: int
 
 
-def plan_compaction(lake: Lake, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
+def plan_compaction(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
     """What to merge of ``dates`` (ISO), or of all if None; empty if there is nothing.
 
     Raises:
         ContinuityError: evidence does not tell of all rows of a file.
     """
-    table = open_table(lake)
-    ledger = ledger_of(lake, table)
-    live = live_files(table) if table is not None else []
-    check_untampered(lake, ledger, live)
+    delta = open_delta(table)
+    ledger = ledger_of(table, delta)
+    live = live_files(delta) if delta is not None else []
+    check_untampered(table, ledger, live)
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
-    settings = lake.topic.compaction
+    settings = table.topic.compaction
     candidates = _candidates((one for one in live if dates is None or one.dt in dates), closed, settings)
     files = []
     if candidates:  # evidence is read from the store only if there is something to place
-        evidence = EffectiveEvidence(lake, ledger, {one.path: one for one in live})
-        files = _placed(evidence, lake, candidates)
+        evidence = EffectiveEvidence(table, ledger, {one.path: one for one in live})
+        files = _placed(evidence, table, candidates)
     chosen = bounded(groups(files, closed, settings))
     return RunPlan(
-        **following(lake, ledger, attempt),
+        **following(table, ledger, attempt),
         kind="compact",
-        tasks=tuple(_task(lake, ledger, group) for group in chosen),
+        tasks=tuple(_task(table, ledger, group) for group in chosen),
         dates=tuple(sorted({one.dt for group in chosen for one in group})),
         removes=tuple(sorted(one.path for group in chosen for one in group)),
-        columns=tuple(one.name for one in table.schema().fields if one.name != "dt") if table is not None else (),
+        columns=tuple(one.name for one in delta.schema().fields if one.name != "dt") if delta is not None else (),
     )
 
 
@@ -145,7 +145,7 @@ def _candidates(live: Iterable[LiveFile], closed: Collection[str], settings: Com
     return {one.path: one for one in files if small[one.dt] >= _least(one.dt in closed, settings)}
 
 
-def _placed(standing: EffectiveEvidence, lake: Lake, files: dict[str, LiveFile]) -> list[PlacedFile]:
+def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:
     """Where ``files`` lie by the evidence."""
     found: dict[str, PlacedFile] = {}
     rows: Counter[str] = Counter()
@@ -161,13 +161,13 @@ def _placed(standing: EffectiveEvidence, lake: Lake, files: dict[str, LiveFile])
     for path, file in files.items():
         if rows[path] != file.rows:
             raise ContinuityError(
-                f"{lake.url}/{path}: has {file.rows} rows, and evidence tells of {rows[path]}; audit {file.dt}, and "
+                f"{table.url}/{path}: has {file.rows} rows, and evidence tells of {rows[path]}; audit {file.dt}, and "
                 "rebuild it"
             )
     return list(found.values())
 
 
-def _task(lake: Lake, ledger: Ledger, group: Sequence[PlacedFile]) -> ConversionTask:
+def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> ConversionTask:
     state = ledger.by_partition[group[0].incarnation, group[0].partition]
     return ConversionTask(
         incarnation=state.incarnation,
@@ -175,8 +175,8 @@ def _task(lake: Lake, ledger: Ledger, group: Sequence[PlacedFile]) -> Conversion
         partition=state.partition,
         ranges=tuple(
             SegmentRange(
-                store=lake.deployment.lake_store,
-                key=f"{lake.keys.root}/{one.path}",
+                store=table.deployment.lake_store,
+                key=f"{table.keys.root}/{one.path}",
                 etag="",
                 base_offset=one.first,
                 start=0,

@@ -20,7 +20,7 @@ from tidemark.planning.partition_plan import Decision, KnownPartition, changes_a
 from tidemark.planning.unclean_election import rewind
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.table.delta_table import Lake, ledger_of, live_files, open_table
+from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.tampering import check_untampered
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,9 @@ class Share(NamedTuple):
 
 
 def plan_ingest(
-    lake: Lake, *, attempt: int | None = None, limit_bytes: int = LIMIT_BYTES, limit_tasks: int = LIMIT_TASKS
+    table: TopicTable, *, attempt: int | None = None, limit_bytes: int = LIMIT_BYTES, limit_tasks: int = LIMIT_TASKS
 ) -> RunPlan:
-    """What there is to land for the topic of ``lake`` now, and which dates close; see :attr:`RunPlan.empty`.
+    """What there is to land for the topic of ``table`` now, and which dates close; see :attr:`RunPlan.empty`.
 
     ``attempt`` is drawn if None.
 
@@ -53,45 +53,45 @@ def plan_ingest(
         StoreError: a store did not answer.
         TableTampered: somebody else changed the table.
     """
-    table = open_table(lake)
-    ledger = ledger_of(lake, table)
-    if table is not None:
-        check_untampered(lake, ledger, live_files(table))
-    raw = RawTopic(lake)
+    delta = open_delta(table)
+    ledger = ledger_of(table, delta)
+    if delta is not None:
+        check_untampered(table, ledger, live_files(delta))
+    raw = RawTopic(table)
     parts = raw.partitions(ledger)
     count = max(1, len(parts))
     share = Share(max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count))
-    planned = in_parallel(lambda part: _plan_partition(lake, raw, part, ledger, share), parts)
+    planned = in_parallel(lambda part: _plan_partition(table, raw, part, ledger, share), parts)
     found = [one for one in planned if one is not None]
-    created = lake.store.now()
+    created = table.store.now()
     cuts = [plan.cut for plan, _ in found if plan.cut]
     return RunPlan(
-        **following(lake, ledger, attempt, created_at=created),
+        **following(table, ledger, attempt, created_at=created),
         kind="ingest",
         partitions=tuple(plan for plan, _ in found),
         tasks=tuple(task for _, tasks in found for task in tasks),
-        closes=_closes(lake, raw, ledger, raw.now(), parts),
+        closes=_closes(table, raw, ledger, raw.now(), parts),
         removes=tuple(file for cut in cuts for file in cut.removes),
         supersedes=merged(cut.supersedes for cut in cuts),
     )
 
 
-def dates_to_close(lake: Lake, ledger: Ledger) -> list[str]:
+def dates_to_close(table: TopicTable, ledger: Ledger) -> list[str]:
     """The dates that a plan made now would close; raises like :func:`plan_ingest`."""
-    raw = RawTopic(lake)
+    raw = RawTopic(table)
     now = raw.now()
-    if not any(may_close(dt, state, lake.topic, now) for dt, state in ledger.dates.items()):
+    if not any(may_close(dt, state, table.topic, now) for dt, state in ledger.dates.items()):
         return []
-    return list(_closes(lake, raw, ledger, now, raw.partitions(ledger)))
+    return list(_closes(table, raw, ledger, now, raw.partitions(ledger)))
 
 
 def _closes(
-    lake: Lake, raw: RawTopic, ledger: Ledger, now: datetime, parts: Iterable[RawPartition]
+    table: TopicTable, raw: RawTopic, ledger: Ledger, now: datetime, parts: Iterable[RawPartition]
 ) -> dict[str, Closing]:
     """The dates that close; what agents observed is read again only where some date may."""
-    if not any(may_close(dt, state, lake.topic, now) for dt, state in ledger.dates.items()):
+    if not any(may_close(dt, state, table.topic, now) for dt, state in ledger.dates.items()):
         return {}
-    return closing(ledger, raw.vouched(ledger), lake.topic, now, bare=_bare(raw, ledger, parts))
+    return closing(ledger, raw.vouched(ledger), table.topic, now, bare=_bare(raw, ledger, parts))
 
 
 def _bare(raw: RawTopic, ledger: Ledger, parts: Iterable[RawPartition]) -> set[tuple[int, int]]:
@@ -119,9 +119,9 @@ def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
 
 
 def _plan_partition(
-    lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
+    table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
 ) -> tuple[PartitionPlan, list[ConversionTask]] | None:
-    decision = decision_of(lake, raw, part, ledger, share.size)
+    decision = decision_of(table, raw, part, ledger, share.size)
     if decision is None or not changes_anything(decision.plan, ledger.by_partition.get(part.key)):
         return None
     plan = decision.plan
@@ -148,7 +148,7 @@ def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[Co
     return tasks
 
 
-def decision_of(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, limit: int) -> Decision | None:
+def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, limit: int) -> Decision | None:
     """How far the partition may go now; None if nothing of it was ever uploaded.
 
     An open transaction longer than ``limit`` bytes makes it look further. Raises like :func:`plan_ingest`.
@@ -159,7 +159,7 @@ def decision_of(lake: Lake, raw: RawTopic, part: RawPartition, ledger: Ledger, l
         return None
     lineage = Lineage(watermark.lineage)
     left = left_at(watermark, state)
-    back = None if state is None or left is None else rewind(lake, raw, part, state, watermark, left)
+    back = None if state is None or left is None else rewind(table, raw, part, state, watermark, left)
     first = watermark.start_offset if state else _first(raw, part, watermark.start_offset)
     known = KnownPartition(*part.key, watermark, state, [], first=first)
     if back:

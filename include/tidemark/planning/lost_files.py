@@ -12,39 +12,39 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.ledger import Ledger
 from tidemark.raw.topic import RawTopic
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 
 
-def lost_files(lake: Lake, dates: Collection[str]) -> dict[str, tuple[str, ...]]:
+def lost_files(table: TopicTable, dates: Collection[str]) -> dict[str, tuple[str, ...]]:
     """By date (ISO), the files of the table and of its quarantine that are not there, or not of their size.
 
     One listing for each date that has files, and a request for each file of quarantine.
     """
-    standing = EffectiveEvidence.of(lake)
+    standing = EffectiveEvidence.of(table)
     lost: dict[str, list[str]] = {}
     for dt in sorted({one.dt for one in standing.live.values()} & set(dates)):
-        there = {one.key: one.size for one in lake.store.list(f"{lake.keys.root}/dt={dt}/")}
+        there = {one.key: one.size for one in table.store.list(f"{table.keys.root}/dt={dt}/")}
         for one in standing.live.values():
-            if one.dt == dt and there.get(f"{lake.keys.root}/{one.path}") != one.size:
+            if one.dt == dt and there.get(f"{table.keys.root}/{one.path}") != one.size:
                 lost.setdefault(dt, []).append(one.path)
     refused = {one.file: one.dt for one in standing.set_aside(dates) if one.offset_class == "quarantined"}
-    gone = in_parallel(lambda file: not _is_there(lake, f"{lake.keys.quarantine}/{file}"), list(refused))
+    gone = in_parallel(lambda file: not _is_there(table, f"{table.keys.quarantine}/{file}"), list(refused))
     for (file, dt), is_gone in zip(refused.items(), gone, strict=True):
         if is_gone:
             lost.setdefault(dt, []).append(file)
     return {dt: tuple(sorted(files)) for dt, files in sorted(lost.items())}
 
 
-def _is_there(lake: Lake, key: str) -> bool:
+def _is_there(table: TopicTable, key: str) -> bool:
     try:
-        lake.store.head(key)
+        table.store.head(key)
     except NotFound:
         return False
     return True
 
 
-def waiting_offsets(lake: Lake, ledger: Ledger) -> int:
+def waiting_offsets(table: TopicTable, ledger: Ledger) -> int:
     """How many offsets are uploaded and not landed, by the brokers' watermark indexes; they are ingestion's."""
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
-    return sum(max(0, entry.next_offset - landed.get(key, 0)) for key, entry in RawTopic(lake).entries.items())
+    return sum(max(0, entry.next_offset - landed.get(key, 0)) for key, entry in RawTopic(table).entries.items())

@@ -7,10 +7,10 @@ from tidemark.intervals import Intervals
 from tidemark.planning.ingest import decision_of
 from tidemark.raw.byte_ranges import TARGET_BYTES
 from tidemark.raw.topic import RawTopic
-from tidemark.table.delta_table import Lake, committed_ledger
+from tidemark.table.delta_table import TopicTable, committed_ledger
 
 
-def lost(lake: Lake, incarnation: int, partition: int) -> tuple[Gap, ...]:
+def lost(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap, ...]:
     """The gaps by which the committed ledger holds the partition, as far as a plan made now would find them, too.
 
     Offsets that have landed and were cut off by an unclean election are none: they are replaced, not given up.
@@ -19,13 +19,13 @@ def lost(lake: Lake, incarnation: int, partition: int) -> tuple[Gap, ...]:
         FormatError: an object in the store does not parse.
         StoreError: a store did not answer.
     """
-    ledger = committed_ledger(lake)
+    ledger = committed_ledger(table)
     state = ledger.by_partition.get((incarnation, partition))
     if state is None or not state.gaps:
         return ()
-    raw = RawTopic(lake)
+    raw = RawTopic(table)
     part = next((one for one in raw.partitions(ledger) if one.key == state.key), None)
-    decision = decision_of(lake, raw, part, ledger, TARGET_BYTES) if part else None
+    decision = decision_of(table, raw, part, ledger, TARGET_BYTES) if part else None
     if decision is None:
         return ()
     now = Intervals((gap.start, gap.end) for gap in decision.plan.gaps)

@@ -5,28 +5,28 @@ from __future__ import annotations
 from tidemark.errors import NotFound
 from tidemark.formats.plan import RunPlan
 from tidemark.store import put_once
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 
 
-def write_plan(lake: Lake, plan: RunPlan) -> str:
+def write_plan(table: TopicTable, plan: RunPlan) -> str:
     """Write ``plan`` under its attempt and return the key.
 
     Raises:
         PreconditionFailed: the attempt has another plan already; read that one.
     """
-    key = lake.keys.attempt(plan.attempt)
-    put_once(lake.store, key, plan.to_bytes())
+    key = table.keys.attempt(plan.attempt)
+    put_once(table.store, key, plan.to_bytes())
     return key
 
 
-def read_plan(lake: Lake, key: str) -> RunPlan:
+def read_plan(table: TopicTable, key: str) -> RunPlan:
     """The plan under ``key``. Raises NotFound, or FormatError for an object that is no plan."""
-    return RunPlan.load(lake.store, key)
+    return RunPlan.load(table.store, key)
 
 
-def find_plan(lake: Lake, attempt: int) -> RunPlan | None:
+def find_plan(table: TopicTable, attempt: int) -> RunPlan | None:
     """The plan that was written for ``attempt``, if one was."""
     try:
-        return read_plan(lake, lake.keys.attempt(attempt))
+        return read_plan(table, table.keys.attempt(attempt))
     except NotFound:
         return None

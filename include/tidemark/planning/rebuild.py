@@ -23,14 +23,14 @@ from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut, ranges_of, tasks_of
 from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.raw.transactions import aborted_from, decided_end
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence, SetAside
 from tidemark.table.tampering import check_untampered
 
 _NO_LIMIT: Final = 1 << 62
 
 
-def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None = None) -> RunPlan:
+def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int | None = None) -> RunPlan:
     """How to make ``dates`` (ISO, empty for rows without one) of the table again, or all if None.
 
     Empty if there is nothing of them.
@@ -40,10 +40,10 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
         ContinuityError: raw does not hold all their offsets any more, or no evidence names one of their files.
     """
     chosen = None if dates is None else {_checked(one) for one in dates}
-    standing = EffectiveEvidence.of(lake)
-    check_untampered(lake, standing.ledger, standing.live.values())
+    standing = EffectiveEvidence.of(table)
+    check_untampered(table, standing.ledger, standing.live.values())
     ledger = standing.ledger
-    _check_there(lake, ledger, chosen or ())
+    _check_there(table, ledger, chosen or ())
     landed = standing.told(lambda dt, _: chosen is None or dt in chosen)
     removes = [one.path for one in standing.live.values() if chosen is None or one.dt in chosen]
     supersedes = files_by_date(landed.aside)
@@ -51,15 +51,15 @@ def plan_rebuild(lake: Lake, dates: Iterable[str] | None, *, attempt: int | None
     unknown = sorted(set(removes) - landed.files)
     if unknown:
         rule = "no evidence names this file, so its offsets are unknown; bring back what was removed below"
-        raise ContinuityError(f"{lake.url}/{unknown[0]}: {rule} {lake.deployment.lake_store}/{lake.keys.evidence}")
-    raw = RawTopic(lake)
+        raise ContinuityError(f"{table.url}/{unknown[0]}: {rule} {table.deployment.lake_store}/{table.keys.evidence}")
+    raw = RawTopic(table)
     lives = raw.incarnations().incarnations if landed.offsets else ()
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(lives[key[0]].topic_id, lives[key[0]].place, *key)
         planned.append(plan_partition(raw, part, ledger.by_partition[key], offsets, join=True))
     return RunPlan(
-        **(following(lake, ledger, attempt) | {"generation": ledger.generation + 1}),
+        **(following(table, ledger, attempt) | {"generation": ledger.generation + 1}),
         kind="rebuild",
         partitions=tuple(plan for plan, _ in planned),
         tasks=tuple(task for _, tasks in planned for task in tasks),
@@ -79,11 +79,11 @@ def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
     return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
 
 
-def _check_there(lake: Lake, ledger: Ledger, wanted: Iterable[str]) -> None:
+def _check_there(table: TopicTable, ledger: Ledger, wanted: Iterable[str]) -> None:
     """Raise ConfigError if retention has taken one of the dates from the table."""
     gone = sorted(expired_dates(ledger) & set(wanted))
     if gone:
-        rule = f"retention took {', '.join(gone)} from {lake.url}, which a rebuild would undo; leave them out"
+        rule = f"retention took {', '.join(gone)} from {table.url}, which a rebuild would undo; leave them out"
         raise ConfigError("dates", [("", rule)])
 
 

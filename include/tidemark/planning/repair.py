@@ -24,7 +24,7 @@ from tidemark.planning.read import joined
 from tidemark.planning.rebuild import expired_dates, files_by_date, plan_partition
 from tidemark.planning.unclean_election import decided_below
 from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED
 from tidemark.table.tampering import files_digest, is_untampered, unknown_files
@@ -45,25 +45,25 @@ class _Held(NamedTuple):
     has_segment: bool
 
 
-def plan_repair(lake: Lake, *, attempt: int | None = None) -> RunPlan:
+def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     """How to make the table right again; empty if it is as Tidemark left it, and all its files are there.
 
     Raises:
         ContinuityError: raw does not hold all the offsets any more; tells which dates miss rows, and the choice.
     """
-    table = open_table(lake)
-    ledger = ledger_of(lake, table)
-    live = live_files(table) if table is not None else []
-    lost = {file for files in lost_files(lake, {one.dt for one in live}).values() for file in files}
-    nothing = RunPlan(**following(lake, ledger, attempt), kind="repair")
+    delta = open_delta(table)
+    ledger = ledger_of(table, delta)
+    live = live_files(delta) if delta is not None else []
+    lost = {file for files in lost_files(table, {one.dt for one in live}).values() for file in files}
+    nothing = RunPlan(**following(table, ledger, attempt), kind="repair")
     if not lost and is_untampered(ledger, live):
         return nothing
-    standing = EffectiveEvidence.at(lake, ledger, live)
+    standing = EffectiveEvidence.at(table, ledger, live)
     gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {one.path for one in live})}
     try:
-        found = _Search(lake, ledger, _held(standing, gone))
+        found = _Search(table, ledger, _held(standing, gone))
     except ContinuityError as error:
-        raise ContinuityError(f"{error}. {_choice(lake, ledger, live, gone)}") from error
+        raise ContinuityError(f"{error}. {_choice(table, ledger, live, gone)}") from error
     return nothing.model_copy(
         update={
             "generation": ledger.generation + 1,
@@ -109,10 +109,10 @@ class _Search:
     ingest lands the new branch from there.
     """
 
-    def __init__(self, lake: Lake, ledger: Ledger, held: Mapping[_Key, list[_Held]]) -> None:
+    def __init__(self, table: TopicTable, ledger: Ledger, held: Mapping[_Key, list[_Held]]) -> None:
         self.planned: list[tuple[PartitionPlan, list[ConversionTask]]] = []
         self.files: set[str] = set()
-        self._raw = RawTopic(lake)
+        self._raw = RawTopic(table)
         self._lives = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
             rows = held.get(key, [])
@@ -197,7 +197,7 @@ def _spans(rows: Iterable[_Held]) -> list[tuple[int, int]]:
     return [(one.start, one.end) for one in joined((one.first, one.next) for one in rows)]
 
 
-def _choice(lake: Lake, ledger: Ledger, live: Iterable[LiveFile], replaced: Collection[str]) -> str:
+def _choice(table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], replaced: Collection[str]) -> str:
     """What a person can do about dates that raw does not give again."""
     rows: dict[str, int] = {}
     for one in live:
@@ -205,7 +205,7 @@ def _choice(lake: Lake, ledger: Ledger, live: Iterable[LiveFile], replaced: Coll
             rows[one.dt] = rows.get(one.dt, 0) + one.rows
     dates = [dt for dt, state in sorted(ledger.dates.items()) if rows.get(dt, 0) != state.rows]
     what = f"So these dates cannot all be made again from raw: {', '.join(dates) or 'none'}; nothing was changed. "
-    version = _last_right(lake, ledger)
+    version = _last_right(table, ledger)
     if version is None:
         return f"{what}The table's log has no version any more that was right: restore raw or the table from a backup"
     return (
@@ -214,19 +214,19 @@ def _choice(lake: Lake, ledger: Ledger, live: Iterable[LiveFile], replaced: Coll
     )
 
 
-def _last_right(lake: Lake, ledger: Ledger) -> int | None:
+def _last_right(table: TopicTable, ledger: Ledger) -> int | None:
     """The newest version of the table with the files that the ledger's commit left; None if it is not to be found."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    newest = open_table(lake)
+    newest = open_delta(table)
     if newest is None:
         return None
     for version in range(newest.version() - 1, max(-1, newest.version() - _VERSIONS), -1):
         try:
-            table = DeltaTable(lake.url, version=version, storage_options=lake.delta_options)
+            delta = DeltaTable(table.url, version=version, storage_options=table.delta_options)
         except DeltaError:
             return None  # the log was cleaned up
-        if files_digest(live_files(table)) == ledger.files:
+        if files_digest(live_files(delta)) == ledger.files:
             return version
     return None

@@ -14,19 +14,19 @@ from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning.common import following
 from tidemark.planning.rebuild import files_by_date
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence, SetAside
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
 
 
-def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
+def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
     """How to parse the quarantined rows of ``dates`` again (ISO, empty for rows without a date), or of all if None.
 
     Empty if there are none.
     """
-    standing = EffectiveEvidence.of(lake)
-    check_untampered(lake, standing.ledger, standing.live.values())
+    standing = EffectiveEvidence.of(table)
+    check_untampered(table, standing.ledger, standing.live.values())
     ledger = standing.ledger
     rows = [one for one in standing.set_aside(dates) if one.offset_class == "quarantined"]
     created = utc_now()
@@ -35,12 +35,12 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
             incarnation=incarnation,
             topic_id=ledger.by_partition[incarnation, partition].topic_id,
             partition=partition,
-            ranges=tuple(_range(lake, one, created) for one in group),
+            ranges=tuple(_range(table, one, created) for one in group),
         )
         for (incarnation, partition, _), group in groupby(rows, lambda one: (one.incarnation, one.partition, one.dt))
     ]
     return RunPlan(
-        **following(lake, ledger, attempt, created_at=created),
+        **following(table, ledger, attempt, created_at=created),
         kind="replay",
         partitions=tuple(
             _partition(ledger, key, list(group))
@@ -51,9 +51,9 @@ def plan_replay(lake: Lake, dates: Collection[str] | None = None, *, attempt: in
     )
 
 
-def _range(lake: Lake, row: SetAside, created: datetime) -> SegmentRange:
+def _range(table: TopicTable, row: SetAside, created: datetime) -> SegmentRange:
     return SegmentRange(
-        store=lake.deployment.lake_store,
+        store=table.deployment.lake_store,
         key=row.segment,
         etag="",
         base_offset=row.first,

@@ -38,30 +38,32 @@ from tidemark.planning.date_finality import end_of
 from tidemark.planning.partition_plan import left_at
 from tidemark.planning.rebuild import files_by_date
 from tidemark.planning.retention_report import DateGoes
-from tidemark.table.delta_table import Lake, LiveFile
+from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 
 
-def plan_retain(lake: Lake, now: datetime, only: Collection[str] | None = None) -> tuple[RunPlan, list[DateGoes]]:
+def plan_retain(
+    table: TopicTable, now: datetime, only: Collection[str] | None = None
+) -> tuple[RunPlan, list[DateGoes]]:
     """The plan that takes the dates which are past at ``now`` from the table, and what each of them holds.
 
     With ``only``, other dates stay. The plan is empty if there are none.
     """
-    standing = EffectiveEvidence.of(lake)
-    check_untampered(lake, standing.ledger, standing.live.values())
+    standing = EffectiveEvidence.of(table)
+    check_untampered(table, standing.ledger, standing.live.values())
     ledger, live = standing.ledger, list(standing.live.values())
-    window = lake.topic.retention.table
+    window = table.topic.retention.table
     aside = standing.told(lambda _dt, _file: True).aside
     past = sorted(
         dt
         for dt in {*(one.dt for one in live), *(one.dt for one in aside)}
-        if dt and window is not None and end_of(dt, lake.topic.zone) <= now - window and (only is None or dt in only)
+        if dt and window is not None and end_of(dt, table.topic.zone) <= now - window and (only is None or dt in only)
     )
     removes = [one for one in live if one.dt in past]
     supersedes = files_by_date(one for one in aside if one.dt in past)
     plan = RunPlan(
-        **following(lake, ledger),
+        **following(table, ledger),
         kind="retain",
         dates=tuple(dt for dt in past if dt in ledger.dates),
         removes=tuple(one.path for one in removes),

@@ -16,7 +16,7 @@ from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.store import put_once
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import stamp
 
 REVIEW: Final = timedelta(days=1)
@@ -90,29 +90,29 @@ class RetentionReport(StoredObject):
         return "\n".join(lines)
 
 
-def write_report(lake: Lake, report: RetentionReport) -> str:
+def write_report(table: TopicTable, report: RetentionReport) -> str:
     """Write ``report`` and return its key."""
-    key = report_key(lake, report)
-    put_once(lake.store, key, report.to_bytes())
+    key = report_key(table, report)
+    put_once(table.store, key, report.to_bytes())
     return key
 
 
-def report_key(lake: Lake, report: RetentionReport) -> str:
+def report_key(table: TopicTable, report: RetentionReport) -> str:
     """Where ``report`` lies."""
-    return f"{lake.keys.retention(report.subject)}{stamp(report.at)}-{report.ledger_n}.json"
+    return f"{table.keys.retention(report.subject)}{stamp(report.at)}-{report.ledger_n}.json"
 
 
-def reviewed(lake: Lake, subject: Subject, now: datetime) -> tuple[str, RetentionReport] | None:
+def reviewed(table: TopicTable, subject: Subject, now: datetime) -> tuple[str, RetentionReport] | None:
     """(key, report) of the newest report on ``subject`` that is a day old; None if there is none.
 
     Raises:
         FormatError: it does not parse, or is another topic's.
     """
-    folder, limit = lake.keys.retention(subject), stamp(now - REVIEW)
-    keys = [one.key for one in lake.store.list(folder) if one.key.removeprefix(folder).partition("-")[0] <= limit]
+    folder, limit = table.keys.retention(subject), stamp(now - REVIEW)
+    keys = [one.key for one in table.store.list(folder) if one.key.removeprefix(folder).partition("-")[0] <= limit]
     if not keys:
         return None
-    found = RetentionReport.load(lake.store, keys[-1])
-    if (found.subject, found.cluster, found.topic) != (subject, lake.topic.cluster, lake.topic.topic):
+    found = RetentionReport.load(table.store, keys[-1])
+    if (found.subject, found.cluster, found.topic) != (subject, table.topic.cluster, table.topic.topic):
         raise FormatError(keys[-1], f"is a report on {found.subject} of {found.cluster}/{found.topic}")
     return keys[-1], found

@@ -10,7 +10,7 @@ from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage
 from tidemark.raw.segments import live_until
 from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 
 
@@ -22,7 +22,7 @@ class Rewind(NamedTuple):
 
 
 def rewind(
-    lake: Lake, raw: RawTopic, part: RawPartition, state: PartitionState, watermark: Watermark, at: int
+    table: TopicTable, raw: RawTopic, part: RawPartition, state: PartitionState, watermark: Watermark, at: int
 ) -> Rewind | None:
     """How to leave, at offset ``at``, the branch that has landed by ``state``.
 
@@ -36,7 +36,7 @@ def rewind(
     decided = decided_below(raw, part, state, Lineage(watermark.lineage), at)
     if decided is None:
         return None
-    reach = EffectiveEvidence.of(lake).from_offset(part.key, decided)
+    reach = EffectiveEvidence.of(table).from_offset(part.key, decided)
     cut = BranchCut(
         at=at,
         old_next=state.next_offset,

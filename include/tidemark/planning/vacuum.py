@@ -58,7 +58,7 @@ class Knowledge:
         return self.now - plan.created_at > RUN_LIMIT + MARGIN
 
     def folded(self, listed: Collection[int]) -> list[int]:
-        """The attempts, not ``listed`` by the ledger, whose evidence stands in that of a sweep which is over.
+        """The attempts, not ``listed`` by the ledger, whose evidence stands in that of a vacuum which is over.
 
         No run reads theirs any more.
         """

@@ -33,7 +33,7 @@ from tidemark.raw.objects import LOOK_BACK, Marks
 from tidemark.raw.prefix_proof import grown
 from tidemark.raw.segments import Segment, agrees, live_until
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 
 _AT_ONCE = 32
 """Manifests that are read before the limit of bytes is looked at again."""
@@ -69,8 +69,8 @@ class RawTopic:
         ConfigError: the topic is written by Pinterest's uploader, which is not ingested yet.
     """
 
-    def __init__(self, lake: Lake) -> None:
-        topic, deployment = lake.topic, lake.deployment
+    def __init__(self, table: TopicTable) -> None:
+        topic, deployment = table.topic, table.deployment
         self._topic = topic
         self._options = deployment.store
         self._resolver = resolver_of(deployment.raw)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-class Lake(NamedTuple):
+class TopicTable(NamedTuple):
     """One topic's table: where it lies and how to reach it."""
 
     deployment: Deployment
@@ -70,12 +70,13 @@ class LiveFile(NamedTuple):
     dt: str
 
 
-def open_lake(deployment: Deployment, topic: TopicSettings) -> Lake:
+def open_topic_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
     """The table of ``topic``."""
-    return Lake(deployment, topic, open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic))
+    store = open_store(deployment.lake_store, deployment.store)
+    return TopicTable(deployment, topic, store, deployment.table_keys(topic))
 
 
-def open_table(lake: Lake) -> DeltaTable | None:
+def open_delta(table: TopicTable) -> DeltaTable | None:
     """The table at its current version, or None while nothing has landed.
 
     Raises:
@@ -86,23 +87,23 @@ def open_table(lake: Lake) -> DeltaTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    tries, log = Tries(Retry()), f"{lake.keys.root}/_delta_log/"
+    tries, log = Tries(Retry()), f"{table.keys.root}/_delta_log/"
     while True:
         tries.begin()
         try:
-            table = DeltaTable(lake.url, storage_options=lake.delta_options)
+            delta = DeltaTable(table.url, storage_options=table.delta_options)
         except TableNotFoundError:
-            next(iter(lake.store.list(log)), None)  # which tells of a bucket that is missing
+            next(iter(table.store.list(log)), None)  # which tells of a bucket that is missing
             return None
         except (DeltaError, OSError) as error:
-            next(iter(lake.store.list(log)), None)
-            found = _not_opened(lake, error)
+            next(iter(table.store.list(log)), None)
+            found = _not_opened(table, error)
             if not isinstance(found, UnknownOutcome) or not _broke_off(error):
                 raise found from error
             tries.failed(found)
         else:
-            _check_ours(lake, table)
-            return table
+            _check_ours(table, delta)
+            return delta
 
 
 def _broke_off(error: Exception) -> bool:
@@ -111,51 +112,51 @@ def _broke_off(error: Exception) -> bool:
     return "body error" in text or ("HTTP error" in text and "max_retries" not in text)
 
 
-def _not_opened(lake: Lake, error: Exception) -> FormatError | UnknownOutcome:
+def _not_opened(table: TopicTable, error: Exception) -> FormatError | UnknownOutcome:
     """What ``error`` of delta-rs means, where the store itself answers."""
     from deltalake.exceptions import DeltaError
 
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, DeltaError):
         rule = f"cannot be read as a Delta log ({reason}); restore it from a backup, or name another place in the lake"
-        return FormatError(f"{lake.url}/_delta_log/", rule)
-    return UnknownOutcome(lake.url, f"the table's log could not be read ({reason}); run it again")
+        return FormatError(f"{table.url}/_delta_log/", rule)
+    return UnknownOutcome(table.url, f"the table's log could not be read ({reason}); run it again")
 
 
-def _check_ours(lake: Lake, table: DeltaTable) -> None:
-    if table.transaction_version(LEDGER_TRANSACTION) is not None:
+def _check_ours(table: TopicTable, delta: DeltaTable) -> None:
+    if delta.transaction_version(LEDGER_TRANSACTION) is not None:
         return  # whatever became of it since
-    if table.metadata().partition_columns != ["dt"] or table.get_add_actions().num_rows:
-        rule = f"{lake.url} has a Delta table that Tidemark did not make; give the topic another table, or lake"
-        raise ConfigError(f"topic {lake.topic.cluster}/{lake.topic.topic}", [("table", rule)])
+    if delta.metadata().partition_columns != ["dt"] or delta.get_add_actions().num_rows:
+        rule = f"{table.url} has a Delta table that Tidemark did not make; give the topic another table, or lake"
+        raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", [("table", rule)])
 
 
-def ledger_of(lake: Lake, table: DeltaTable | None) -> Ledger:
+def ledger_of(table: TopicTable, delta: DeltaTable | None) -> Ledger:
     """The ledger that ``table``'s version names; the genesis if it names none."""
-    n = table.transaction_version(LEDGER_TRANSACTION) if table is not None else None
-    attempt = table.transaction_version(ATTEMPT_TRANSACTION) if table is not None else None
+    n = delta.transaction_version(LEDGER_TRANSACTION) if delta is not None else None
+    attempt = delta.transaction_version(ATTEMPT_TRANSACTION) if delta is not None else None
     if n is None or attempt is None:
-        return Ledger.genesis(lake.topic.cluster, lake.topic.topic, lake.topic.table)
-    key = lake.keys.ledger(n, attempt)
-    return Ledger.load(lake.store, key)
+        return Ledger.genesis(table.topic.cluster, table.topic.topic, table.topic.table)
+    key = table.keys.ledger(n, attempt)
+    return Ledger.load(table.store, key)
 
 
-def committed_ledger(lake: Lake) -> Ledger:
+def committed_ledger(table: TopicTable) -> Ledger:
     """What the table holds now."""
-    return ledger_of(lake, open_table(lake))
+    return ledger_of(table, open_delta(table))
 
 
-def live_files(table: DeltaTable) -> list[LiveFile]:
+def live_files(delta: DeltaTable) -> list[LiveFile]:
     """The files of the table's version, by path.
 
     Raises:
         TableTampered: somebody changed what the table is partitioned by.
     """
-    actions = table.get_add_actions(flatten=True)
+    actions = delta.get_add_actions(flatten=True)
     names = actions.schema.names
     if not set(names) >= _WANTED:
         rule = "is not partitioned by dt any more: not Tidemark changed that; RESTORE it, see docs/tables.md"
-        raise TableTampered(f"{table.table_uri}: {rule}")
+        raise TableTampered(f"{delta.table_uri}: {rule}")
     columns = {name: actions.column(names.index(name)).to_pylist() for name in names if name in _WANTED}
     rows = zip(columns["path"], columns["size_bytes"], columns["num_records"], columns["partition.dt"], strict=True)
     return sorted(LiveFile(path, size, count, str(dt)) for path, size, count, dt in rows)

@@ -16,14 +16,14 @@ from tidemark.errors import ContinuityError, NotFound
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger
 from tidemark.intervals import Intervals
-from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import PARSED, OffsetClass, read_evidence
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    ReadEvidence = Callable[[Lake, int], pa.Table]
+    ReadEvidence = Callable[[TopicTable, int], pa.Table]
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
@@ -105,12 +105,12 @@ class EffectiveEvidence:
     """The evidence of one committed ledger."""
 
     def __init__(
-        self, lake: Lake, ledger: Ledger, live: dict[str, LiveFile], read: ReadEvidence = read_evidence
+        self, table: TopicTable, ledger: Ledger, live: dict[str, LiveFile], read: ReadEvidence = read_evidence
     ) -> None:
         """Read what was superseded. ``read`` gives the evidence of an attempt, which never changes."""
         self.ledger = ledger
         self._read = read
-        self._lake, self.live = lake, live
+        self._table, self.live = table, live
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
@@ -127,18 +127,18 @@ class EffectiveEvidence:
                     self._superseded.add(row["file"])
 
     @classmethod
-    def of(cls, lake: Lake, read: ReadEvidence = read_evidence) -> EffectiveEvidence:
+    def of(cls, table: TopicTable, read: ReadEvidence = read_evidence) -> EffectiveEvidence:
         """The evidence that holds now, by the ledger and the live files of one version of the table."""
-        table = open_table(lake)
-        live = live_files(table) if table is not None else []
-        return cls.at(lake, ledger_of(lake, table), live, read)
+        delta = open_delta(table)
+        live = live_files(delta) if delta is not None else []
+        return cls.at(table, ledger_of(table, delta), live, read)
 
     @classmethod
     def at(
-        cls, lake: Lake, ledger: Ledger, live: Iterable[LiveFile], read: ReadEvidence = read_evidence
+        cls, table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], read: ReadEvidence = read_evidence
     ) -> EffectiveEvidence:
         """The evidence that holds by ``ledger`` and the ``live`` files of its version of the table."""
-        return cls(lake, ledger, {one.path: one for one in live}, read)
+        return cls(table, ledger, {one.path: one for one in live}, read)
 
     def by_attempt(self) -> Iterator[list[Row]]:
         """The rows that hold, attempt by attempt, in the order in which they landed."""
@@ -234,7 +234,7 @@ class EffectiveEvidence:
         rows = sum(one.rows for one in spans)
         if rows != self.live[file].rows:
             raise ContinuityError(
-                f"{self._lake.url}/{file}: has {self.live[file].rows} rows, of which evidence gives {rows} to "
+                f"{self._table.url}/{file}: has {self.live[file].rows} rows, of which evidence gives {rows} to "
                 f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
             )
 
@@ -252,7 +252,7 @@ class EffectiveEvidence:
         self, attempt: int, only: _Only | None = None, columns: list[str] | None = _COLUMNS
     ) -> Iterator[dict[str, Any]]:
         try:
-            table = self._read(self._lake, attempt)
+            table = self._read(self._table, attempt)
         except NotFound:
             if attempt not in self.missing:
                 self.missing.append(attempt)

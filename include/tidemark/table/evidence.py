@@ -1,7 +1,7 @@
 """Evidence: for each run of offsets, what became of them, from which bytes, in which file. Needs ``tidemark[table]``.
 
 One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts, with all its
-rows, if the committed ledger lists the attempt as landed: a sweep's holds the rows of the attempts that it folded,
+rows, if the committed ledger lists the attempt as landed: a vacuum's holds the rows of the attempts that it folded,
 each with its own ``attempt``, and stands in the list in their place. Of class ``landed``, a row holds for as long as
 its ``file`` is live in the table; a compaction's attempt has the rows of the files that it merged again, under the new
 names. A row of class ``quarantined`` or ``filtered`` holds until a row of class ``superseded`` with the same ``file``
@@ -36,7 +36,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tidemark.formats import object_sizes
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,9 +108,9 @@ def schema() -> pa.Schema:
     return pa.schema(fields)
 
 
-def evidence_key(lake: Lake, attempt: int) -> str:
+def evidence_key(table: TopicTable, attempt: int) -> str:
     """Where the evidence of ``attempt`` lies."""
-    return f"{lake.keys.evidence}{attempt}.parquet"
+    return f"{table.keys.evidence}{attempt}.parquet"
 
 
 def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, attempt: int) -> bytes:
@@ -130,19 +130,19 @@ def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, at
     return to_bytes(pa.Table.from_pylist(items, schema=schema()))
 
 
-def read_evidence(lake: Lake, attempt: int) -> pa.Table:
+def read_evidence(table: TopicTable, attempt: int) -> pa.Table:
     """The evidence of one attempt, whether it counts or not. Raises NotFound if it wrote none."""
-    return _read(lake, evidence_key(lake, attempt))
+    return _read(table, evidence_key(table, attempt))
 
 
-def folded(lake: Lake, attempts: Iterable[int]) -> bytes:
+def folded(table: TopicTable, attempts: Iterable[int]) -> bytes:
     """One evidence object with all rows of ``attempts``, each as it is; the same ones give the same bytes."""
     import pyarrow as pa
 
-    return to_bytes(pa.concat_tables([read_evidence(lake, one) for one in attempts]))
+    return to_bytes(pa.concat_tables([read_evidence(table, one) for one in attempts]))
 
 
-def renamed(lake: Lake, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
+def renamed(table: TopicTable, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
     """The rows of the files in ``names``, which are live, as those of ``attempt`` under each file's new name.
 
     All else of a row stays, also the configuration and the code that it landed with. ``landed`` are the attempts that
@@ -154,8 +154,8 @@ def renamed(lake: Lake, landed: Collection[int], names: Mapping[str, str], attem
     old = pa.array(sorted(names), pa.string())
     new = pa.array([names[one] for one in sorted(names)], pa.string())
     found = [schema().empty_table()]
-    for _, table in evidence_that_counts(lake, landed):
-        chosen = table.filter(pc.and_(pc.equal(table["class"], pa.scalar("landed")), pc.is_in(table["file"], old)))
+    for _, rows in evidence_that_counts(table, landed):
+        chosen = rows.filter(pc.and_(pc.equal(rows["class"], pa.scalar("landed")), pc.is_in(rows["file"], old)))
         files = new.take(pc.index_in(chosen["file"], old))
         chosen = chosen.set_column(chosen.schema.get_field_index("file"), "file", files)
         attempts = pa.repeat(pa.scalar(attempt, pa.int64()), len(chosen))
@@ -165,12 +165,12 @@ def renamed(lake: Lake, landed: Collection[int], names: Mapping[str, str], attem
     )
 
 
-def evidence_that_counts(lake: Lake, landed: Collection[int]) -> Iterator[tuple[int, pa.Table]]:
+def evidence_that_counts(table: TopicTable, landed: Collection[int]) -> Iterator[tuple[int, pa.Table]]:
     """The evidence of the attempts that the committed ledger lists as ``landed``, one table each."""
-    wanted = {evidence_key(lake, attempt): attempt for attempt in landed}
-    for found in lake.store.list(lake.keys.evidence):
+    wanted = {evidence_key(table, attempt): attempt for attempt in landed}
+    for found in table.store.list(table.keys.evidence):
         if found.key in wanted:
-            yield wanted[found.key], _read(lake, found.key)
+            yield wanted[found.key], _read(table, found.key)
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -189,5 +189,5 @@ def parse_evidence(body: bytes) -> pa.Table:
     return pq.ParquetFile(io.BytesIO(body)).read()
 
 
-def _read(lake: Lake, key: str) -> pa.Table:
-    return parse_evidence(lake.store.get(key, limit=object_sizes.EVIDENCE).body)
+def _read(table: TopicTable, key: str) -> pa.Table:
+    return parse_evidence(table.store.get(key, limit=object_sizes.EVIDENCE).body)

@@ -14,12 +14,12 @@ from typing import Final
 
 from tidemark.errors import TableTampered
 from tidemark.formats.ledger import Ledger
-from tidemark.table.delta_table import Lake, LiveFile
+from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 
 WAY_OUT: Final = (
     "nothing is written until the table is right again: undo the change (RESTORE), or have the dates made again from "
-    "raw: `convert.py --repair`, or mode repair of the backfill; docs/tables.md has the details"
+    "raw: `repair.py`, or mode repair of the backfill; docs/tables.md has the details"
 )
 _MASK: Final = (1 << 128) - 1
 _NAMED: Final = 3
@@ -39,13 +39,13 @@ def is_untampered(ledger: Ledger, live: Collection[LiveFile]) -> bool:
     return files_digest(live) == ledger.files
 
 
-def check_untampered(lake: Lake, ledger: Ledger, live: Collection[LiveFile]) -> None:
+def check_untampered(table: TopicTable, ledger: Ledger, live: Collection[LiveFile]) -> None:
     """Raise :class:`TableTampered`, with the files and dates that differ, unless ``live`` is as ``ledger`` left it."""
     if is_untampered(ledger, live):
         return
-    what = [*_unknown(EffectiveEvidence.at(lake, ledger, live)), *_counts(ledger, live)]
+    what = [*_unknown(EffectiveEvidence.at(table, ledger, live)), *_counts(ledger, live)]
     detail = "; ".join(what) or "files that were replaced are live again, or others are gone"
-    raise TableTampered(f"{lake.url}: something other than Tidemark changed the table: {detail}. {WAY_OUT}")
+    raise TableTampered(f"{table.url}: something other than Tidemark changed the table: {detail}. {WAY_OUT}")
 
 
 def unknown_files(standing: EffectiveEvidence) -> list[str]:

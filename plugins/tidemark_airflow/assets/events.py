@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tidemark.formats.ledger import Ledger
-    from tidemark.table.delta_table import Lake
+    from tidemark.table.delta_table import TopicTable
     from tidemark_airflow.planned import Planned
 
 LAST_EVENTS = 20
@@ -71,26 +71,26 @@ def named_by(extra: Mapping[str, object] | None) -> Commit | None:
     return None
 
 
-def news_of(lake: Lake, ledger: Ledger) -> UnpublishedCommits | None:
+def news_of(table: TopicTable, ledger: Ledger) -> UnpublishedCommits | None:
     """What is committed up to ``ledger`` and not in Airflow's record of events; moves the outbox pointer by that."""
-    return unpublished(lake, ledger, stored_commits(assets_of(lake.deployment, lake.topic)))
+    return unpublished(table, ledger, stored_commits(assets_of(table.deployment, table.topic)))
 
 
-def publish(context: Context, lake: Lake, planned: Planned) -> bool:
+def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
     """Have Airflow send the events of all that is committed and not sent, when the task succeeds; False if none is.
 
-    Whatever topic the task is about: its outlets are those of ``lake``, set here.
+    Whatever topic the task is about: its outlets are those of ``table``, set here.
     """
     from tidemark.table.delta_table import committed_ledger
 
-    _log_result(lake, planned)
-    news = news_of(lake, committed_ledger(lake))
+    _log_result(table, planned)
+    news = news_of(table, committed_ledger(table))
     outlets: list[Asset] = []
     if news is not None:
-        assets = assets_of(lake.deployment, lake.topic)
+        assets = assets_of(table.deployment, table.topic)
         extra: dict[str, JsonValue] = {
-            "cluster": lake.topic.cluster,
-            "topic": lake.topic.topic,
+            "cluster": table.topic.cluster,
+            "topic": table.topic.topic,
             "ledger": news.commit.n,
             "attempt": str(news.commit.attempt),
             "rows": news.rows,
@@ -111,10 +111,10 @@ def publish(context: Context, lake: Lake, planned: Planned) -> bool:
     return news is not None
 
 
-def _log_result(lake: Lake, planned: Planned) -> None:
+def _log_result(table: TopicTable, planned: Planned) -> None:
     """Show what the job said of itself."""
     if planned["empty"]:
         return
-    key = lake.keys.result(int(planned["attempt"]))
-    result = RunResult.load(lake.store, key)
+    key = table.keys.result(int(planned["attempt"]))
+    result = RunResult.load(table.store, key)
     log.info("attempt %d: %s", result.attempt, result.model_dump_json(exclude={"format", "cluster", "topic", "table"}))

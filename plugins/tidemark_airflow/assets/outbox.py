@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tidemark.errors import FormatError, NotFound, TableTampered
 from tidemark.formats.ledger import DateState, Ledger, Published
 from tidemark.store.update import update
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 
 
@@ -52,16 +52,16 @@ class UnpublishedCommits(NamedTuple):
     rows: int
 
 
-def read_published(lake: Lake) -> Pointer:
+def read_published(table: TopicTable) -> Pointer:
     """The outbox pointer; nothing is published while there is none."""
-    key = lake.keys.published
+    key = table.keys.published
     try:
-        return Pointer(*Published.load_version(lake.store, key))
+        return Pointer(*Published.load_version(table.store, key))
     except NotFound:
         return Pointer(Published(at=utc_now()), None)
 
 
-def update_published(lake: Lake, change: Callable[[Published], Published]) -> Published:
+def update_published(table: TopicTable, change: Callable[[Published], Published]) -> Published:
     """Apply ``change`` to the pointer, again if somebody else was faster; ``change`` must bear repetition.
 
     Raises:
@@ -72,10 +72,10 @@ def update_published(lake: Lake, change: Callable[[Published], Published]) -> Pu
         return change(before).model_copy(update={"at": utc_now()})
 
     then = "the next run tries again"
-    return update(lake.store, lake.keys.published, lambda: read_published(lake), changed, then=then)
+    return update(table.store, table.keys.published, lambda: read_published(table), changed, then=then)
 
 
-def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> UnpublishedCommits | None:
+def unpublished(table: TopicTable, newest: Ledger, stored: Collection[Commit]) -> UnpublishedCommits | None:
     """What is to be sent of the commits up to ``newest``, given those that stored events name; None if nothing is.
 
     Moves the pointer as far as that is proved, or further if there is nothing to send.
@@ -84,13 +84,13 @@ def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> Unpub
         TableTampered: the table is behind what was published already.
         FormatError: a ledger is not the one that its child names.
     """
-    published = read_published(lake).value
+    published = read_published(table).value
     if newest.n < published.n:
         rule = f"ledger {newest.n} is committed, but {published.n} was published"
-        raise TableTampered(f"{lake.url}: {rule}: the table was restored to an older version; a person must decide")
+        raise TableTampered(f"{table.url}: {rule}: the table was restored to an older version; a person must decide")
     after: list[Ledger] = []
     known: Ledger | None = None
-    for ledger in _chain(lake, newest):
+    for ledger in _chain(table, newest):
         if ledger.n <= published.n or Commit.of(ledger) in stored:
             known = ledger
             break
@@ -98,7 +98,7 @@ def unpublished(lake: Lake, newest: Ledger, stored: Collection[Commit]) -> Unpub
     news = _news(newest, after, known)
     sent = newest if not (news.dates or news.closed) else known
     if sent is not None and sent.n > published.n:
-        move(lake, Commit.of(sent))
+        move(table, Commit.of(sent))
     return None if sent is newest else news
 
 
@@ -118,29 +118,29 @@ def _is_same_closing(state: DateState, before: DateState | None) -> bool:
     return before is not None and (before.state, before.closed_at) == (state.state, state.closed_at)
 
 
-def move(lake: Lake, to: Commit) -> None:
+def move(table: TopicTable, to: Commit) -> None:
     """Move the pointer on to ``to``; never back."""
-    update_published(lake, lambda it: it.model_copy(update={"n": to.n, "attempt": to.attempt}) if to.n > it.n else it)
+    update_published(table, lambda it: it.model_copy(update={"n": to.n, "attempt": to.attempt}) if to.n > it.n else it)
 
 
-def settle(lake: Lake, digest: str) -> None:
+def settle(table: TopicTable, digest: str) -> None:
     """Record what planning found nothing to land in."""
-    update_published(lake, lambda it: it.model_copy(update={"settled": digest, "settled_at": utc_now()}))
+    update_published(table, lambda it: it.model_copy(update={"settled": digest, "settled_at": utc_now()}))
 
 
-def _chain(lake: Lake, ledger: Ledger) -> Iterator[Ledger]:
+def _chain(table: TopicTable, ledger: Ledger) -> Iterator[Ledger]:
     """``ledger`` and those before it, back to the first."""
     found: Ledger | None = ledger
     while found is not None:
         yield found
-        found = _parent(lake, found)
+        found = _parent(table, found)
 
 
-def _parent(lake: Lake, ledger: Ledger) -> Ledger | None:
+def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
     if ledger.parent is None:
         return None
-    key = lake.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-    body = lake.store.get(key, limit=Ledger.most_bytes).body
+    key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
+    body = table.store.get(key, limit=Ledger.most_bytes).body
     if hashlib.sha256(body).hexdigest() != ledger.parent.sha256:
         raise FormatError(key, f"is not the parent that ledger {ledger.n} names: its SHA-256 differs")
     return Ledger.from_bytes(body, key)

@@ -27,7 +27,7 @@ from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.approval import ApproveOperator
 from tidemark_airflow.operators.backfill import CompareOperator, PreviewOperator, ResultOperator, by_topic
-from tidemark_airflow.operators.spark_job import ConvertOperator
+from tidemark_airflow.operators.spark_job import RunPlanOperator
 
 DAG_ID = "tidemark_backfill"
 _RUNS = 16
@@ -144,7 +144,7 @@ def backfill_dag(deployment: Deployment) -> DAG:
         approve = ApproveOperator(
             task_id="approve", previewed=preview.output, trigger_rule=TriggerRule.NONE_FAILED, execution_timeout=None
         )
-        convert = ConvertOperator.partial(task_id="convert", **job).expand_kwargs(approve.output)
+        convert = RunPlanOperator.partial(task_id="convert", **job).expand_kwargs(approve.output)
         # A run that failed is in the report as well.
         result = ResultOperator.partial(
             task_id="result", trigger_rule=TriggerRule.ALL_DONE, **by_topic()

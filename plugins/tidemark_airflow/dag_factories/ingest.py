@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow.assets.events import assets_of
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.spark_job import ConvertOperator
+from tidemark_airflow.operators.spark_job import RunPlanOperator
 from tidemark_airflow.sensors.watermark import WatermarkSensor
 
 _LONGEST_DAG_ID = 250
@@ -67,7 +67,7 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
             max_retry_delay=timedelta(minutes=1),
             **name,
         )
-        ConvertOperator(
+        RunPlanOperator(
             task_id="convert_and_publish",
             task_display_name="convert, publish",
             doc_md="Spark carries out the plan and commits once; then asset events are sent for each changed date.",

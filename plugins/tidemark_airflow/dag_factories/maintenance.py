@@ -1,4 +1,4 @@
-"""The DAGs of the tables' upkeep, once a day: audit, compaction, retention, clean-up. A task per topic in each.
+"""The DAGs of the tables' upkeep, once a day: audit, compaction, retention, vacuum. A task per topic in each.
 
 A run is of the date before it: that of three o'clock on the 21st audits the 20th. Past dates are a native backfill of
 the DAG, one topic alone is a run from its form.
@@ -78,11 +78,10 @@ UPKEEP: Final = (
         deletes_raw=True,
     ),
     Upkeep(
-        "cleanup",
-        "convert.py",
+        "vacuum",
+        "vacuum.py",
         "0 6 * * *",
         "Removes what dead runs left and what was replaced long enough ago.",
-        arguments=("--sweep",),
     ),
 )
 

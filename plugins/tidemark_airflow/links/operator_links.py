@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-    from tidemark.table.delta_table import Lake
+    from tidemark.table.delta_table import TopicTable
     from tidemark_airflow.planned import Planned
 
 
@@ -47,8 +47,8 @@ class TableLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The folder in the store's pages."""
-        lake = _lake(_of_topic(operator))
-        return object_page(lake, f"{lake.keys.root}/")
+        table = _table(_of_topic(operator))
+        return object_page(table, f"{table.keys.root}/")
 
 
 class PlanLink(BaseOperatorLink):
@@ -59,7 +59,7 @@ class PlanLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The plan's object in the store's pages; none where there is no plan."""
         of = _of_topic(operator)
-        return object_page(_lake(of), of.planned["plan"]) if of.planned and of.planned["plan"] else ""
+        return object_page(_table(of), of.planned["plan"]) if of.planned and of.planned["plan"] else ""
 
 
 class SparkLink(BaseOperatorLink):
@@ -72,18 +72,18 @@ class SparkLink(BaseOperatorLink):
         return settings.spark_page()
 
 
-def object_page(lake: Lake, key: str) -> str:
+def object_page(table: TopicTable, key: str) -> str:
     """A page that shows an object of the lake's store, or a folder (``key`` ends in a slash); empty if there is none.
 
     The deployment names it for an S3 server of its own (``TIDEMARK_OBJECT_PAGE``); for AWS's it is AWS's console.
     """
-    store = lake.deployment.lake_store
+    store = table.deployment.lake_store
     if not store.startswith("s3://"):
         return ""
     bucket, template = store.removeprefix("s3://"), settings.object_page()
     if template:
         return template.replace("{bucket}", quote(bucket)).replace("{key}", quote(key))
-    if "AWS_ENDPOINT_URL" in lake.delta_options:
+    if "AWS_ENDPOINT_URL" in table.delta_options:
         return ""
     kind = "buckets" if key.endswith("/") else "object"
     return f"https://console.aws.amazon.com/s3/{kind}/{quote(bucket)}?prefix={quote(key)}"
@@ -93,5 +93,5 @@ def _of_topic(operator: object) -> OfTopic:
     return cast("OfTopic", operator)
 
 
-def _lake(of: OfTopic) -> Lake:
-    return settings.lake_of(of.cluster, of.topic)
+def _table(of: OfTopic) -> TopicTable:
+    return settings.topic_table(of.cluster, of.topic)

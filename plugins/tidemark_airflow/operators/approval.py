@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tidemark.backfill.report import BackfillReport
-    from tidemark.table.delta_table import Lake
+    from tidemark.table.delta_table import TopicTable
 
 _ANSWER_WITHIN: Final = timedelta(hours=24)
 """A plan is carried out within two days or not at all, and conversion takes its time, too."""
@@ -59,8 +59,8 @@ class ApproveOperator(ApprovalOperator):
             return [one for one, _, _ in wanted]
         approval = Approval(why=why, at=utc_now())
         body = [f"**{why}**"]
-        for number, (one, lake, report) in enumerate(wanted):
-            write_part(lake, name, "approval", approval, int(one["planned"]["attempt"]))
+        for number, (one, table, report) in enumerate(wanted):
+            write_part(table, name, "approval", approval, int(one["planned"]["attempt"]))
             label = report.request.label
             body.append(f"[Report of {label}]({report_url(one['cluster'], one['topic'], name)})")
             if number < _TOPICS_SHOWN:
@@ -89,16 +89,16 @@ class ApproveOperator(ApprovalOperator):
             # The API server refuses such an answer, see web/run_rights.py; this is for answers that came another way.
             rule = "nobody approves their own request: start the backfill again and have somebody else answer"
             raise AirflowFailException(f"{user['name']}: {rule}")
-        for one, lake, _ in wanted:
+        for one, table, _ in wanted:
             said = Approval(why=why, approved=approved, by=str(user.get("name", "")), at=answer["responded_at"])
-            write_part(lake, name, "approval", said, int(one["planned"]["attempt"]))
+            write_part(table, name, "approval", said, int(one["planned"]["attempt"]))
         return [one for one, _, _ in wanted] if approved else []
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:
         """Nobody answered: to ask again would be of a plan that cannot be carried out any more."""
         raise AirflowFailException(f"no answer within {_ANSWER_WITHIN}: start the backfill again")
 
-    def _wanted(self, name: str) -> list[tuple[Previewed, Lake, BackfillReport]]:
+    def _wanted(self, name: str) -> list[tuple[Previewed, TopicTable, BackfillReport]]:
         """The topics that have a plan which rewrites."""
         found = ((one, *report_of(one["cluster"], one["topic"], name)) for one in self.previewed)
         return [one for one in found if not one[0]["planned"]["empty"] and one[2].request.rewrites]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tidemark.backfill.report import BackfillReport
-    from tidemark.table.delta_table import Lake
+    from tidemark.table.delta_table import TopicTable
 
 
 class Previewed(TypedDict):
@@ -54,7 +54,7 @@ class PreviewOperator(JobOperator):
     operator_extra_links = (ReportLink(),)
 
     def __init__(self, *, request: Any, **kwargs: Any) -> None:
-        super().__init__(job="convert.py", **kwargs)
+        super().__init__(job="rebuild.py", **kwargs)  # unless the request wants another, which execute knows
         self.request = request
 
     def execute(self, context: Context) -> Previewed:  # type: ignore[override] # any operator's may return something
@@ -69,14 +69,15 @@ class PreviewOperator(JobOperator):
 
         request = BackfillRequest.model_validate(self.request)
         name = report_name(context["run_id"])
-        lake = settings.lake_of(request.cluster, request.topic)
-        write_part(lake, name, "request", request)
+        table = settings.topic_table(request.cluster, request.topic)
+        write_part(table, name, "request", request)
+        self.application = str(settings.spark_job(job_of(request)))
         self.submit(context, *arguments_of(request), "--report", name)
-        report = read_report(lake, name)
+        report = read_report(table, name)
         self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))
         found = report.preview
         if found is None:
-            raise AirflowFailException(f"{lake.keys.report(name, 'preview')}: the job wrote no preview")
+            raise AirflowFailException(f"{table.keys.report(name, 'preview')}: the job wrote no preview")
         if found.plan and found.bytes > request.max_bytes:
             rule = (
                 f"{gib(found.bytes)} of {request.label} are to be read, more than the {gib(request.max_bytes)} allowed"
@@ -92,15 +93,19 @@ class PreviewOperator(JobOperator):
         return {"cluster": request.cluster, "topic": request.topic, "planned": planned}
 
 
+def job_of(request: BackfillRequest) -> str:
+    """The file in ``spark/jobs`` that makes the plan of ``request``."""
+    return f"{request.mode}.py" if request.mode in {"replay", "repair"} else "rebuild.py"
+
+
 def arguments_of(request: BackfillRequest) -> list[str]:
-    """What the convert job is told of ``request``: fixed words and checked dates."""
-    if request.mode == "repair":
-        found = ["--repair"]
-    elif request.mode == "replay":
+    """What that job is told of ``request``: fixed words and checked dates."""
+    found: list[str] = []
+    if request.mode == "replay":
         dates = [*request.dates, *(["none"] if request.extend else [])]
-        found = ["--replay", *(word for dt in dates for word in ("--dt", dt))]
-    else:
-        found = ["--rebuild", "--from", str(request.first), "--to", str(request.last)]
+        found += (word for dt in dates for word in ("--dt", dt))
+    elif request.mode != "repair":
+        found += ["--from", str(request.first), "--to", str(request.last)]
         found += ["--missing"] if request.mode == "missing" else []
         found += ["--extend"] if request.extend else []
     return [*found, *(["--dry-run"] if request.dry_run else [])]
@@ -116,7 +121,7 @@ class CompareOperator(JobOperator):
     operator_extra_links = (ReportLink(),)
 
     def __init__(self, *, planned: Any, **kwargs: Any) -> None:
-        super().__init__(job="convert.py", **kwargs)
+        super().__init__(job="run_plan.py", **kwargs)
         self.planned = planned
 
     def execute(self, context: Context) -> None:
@@ -158,20 +163,20 @@ class ResultOperator(BaseOperator):
         from tidemark.backfill.report_tables import text
 
         name = report_name(context["run_id"])
-        lake, report = report_of(self.cluster, self.topic, name)
+        table, report = report_of(self.cluster, self.topic, name)
         if report.preview is None:
-            raise AirflowFailException(f"{lake.keys.report(name, 'preview')}: is gone")
-        found = outcome_of(lake, report.preview)
-        write_part(lake, name, "outcome", found, report.preview.attempt)
+            raise AirflowFailException(f"{table.keys.report(name, 'preview')}: is gone")
+        found = outcome_of(table, report.preview)
+        write_part(table, name, "outcome", found, report.preview.attempt)
         url = report_url(self.cluster, self.topic, name)
-        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(lake, name)))
+        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(table, name)))
         if found.status in {"stale", "failed"}:
             raise AirflowFailException(f"{self.cluster}/{self.topic}: {found.status}; see the report")
 
 
-def report_of(cluster: str, topic: str, name: str) -> tuple[Lake, BackfillReport]:
+def report_of(cluster: str, topic: str, name: str) -> tuple[TopicTable, BackfillReport]:
     """The topic's table, and its report of that name."""
     from tidemark.backfill.report import read_report
 
-    lake = settings.lake_of(cluster, topic)
-    return lake, read_report(lake, name)
+    table = settings.topic_table(cluster, topic)
+    return table, read_report(table, name)

@@ -141,7 +141,7 @@ def _connection() -> Connection:
     return found
 
 
-class ConvertOperator(JobOperator):
+class RunPlanOperator(JobOperator):
     """Has Spark carry out a plan, then sends asset events of what is committed; skipped if there is neither.
 
     A retry submits the same plan, which lands once. The topic is whatever the task is given at run time, and the
@@ -154,7 +154,7 @@ class ConvertOperator(JobOperator):
     operator_extra_links = (ContinuityLink(), TableLink(), PlanLink(), SparkLink())
 
     def __init__(self, *, planned: Any, **kwargs: Any) -> None:
-        super().__init__(job="convert.py", **kwargs)
+        super().__init__(job="run_plan.py", **kwargs)
         self.planned = planned
 
     def execute(self, context: Context) -> None:
@@ -167,5 +167,5 @@ class ConvertOperator(JobOperator):
         """
         if not self.planned["empty"]:
             self.submit(context, "--plan", self.planned["plan"])
-        if not publish(context, settings.lake_of(self.cluster, self.topic), self.planned) and self.planned["empty"]:
+        if not publish(context, settings.topic_table(self.cluster, self.topic), self.planned) and self.planned["empty"]:
             raise AirflowSkipException("the plan has nothing to do, and all is published")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tidemark.formats.ledger import Ledger
-    from tidemark.table.delta_table import Lake
+    from tidemark.table.delta_table import TopicTable
 
 
 class WatermarkSensor(BaseSensorOperator):
@@ -59,19 +59,19 @@ class WatermarkSensor(BaseSensorOperator):
         from tidemark.planning import dates_to_close
         from tidemark.table.delta_table import committed_ledger
 
-        lake = settings.lake_of(self.cluster, self.topic)
-        ledger = committed_ledger(lake)
-        news = events.news_of(lake, ledger)
-        closing = dates_to_close(lake, ledger)
+        table = settings.topic_table(self.cluster, self.topic)
+        ledger = committed_ledger(table)
+        news = events.news_of(table, ledger)
+        closing = dates_to_close(table, ledger)
         if news is not None or closing:
             self.log.info(
                 "ledger %d, %s, to close: %s: no wait",
                 *(ledger.n, "published" if news is None else "not published yet", ", ".join(closing) or "none"),
             )
-            planned = self._plan(lake)
+            planned = self._plan(table)
             if news is not None or not planned["empty"]:
                 return planned
-        raise self._deferred(lake, ledger)
+        raise self._deferred(table, ledger)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Planned:
         """Plan what the trigger found; record it as settled and wait on if there is nothing to land.
@@ -87,20 +87,20 @@ class WatermarkSensor(BaseSensorOperator):
             raise AirflowFailException(f"{self.topic}: the watermark indexes cannot be read: {found.reason}")
         if found.status == "advanced":
             self.log.info("%d partitions ahead, about %d bytes", found.partitions, found.bytes)
-            lake = settings.lake_of(self.cluster, self.topic)
-            planned = self._plan(lake)
+            table = settings.topic_table(self.cluster, self.topic)
+            planned = self._plan(table)
             if not planned["empty"]:
                 return planned
-            settle(lake, found.settles)
+            settle(table, found.settles)
         return self.look(context)
 
-    def _plan(self, lake: Lake) -> Planned:
+    def _plan(self, table: TopicTable) -> Planned:
         """From the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
         from tidemark.formats.ledger import new_attempt
         from tidemark.planning import plan_ingest
 
-        made = plan_ingest(lake, attempt=new_attempt())
-        planned = self.planned = write_planned(lake, made)
+        made = plan_ingest(table, attempt=new_attempt())
+        planned = self.planned = write_planned(table, made)
         self.log.info(
             "after ledger %d: %d partitions, %d tasks, %d bytes, to close: %s",
             *(made.ledger_n, len(made.partitions), planned["tasks"], planned["bytes"]),
@@ -108,11 +108,11 @@ class WatermarkSensor(BaseSensorOperator):
         )
         return planned
 
-    def _deferred(self, lake: Lake, ledger: Ledger) -> TaskDeferred:
+    def _deferred(self, table: TopicTable, ledger: Ledger) -> TaskDeferred:
         from tidemark_airflow.assets.outbox import read_published
 
-        baseline = Baseline.of(lake.topic, ledger, read_published(lake).value, utc_now())
-        source = Source.of(lake.deployment, self.cluster, settings.scan_seconds())
+        baseline = Baseline.of(table.topic, ledger, read_published(table).value, utc_now())
+        source = Source.of(table.deployment, self.cluster, settings.scan_seconds())
         trigger = WatermarkTrigger(source=source.model_dump(mode="json"), baseline=baseline.model_dump(mode="json"))
         self.log.info("%s: waiting for watermarks beyond ledger %d", self.topic, ledger.n)
         return TaskDeferred(trigger=trigger, method_name="resume")

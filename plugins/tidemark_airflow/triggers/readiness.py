@@ -3,8 +3,8 @@
 The watermark index says how far each partition is uploaded, the ledger how far it is landed. Where they differ
 there may be something to land, but only planning knows: an open transaction or a hole may hold it back, and a new
 leader need not have cut anything off. So what is ahead is planned, and where the plan is empty the digest of what was
-ahead is recorded as *settled*: it is not planned again until a watermark moves, or until ``sweep`` has passed, in case
-a wake-up was missed.
+ahead is recorded as *settled*: it is not planned again until a watermark moves, or until ``freshness`` has passed, in
+case a wake-up was missed.
 
 What is ahead waits for the batch window, so that files do not become tiny: until it is ``size`` bytes by the agents'
 estimate, or ``age`` old.
@@ -115,7 +115,7 @@ class Baseline(Model):
     settled_at: AwareDatetime | None = None
     size: int
     age: timedelta
-    sweep: timedelta
+    freshness: timedelta
     look_again_at: AwareDatetime
 
     @classmethod
@@ -130,7 +130,7 @@ class Baseline(Model):
             settled_at=published.settled_at,
             size=topic.batch.size,
             age=topic.batch.age,
-            sweep=topic.freshness,
+            freshness=topic.freshness,
             look_again_at=look_again_at(topic, ledger, now),
         )
 
@@ -219,4 +219,4 @@ class Watch:
         baseline = self._baseline
         if ahead.digest != baseline.settled or baseline.settled_at is None:
             return False
-        return not ahead.moved or now - baseline.settled_at < baseline.sweep
+        return not ahead.moved or now - baseline.settled_at < baseline.freshness

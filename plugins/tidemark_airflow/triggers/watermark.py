@@ -79,7 +79,7 @@ class WatermarkTrigger(BaseEventTrigger):
                 # One topic's rows take no time, those of a thousand topics in turn would: all wake up at once.
                 await asyncio.to_thread(watch.see, rows)
             now = utc_now()
-            if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.sweep:
+            if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.freshness:
                 event: Event | None = Event(status="failed", reason=scan.failure)
             else:
                 event = watch.judge(rows, now)

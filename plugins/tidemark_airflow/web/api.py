@@ -92,15 +92,15 @@ def lineage(
     """Where offsets of a partition come from: evidence, segments, files."""
     if start >= end:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "end: must be above start")
-    lake = reader().lake(topic.cluster, topic.topic)
-    standing = reader().standing(lake)
-    return responses.lineage_answer(start, end, derivation_of(lake, standing, (incarnation, partition), start, end))
+    table = reader().table(topic.cluster, topic.topic)
+    standing = reader().standing(table)
+    return responses.lineage_answer(start, end, derivation_of(table, standing, (incarnation, partition), start, end))
 
 
 @router.post("/topics/{cluster}/{topic}/acknowledgements")
 def acknowledge(topic: Edited, user: GetUserDep, word: models.GapAcknowledgement) -> models.WordAnswer:
     """Give up offsets of an open gap for good, in the name of whoever is signed in."""
-    known = gaps_of(reader().lake(topic.cluster, topic.topic), word.partition, word.incarnation)
+    known = gaps_of(reader().table(topic.cluster, topic.topic), word.partition, word.incarnation)
     said, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
     reader().forget(topic)
     return models.WordAnswer(acknowledged=said, new=new)

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from tidemark.backfill.report import BackfillReport, read_report
 from tidemark.backfill.report_tables import Section, sections
 from tidemark.errors import NotFound
-from tidemark.table.delta_table import open_lake
+from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import TopicSettings
 from tidemark_airflow.links.urls import base_url
 from tidemark_airflow.web.auth import Seen
@@ -39,7 +39,7 @@ def report_json(topic: Seen, name: Name) -> dict[str, Any]:
 
 def _found(topic: TopicSettings, name: str) -> BackfillReport:
     try:
-        return read_report(open_lake(reader().deployment(), topic), name)
+        return read_report(open_topic_table(reader().deployment(), topic), name)
     except NotFound as error:
         rule = f"there is no report {name} of {topic.cluster}/{topic.topic}"
         raise HTTPException(status.HTTP_404_NOT_FOUND, rule) from error

@@ -1,6 +1,6 @@
 """Evidence objects, kept in memory as they came, for an attempt's never changes.
 
-A topic has one for each commit since the last sweep. The first look at a topic fetches them side by side, and a later
+A topic has one for each commit since the last vacuum. The first look at a topic fetches them side by side, and a later
 one only those that are new.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import evidence_key, parse_evidence, read_evidence
 
 _READERS: Final = 16
@@ -30,24 +30,24 @@ class KeptEvidence:
         self._size = 0
         self._lock = Lock()
 
-    def fetch(self, lake: Lake, attempts: Iterable[int]) -> None:
+    def fetch(self, table: TopicTable, attempts: Iterable[int]) -> None:
         """Get what is not kept yet of these attempts."""
-        missing = [key for key in (evidence_key(lake, one) for one in attempts) if self._get(lake, key) is None]
+        missing = [key for key in (evidence_key(table, one) for one in attempts) if self._get(table, key) is None]
         with ThreadPoolExecutor(_READERS) as readers:
-            for key, body in zip(missing, readers.map(lambda key: _body(lake, key), missing), strict=True):
+            for key, body in zip(missing, readers.map(lambda key: _body(table, key), missing), strict=True):
                 if body is not None:
-                    self._keep((lake.store.url, key), body)
+                    self._keep((table.store.url, key), body)
 
-    def read(self, lake: Lake, attempt: int) -> Any:
+    def read(self, table: TopicTable, attempt: int) -> Any:
         """As :func:`tidemark.table.evidence.read_evidence`: a table of Arrow's, which has no types here."""
-        body = self._get(lake, evidence_key(lake, attempt))
-        return read_evidence(lake, attempt) if body is None else parse_evidence(body)
+        body = self._get(table, evidence_key(table, attempt))
+        return read_evidence(table, attempt) if body is None else parse_evidence(body)
 
-    def _get(self, lake: Lake, key: str) -> bytes | None:
+    def _get(self, table: TopicTable, key: str) -> bytes | None:
         with self._lock:
-            found = self._bodies.get((lake.store.url, key))
+            found = self._bodies.get((table.store.url, key))
             if found is not None:
-                self._bodies.move_to_end((lake.store.url, key))
+                self._bodies.move_to_end((table.store.url, key))
             return found
 
     def _keep(self, key: tuple[str, str], body: bytes) -> None:
@@ -59,8 +59,8 @@ class KeptEvidence:
                 self._size -= len(dropped)
 
 
-def _body(lake: Lake, key: str) -> bytes | None:
+def _body(table: TopicTable, key: str) -> bytes | None:
     try:
-        return lake.store.get(key, limit=object_sizes.EVIDENCE).body
+        return table.store.get(key, limit=object_sizes.EVIDENCE).body
     except NotFound:
         return None  # the attempt wrote none, or it was swept meanwhile: whoever reads it is told

@@ -23,7 +23,7 @@ from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.overview import Overview, TopicSample
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import Lake, committed_ledger, open_lake
+from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
@@ -86,7 +86,7 @@ class TopicNow(NamedTuple):
     """A topic as ledger and watermark indexes have it ``at`` one time; ``failure`` if the indexes cannot be read."""
 
     at: datetime
-    lake: Lake
+    table: TopicTable
     ledger: Ledger
     entries: dict[tuple[int, int], IndexEntry]
     health: TopicHealth
@@ -141,7 +141,7 @@ class Reader:
         """What people said about gaps of these partitions, by (incarnation, partition)."""
         if not keys:
             return {}
-        deployment, topic = now.lake.deployment, now.lake.topic
+        deployment, topic = now.table.deployment, now.table.topic
         found = words_of(resolver_of(deployment.raw), deployment.store, topic.cluster, topic.topic, keys)
         return dict(zip(keys, found, strict=True))
 
@@ -150,15 +150,15 @@ class Reader:
         ledger = now.ledger
         return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
 
-    def standing(self, lake: Lake) -> EffectiveEvidence:
+    def standing(self, table: TopicTable) -> EffectiveEvidence:
         """The evidence that holds now. Raises StoreError, FormatError."""
-        self._evidence.fetch(lake, self.topic(lake.topic).ledger.landed)
-        return EffectiveEvidence.of(lake, self._evidence.read)
+        self._evidence.fetch(table, self.topic(table.topic).ledger.landed)
+        return EffectiveEvidence.of(table, self._evidence.read)
 
-    def lake(self, cluster: str, topic: str) -> Lake:
+    def table(self, cluster: str, topic: str) -> TopicTable:
         """The table of a topic."""
         deployment = self.deployment()
-        return open_lake(deployment, deployment.topic(topic, cluster))
+        return open_topic_table(deployment, deployment.topic(topic, cluster))
 
     def _load(self, _: tuple[int, int]) -> Deployment:
         return settings.deployment()
@@ -187,26 +187,26 @@ class Reader:
         return tuple(found.of(topic)) if found else ()
 
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:
-        lake = self.lake(*key)
-        ledger = committed_ledger(lake)
+        table = self.table(*key)
+        ledger = committed_ledger(table)
         # By where they lie, too: the topics file may say otherwise one day.
-        place = lake.topic.cluster, lake.deployment.model_dump_json(include={"raw", "store"})
+        place = table.topic.cluster, table.deployment.model_dump_json(include={"raw", "store"})
         indexes = self._looks.get(place)
-        led = indexes.leaders_of(lake.topic.topic)
+        led = indexes.leaders_of(table.topic.topic)
         entries = [one.entry for one in led.values()]
         brokers = {partition: one.broker for partition, one in led.items()}
         at = utc_now()
         return TopicNow(
             at,
-            lake,
+            table,
             ledger,
             {(one.incarnation, one.partition): one for one in entries},
-            topic_health(lake.topic, ledger, entries, at, brokers=brokers),
-            indexes.failure_of(lake.topic.topic),
+            topic_health(table.topic, ledger, entries, at, brokers=brokers),
+            indexes.failure_of(table.topic.topic),
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
-        return self.standing(self.lake(key[0], key[1])).rows_by_date("quarantined")
+        return self.standing(self.table(key[0], key[1])).rows_by_date("quarantined")
 
 
 @cache

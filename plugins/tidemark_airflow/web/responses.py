@@ -107,7 +107,7 @@ def topic_answer(
     now: TopicNow, overview: Overview | None, incidents: Iterable[Incident], *, may_acknowledge: bool
 ) -> TopicAnswer:
     """The topic's head. Since when it waits, only whoever observes it again and again can tell."""
-    topic, health = now.lake.topic, now.health
+    topic, health = now.table.topic, now.health
     observed = next((one for one in overview.topics if one.topic == topic.topic), None) if overview else None
     gaps = [gap for one in health.partitions for gap in one.gaps]
     summary = TopicSummary.of(health, topic, now.at)
@@ -115,7 +115,7 @@ def topic_answer(
     return TopicAnswer(
         cluster=topic.cluster,
         topic=topic.topic,
-        table=now.lake.url,
+        table=now.table.url,
         owner=topic.owner,
         dag_id=dag_id(topic),
         time_zone=topic.time_zone,

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from tidemark.formats.audit_report import AuditedPartition, Kind
 from tidemark.intervals import Interval, Intervals
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.evidence import At, PartitionUnderAudit, Said
 from tidemark_spark.audit.worker import AuditTask, Cells, RawTask, Tally
 from tidemark_spark.convert.row_checksums import HASHED, Account
@@ -31,9 +31,9 @@ class Find(Protocol):
 class Checks:
     """Tells ``find`` of each difference; ``read`` reads the offsets in question once more."""
 
-    def __init__(self, lake: Lake, find: Find, read: Read) -> None:
-        self._lake, self._find, self._read = lake, find, read
-        self._hashed = {f"kafka_{one}" for one in lake.topic.keep} >= set(HASHED)
+    def __init__(self, table: TopicTable, find: Find, read: Read) -> None:
+        self._table, self._find, self._read = table, find, read
+        self._hashed = {f"kafka_{one}" for one in table.topic.keep} >= set(HASHED)
 
     def partition(self, part: PartitionUnderAudit) -> AuditedPartition | None:
         """Compare all sums of a partition; None if nothing of it ever landed."""
@@ -49,7 +49,7 @@ class Checks:
                 by_evidence.append(span)
             elif by_raw:
                 self._check_evidence(part, span, evidence, said)
-            by_raw = by_raw and not said.records_alone(self._lake, span)
+            by_raw = by_raw and not said.records_alone(self._table, span)
             keys = {*evidence, *part.file_sums.get(span.start, ())}
             keys |= {*part.raw_sums.get(span.start, ())} if by_raw else set()
             for key in sorted(keys):
@@ -73,7 +73,7 @@ class Checks:
     ) -> None:
         """The evidence against raw."""
         raw_sums = part.raw_sums.get(span.start, {})
-        if said.records_alone(self._lake, span):
+        if said.records_alone(self._table, span):
             # Their dates and classes may be others by now; the records must be the same.
             records, told = Account(), Account()
             for one in raw_sums.values():
@@ -208,7 +208,7 @@ class Checks:
             by_evidence=tuple(proved),
             without_segment=(chosen & never).size,
             expired=sum(said.expired.get(start, 0) for start in starts),
-            other_settings=sum(one.end - one.start for one in part.chosen if said.other_settings(self._lake, one)),
+            other_settings=sum(one.end - one.start for one in part.chosen if said.other_settings(self._table, one)),
         )
 
 

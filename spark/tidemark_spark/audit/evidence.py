@@ -14,7 +14,7 @@ from tidemark.formats.plan import PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import following
 from tidemark.planning.read import RawPart, joined
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.audit.worker import AuditTask, Cells, Examine, FileTask, Tally
@@ -33,11 +33,11 @@ class HeldEvidence(NamedTuple):
 
 
 def examined(
-    lake: Lake, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], examine: Examine
+    table: TopicTable, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], examine: Examine
 ) -> Iterator[Tally]:
     """What ``tasks`` find, which are of the partitions of ``plans``, with the settings of now."""
-    plan = RunPlan(**following(lake, ledger, 0), kind="rebuild", partitions=tuple(plans))
-    job = Job.of(lake, plan)
+    plan = RunPlan(**following(table, ledger, 0), kind="rebuild", partitions=tuple(plans))
+    job = Job.of(table, plan)
     for start in range(0, len(tasks), GROUP_TASKS):
         yield from examine(job, tasks[start : start + GROUP_TASKS])
 
@@ -132,16 +132,16 @@ class Said:
         """Whether no segment ever held the offsets of ``span``."""
         return span.start in self._never
 
-    def records_alone(self, lake: Lake, span: Interval) -> bool:
+    def records_alone(self, table: TopicTable, span: Interval) -> bool:
         """Whether raw can prove the records of ``span``, and not what became of them.
 
         They landed with other settings than the topics file has now, or retention has taken some from the table.
         """
-        return span.start in self.expired or self.other_settings(lake, span)
+        return span.start in self.expired or self.other_settings(table, span)
 
-    def other_settings(self, lake: Lake, span: Interval) -> bool:
+    def other_settings(self, table: TopicTable, span: Interval) -> bool:
         """Whether rows of ``span`` landed with other settings than the topics file has now."""
-        return not self._configurations.get(span.start, set()) <= {lake.topic.digest}
+        return not self._configurations.get(span.start, set()) <= {table.topic.digest}
 
 
 def hulls_of(evidence: Iterable[HeldEvidence]) -> list[Interval]:

@@ -17,7 +17,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.intervals import Interval, Intervals
 from tidemark.raw.topic import RawTopic
 from tidemark.store import put_once
-from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files, open_table
+from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
@@ -28,18 +28,18 @@ from tidemark_spark.audit.worker import AuditTask, Examine, Tally, Trouble
 from tidemark_spark.convert.row_checksums import Account
 
 
-def audit(lake: Lake, examine: Examine, dates: Collection[str] = ()) -> AuditReport:
-    """Audit the table of ``lake``, or only the offsets that the evidence names for ``dates`` (ISO), and what lies by.
+def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> AuditReport:
+    """Audit the table of ``table``, or only the offsets that the evidence names for ``dates`` (ISO), and what lies by.
 
     Raises:
         FormatError: an object of the store does not parse.
         StoreError: a store did not answer.
     """
     started, clock = utc_now(), time.monotonic()
-    table = open_table(lake)
-    ledger = ledger_of(lake, table)
-    live = live_files(table) if table is not None else []
-    found = _Audit(lake, ledger, live, examine)
+    delta = open_delta(table)
+    ledger = ledger_of(table, delta)
+    live = live_files(delta) if delta is not None else []
+    found = _Audit(table, ledger, live, examine)
     found.run(frozenset(dates))
     return AuditReport(
         cluster=ledger.cluster,
@@ -56,18 +56,18 @@ def audit(lake: Lake, examine: Examine, dates: Collection[str] = ()) -> AuditRep
     )
 
 
-def write_report(lake: Lake, report: AuditReport) -> str:
+def write_report(table: TopicTable, report: AuditReport) -> str:
     """Write ``report``, put what it says into the topic's verdict, and return its key."""
-    key = f"{lake.keys.audits}{stamp(report.started_at)}-{report.ledger_n}.json"
-    put_once(lake.store, key, report.to_bytes())
-    change_verdict(lake, lambda known: known.after(report, f"{lake.deployment.lake_store}/{key}"))
+    key = f"{table.keys.audits}{stamp(report.started_at)}-{report.ledger_n}.json"
+    put_once(table.store, key, report.to_bytes())
+    change_verdict(table, lambda known: known.after(report, f"{table.deployment.lake_store}/{key}"))
     return key
 
 
 class _Audit:
-    def __init__(self, lake: Lake, ledger: Ledger, live: list[LiveFile], examine: Examine) -> None:
-        self._lake, self._ledger, self._live, self._examine = lake, ledger, live, examine
-        self._checks = Checks(lake, self._find, self._read)
+    def __init__(self, table: TopicTable, ledger: Ledger, live: list[LiveFile], examine: Examine) -> None:
+        self._table, self._ledger, self._live, self._examine = table, ledger, live, examine
+        self._checks = Checks(table, self._find, self._read)
         self.findings: list[AuditFinding] = []
         self.partitions: list[AuditedPartition] = []
         self.bytes_read = 0
@@ -76,12 +76,12 @@ class _Audit:
         """Audit all partitions, a group at a time."""
         evidence: dict[tuple[int, int], list[HeldEvidence]] = {}
         named: set[str] = set()
-        for one in holding(EffectiveEvidence(self._lake, self._ledger, {file.path: file for file in self._live})):
+        for one in holding(EffectiveEvidence(self._table, self._ledger, {file.path: file for file in self._live})):
             evidence.setdefault((one.row.incarnation, one.row.partition), []).append(one)
             if one.row.offset_class == "landed":
                 named.add(one.row.file or "")
         self._check_log(named, dates)
-        raw = RawTopic(self._lake)
+        raw = RawTopic(self._table)
         lives = raw.incarnations().incarnations
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
@@ -116,7 +116,7 @@ class _Audit:
 
     def _read(self, parts: Iterable[PartitionUnderAudit], tasks: list[AuditTask]) -> Iterator[Tally]:
         plans = [part.raw.plan for part in parts]
-        for tally in examined(self._lake, self._ledger, plans, tasks, self._examine):
+        for tally in examined(self._table, self._ledger, plans, tasks, self._examine):
             self.bytes_read += tally.bytes_read
             yield tally
 

@@ -7,22 +7,22 @@ from collections.abc import Callable
 from tidemark.errors import NotFound
 from tidemark.formats.audit_report import AuditVerdict
 from tidemark.store.update import update
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 
 
-def change_verdict(lake: Lake, change: Callable[[AuditVerdict], AuditVerdict]) -> AuditVerdict:
+def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerdict]) -> AuditVerdict:
     """Apply ``change`` to the topic's verdict, again if another audit was faster; it must bear repetition.
 
     Raises:
         PreconditionFailed: others were faster every time.
     """
-    key = lake.keys.deployment.verdict(lake.topic.topic)
+    key = table.keys.deployment.verdict(table.topic.topic)
 
     def read() -> tuple[AuditVerdict, str | None]:
         try:
-            return AuditVerdict.load_version(lake.store, key)
+            return AuditVerdict.load_version(table.store, key)
         except NotFound:
-            return AuditVerdict(cluster=lake.topic.cluster, topic=lake.topic.topic, audited_at=utc_now()), None
+            return AuditVerdict(cluster=table.topic.cluster, topic=table.topic.topic, audited_at=utc_now()), None
 
-    return update(lake.store, key, read, change, then="audit again")
+    return update(table.store, key, read, change, then="audit again")

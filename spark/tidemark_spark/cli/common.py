@@ -1,31 +1,74 @@
-"""The tables that a job's command line names."""
+"""What the command lines of all jobs share: which tables they are about, what they print, and how they end."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-from tidemark.errors import ConfigError, FormatError
-from tidemark.table.delta_table import Lake, open_lake
+from tidemark.errors import ConfigError, FormatError, TidemarkError
+from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
 
 
-def lake_of(topics: Path, topic: str, cluster: str | None) -> Lake:
-    """The table of a topic. Raises ConfigError: the topics file is wrong, or has no such topic."""
-    [lake] = lakes_of(topics, [topic], cluster)
-    return lake
+def job_parser(program: str, description: str, example: str) -> argparse.ArgumentParser:
+    """A parser with what every job takes. ``example`` is what follows the topics file on a command line."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        epilog=f"Example: spark-submit spark/jobs/{program} --topics include/topics.yaml {example}",
+    )
+    parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
+    parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
+    return parser
 
 
-def lakes_of(topics: Path, names: Sequence[str] | None, cluster: str | None) -> list[Lake]:
-    """The tables of the topics ``names``, or of all. Raises ConfigError as :func:`lake_of` does."""
-    deployment = load_topics(topics)
+def add_topic(parser: argparse.ArgumentParser) -> None:
+    """``--topic``, of a job for one topic."""
+    parser.add_argument("--topic", required=True, metavar="NAME")
+
+
+def add_some_topics(parser: argparse.ArgumentParser) -> None:
+    """``--topic``, of a job for some topics or all."""
+    parser.add_argument("--topic", action="append", metavar="NAME", help="repeatable (default: all of the file)")
+
+
+def tables_of(options: argparse.Namespace) -> list[TopicTable]:
+    """The tables of the topics that the command line names, or of all.
+
+    Raises:
+        ConfigError: the topics file is wrong, or has no such topic.
+    """
+    deployment = load_topics(options.topics)
+    names = [options.topic] if isinstance(options.topic, str) else options.topic
     try:
-        chosen = [deployment.topic(name, cluster) for name in names] if names else deployment.topics
-        return [open_lake(deployment, one) for one in chosen]
+        chosen = [deployment.topic(name, options.cluster) for name in names] if names else deployment.topics
+        return [open_topic_table(deployment, topic) for topic in chosen]
     except FormatError as error:
-        raise ConfigError(str(topics), [("topics", str(error))]) from error
+        raise ConfigError(str(options.topics), [("topics", str(error))]) from error
+
+
+def exit_code(job: Callable[[], int], failed: int = 1) -> int:
+    """What ``job`` returns. After an error, which goes to standard error: 2 if it is one of configuration.
+
+    ``failed`` is the exit code after any other error.
+    """
+    try:
+        return job()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except TidemarkError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return failed
+
+
+def show(text: str) -> None:
+    """Print ``text``, at once: a job's output is often read through a pipe."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def day(text: str) -> date:

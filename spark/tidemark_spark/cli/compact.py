@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date
-from pathlib import Path
-from typing import Final
 
-from tidemark.errors import ConfigError, TidemarkError
-from tidemark.formats.plan import ConversionTask, RunPlan
+from tidemark.errors import ConfigError
+from tidemark.formats.plan import RunPlan
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import find_plan, plan_compaction, write_plan
-from tidemark.table.delta_table import Lake
-from tidemark_spark.cli.common import lake_of
+from tidemark.table.delta_table import TopicTable
+from tidemark_spark.cli.common import add_topic, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.plans import converting
+from tidemark_spark.cluster.executor import Executor, SparkOnDemand
 from tidemark_spark.cluster.target import ClusterTarget, add_options
-from tidemark_spark.model import Execute, Job, Outcome
 from tidemark_spark.run.driver import run
 
-_EXAMPLE: Final = "example: compact.py --topics topics.yaml --topic orders --dt 2026-11-20 --dry-run"
 
-
-def main(arguments: Sequence[str] | None = None, execute: Execute | None = None) -> int:
-    """Run the job, on Spark unless ``execute`` does it; returns the exit code."""
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        lake, dates = lake_of(options.topics, options.topic, options.cluster), _dates(options.dt)
-        check_begun(lake)
-        plan = _plan(lake, dates, options)
-        if not options.json:
-            sys.stdout.writelines(f"{line}\n" for line in told(plan))
-            sys.stdout.flush()
-        last = plan if options.dry_run else run(lake, plan, execute or _on_spark(ClusterTarget.of(options)))
-        sys.stdout.write(f"{last.to_bytes().decode()}\n")
-        sys.stdout.flush()
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except TidemarkError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
+    return exit_code(lambda: _compact(options, executor))
+
+
+def _compact(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark compact {options.topic}")
+    dates = _dates(options.dt)
+    [table] = tables_of(options)
+    check_begun(table)
+    plan = _plan(table, dates, options)
+    if not options.json:
+        show("\n".join(told(plan)))
+    last = plan if options.dry_run else run(table, plan, converting(executor))
+    show(last.to_bytes().decode())
     return 0
 
 
@@ -56,12 +49,12 @@ def told(plan: RunPlan) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="compact.py", description="Merge small files of one topic's table; no row changes.", epilog=_EXAMPLE
+    parser = job_parser(
+        "compact.py",
+        "Merge small files of a topic's table; no row changes.",
+        "--topic orders --dt 2026-11-20 --dry-run",
     )
-    parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
+    add_topic(parser)
     add_options(parser)
     parser.add_argument("--dt", action="append", metavar="DATE", help="a date to merge files of; repeatable")
     parser.add_argument(
@@ -76,24 +69,14 @@ def _dates(given: Sequence[str] | None) -> list[str] | None:
     try:
         return None if given is None else sorted({date.fromisoformat(one).isoformat() for one in given})
     except ValueError as error:
-        raise ConfigError("--dt", [("", "must be dates such as 2026-11-20")]) from error
+        raise ConfigError("compact.py", [("--dt", "must be dates such as 2026-11-20")]) from error
 
 
-def _on_spark(where: ClusterTarget) -> Execute:
-    def execute(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        """Starts Spark, which takes seconds, and so only when there is something to merge."""
-        from tidemark_spark.cluster.session import execute_on, spark
-
-        return execute_on(spark(f"tidemark compact {job.topic.topic}", where), job, tasks)
-
-    return execute
-
-
-def _plan(lake: Lake, dates: Collection[str] | None, options: argparse.Namespace) -> RunPlan:
+def _plan(table: TopicTable, dates: Collection[str] | None, options: argparse.Namespace) -> RunPlan:
     """The attempt's plan, or a fresh one, which is written unless it is empty or this is a dry run."""
-    if options.attempt is not None and (found := find_plan(lake, options.attempt)):
+    if options.attempt is not None and (found := find_plan(table, options.attempt)):
         return found
-    plan = plan_compaction(lake, dates, attempt=options.attempt)
+    plan = plan_compaction(table, dates, attempt=options.attempt)
     if not (plan.empty or options.dry_run):
-        write_plan(lake, plan)
+        write_plan(table, plan)
     return plan

@@ -4,44 +4,42 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from tidemark.errors import ConfigError, FormatError, TidemarkError
+from tidemark.errors import ConfigError, FormatError
 from tidemark.store.url import split_store_url
 from tidemark.topics import load_topics
+from tidemark_spark.cli.common import add_topic, exit_code, job_parser, show
+from tidemark_spark.cluster.executor import Executor, SparkOnDemand
 from tidemark_spark.cluster.target import ClusterTarget, add_options
-from tidemark_spark.datasource import SegmentPartition, SegmentReader, TidemarkSource
-from tidemark_spark.export import EXTENSIONS, Execute, Export, Exported, export_part
+from tidemark_spark.datasource import SegmentReader, TidemarkSource
+from tidemark_spark.export import EXTENSIONS, Export, export_part
 
 
-def main(arguments: Sequence[str] | None = None, execute: Execute | None = None) -> int:
-    """Run the job, on Spark unless ``execute`` does it; returns the exit code."""
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        export = _export(options)
-        parts = export.reader.partitions()
-        found = (execute or _on_spark(ClusterTarget.of(options)))(export, parts) if parts else []
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except TidemarkError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
+    return exit_code(lambda: _export(options, executor))
+
+
+def _export(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark export {options.topic}")
+    export = _asked(options)
+    parts = export.reader.partitions()
+    found = executor.on_each(export_part, export, parts) if parts else []
     files = sorted(one for one in found if one)
     for one in files:
-        sys.stdout.write(f"{export.store}/{one.key}\n")
+        show(f"{export.store}/{one.key}")
     total = {"files": len(files), "rows": sum(one.rows for one in files), "bytes": sum(one.size for one in files)}
-    sys.stdout.write(f"{json.dumps(total)}\n")
-    sys.stdout.flush()
+    show(json.dumps(total))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="export.py", description="Raw segments of one topic to plain files.")
-    parser.add_argument("--topics", required=True, metavar="FILE", help="the topics file")
-    parser.add_argument("--topic", required=True)
+    parser = job_parser(
+        "export.py", "Raw segments of one topic to plain files.", "--topic orders --to s3://exports/orders"
+    )
+    add_topic(parser)
     parser.add_argument("--to", required=True, metavar="URL", help="s3://<bucket>[/<prefix>] or file:///<directory>")
     parser.add_argument("--format", choices=sorted(EXTENSIONS), default="text")
     parser.add_argument(
@@ -55,9 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _export(options: argparse.Namespace) -> Export:
+def _asked(options: argparse.Namespace) -> Export:
     given = dict(one.partition("=")[::2] for one in options.option)
-    source = TidemarkSource({**given, "topics": options.topics, "topic": options.topic})
+    given |= {"cluster": options.cluster} if options.cluster else {}
+    source = TidemarkSource({**given, "topics": str(options.topics), "topic": options.topic})
     reader = source.reader(source.schema())
     if not isinstance(reader, SegmentReader):
         raise TypeError(f"{reader!r} does not read segments")
@@ -65,13 +64,4 @@ def _export(options: argparse.Namespace) -> Export:
         store, prefix = split_store_url(options.to)
     except FormatError as error:
         raise ConfigError("--to", [("", str(error))]) from error
-    return Export(store, prefix, load_topics(Path(options.topics)).store, options.topic, options.format, reader)
-
-
-def _on_spark(where: ClusterTarget) -> Execute:
-    def execute(export: Export, parts: Sequence[SegmentPartition]) -> list[Exported | None]:
-        from tidemark_spark.cluster.session import spark
-
-        return spark(f"tidemark export {export.topic}", where).on_each(export_part, export, parts)
-
-    return execute
+    return Export(store, prefix, load_topics(options.topics).store, options.topic, options.format, reader)

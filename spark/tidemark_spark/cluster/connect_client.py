@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
 
-from tidemark_spark.cluster.session import Common, Given, Made, in_worker
+from tidemark_spark.cluster.executor import Common, Given, Made, in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

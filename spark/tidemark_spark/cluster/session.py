@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import cache
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
-from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark import SparkConf, SparkContext
 
-from tidemark.formats.plan import ConversionTask
-from tidemark_spark.audit.worker import AuditTask, Tally, examine
+from tidemark_spark.cluster.executor import Common, Executor, Given, Made, in_worker
 from tidemark_spark.cluster.target import ClusterTarget
-from tidemark_spark.convert.guard import guarded
-from tidemark_spark.model import Job, Outcome
-from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, compare
-from tidemark_spark.worker import convert
-
-Common = TypeVar("Common")
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 
 SETTINGS: Final = {
     # Over TCP each task waits some 20 ms for acknowledgements that the kernel delays.
@@ -49,16 +37,6 @@ def trying(master: str) -> str:
     """``master``, so that a task is tried again there: on one machine Spark would try it once unless told."""
     local = _LOCAL.fullmatch(master)
     return f"local[{local[1] or 1},{_TRIES}]" if local else master
-
-
-class Spark(Protocol):
-    """Where tasks run."""
-
-    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """``work`` of each task, in any order; a task that fails is tried again as the deployment has it."""
-
-    def finished(self) -> int:
-        """How many tasks are done of those that are under way; asked from another thread."""
 
 
 class Classic:
@@ -100,49 +78,10 @@ class Classic:
         return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
-def spark(name: str, where: ClusterTarget) -> Spark:
-    """Spark as ``where`` says; ``name`` is what its pages show."""
-    if where.remote is None:
-        return Classic.start(name, where.master)
+def spark(name: str, target: ClusterTarget) -> Executor:
+    """Spark as ``target`` says; ``name`` is what its pages show."""
+    if target.remote is None:
+        return Classic.start(name, target.master)
     from tidemark_spark.cluster.connect_client import Connected
 
-    return Connected.to(where.remote, name)
-
-
-def execute_on(spark: Spark, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-    """One Spark task for each of ``tasks``."""
-    return spark.on_each(convert, job, tasks)
-
-
-def examine_on(spark: Spark, job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
-    """One Spark task for each of ``tasks``."""
-    return spark.on_each(examine, job, tasks)
-
-
-def compare_on(spark: Spark, job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
-    """One Spark task for each of ``tasks``."""
-    return spark.on_each(compare, job, tasks)
-
-
-def in_worker(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
-    """``work`` of one task, in a process that Spark uses for many."""
-    with guarded(common, _attempt()) if isinstance(common, Job) else nullcontext():
-        made = work(common, task)
-    _spare_collector()
-    return made
-
-
-def _attempt() -> int:
-    """How often Spark has tried this task before."""
-    context = TaskContext.get()
-    return context.attemptNumber() if context else 0
-
-
-@cache
-def _spare_collector() -> None:
-    """Let the garbage collector look no more at what stays anyway: after the first task, that is all modules.
-
-    Spark has a worker collect garbage after each task, which took 70 ms of each for the libraries alone.
-    """
-    gc.collect()
-    gc.freeze()
+    return Connected.to(target.remote, name)

@@ -19,7 +19,7 @@ from tidemark.formats.plan import ConversionTask, RunPlan
 from tidemark.parsers.factory import parser_of
 from tidemark.planning.vacuum import digest_in, digest_of
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import Lake, committed_ledger
+from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import EvidenceRow, renamed, to_bytes
 from tidemark_spark.compaction.merge import Input, merged, rows_of
 from tidemark_spark.convert.date_partitioner import numbers
@@ -153,7 +153,7 @@ def _limits(rows: pa.RecordBatch) -> list[int]:
     return [int(times.min()), int(times.max())] if len(times) else []
 
 
-def evidence_of_merged(lake: Lake, plan: RunPlan, merged_into: Iterable[EvidenceRow]) -> bytes:
+def evidence_of_merged(table: TopicTable, plan: RunPlan, merged_into: Iterable[EvidenceRow]) -> bytes:
     """The evidence object of a compaction: the rows of the files that go, under the names of those they became.
 
     Raises:
@@ -163,17 +163,17 @@ def evidence_of_merged(lake: Lake, plan: RunPlan, merged_into: Iterable[Evidence
     names: dict[str, str] = {}
     for task in plan.tasks:
         file = made[digest_of(plan, task)].file or ""
-        names |= {one.key.removeprefix(f"{lake.keys.root}/"): file for one in task.ranges}
-    table = renamed(lake, committed_ledger(lake).landed, names, plan.attempt)
+        names |= {one.key.removeprefix(f"{table.keys.root}/"): file for one in task.ranges}
+    evidence = renamed(table, committed_ledger(table).landed, names, plan.attempt)
     sums: dict[str, tuple[int, int]] = {}
-    for told in table.select(["file", "rows", "hash128"]).to_pylist():
+    for told in evidence.select(["file", "rows", "hash128"]).to_pylist():
         rows, total = sums.get(told["file"], (0, 0))
         sums[told["file"]] = rows + told["rows"], combine(total, int.from_bytes(told["hash128"], "big"))
     for one in made.values():
         rows, total = sums.get(one.file or "", (0, 0))
         if one.rows != rows or one.hash128 not in {None, total}:
             raise ContinuityError(
-                f"{lake.url}/{one.file}: holds {one.rows} rows, and evidence tells of {rows} in the files that it was "
+                f"{table.url}/{one.file}: holds {one.rows} rows, and evidence tells of {rows} in the files that it was "
                 f"merged of, or of others; the table was not changed: audit {one.dt}, and rebuild it"
             )
-    return to_bytes(table)
+    return to_bytes(evidence)

@@ -19,7 +19,7 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED
 from tidemark_spark.audit.evidence import HeldEvidence, cells_of, examined, holding, hulls_of, touching
@@ -32,32 +32,33 @@ Sums = dict[str, tuple[int, int]]
 class AffectedDates(NamedTuple):
     """``dates`` are those ``asked`` for and those that exchange rows with them.
 
-    ``now`` and ``then`` are records by date, of the ranges of bytes that were read: as they are, and by the settings.
+    ``before`` and ``after`` are records by date, of the ranges of bytes that were read: as they are, and by the
+    settings.
     """
 
     asked: tuple[str, ...]
     dates: tuple[str, ...]
-    now: dict[str, int]
-    then: dict[str, int]
+    before: dict[str, int]
+    after: dict[str, int]
     bytes_read: int
 
 
-def settings_differ(lake: Lake, dates: Collection[str]) -> bool:
+def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
     """Whether records of ``dates`` landed with other settings than the topics file has now."""
-    held = holding(EffectiveEvidence.of(lake))
-    return any(one.configuration != lake.topic.digest and _date(one) in dates for one in held if _is_record(one))
+    held = holding(EffectiveEvidence.of(table))
+    return any(one.configuration != table.topic.digest and _date(one) in dates for one in held if _is_record(one))
 
 
-def moves(lake: Lake, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
+def moves(table: TopicTable, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
     """Which dates exchange rows with ``dates``; with ``extend`` also which ones those do, until there are no more.
 
     Raises:
         ContinuityError: raw does not hold all offsets any more, or is damaged.
     """
-    found = _Search(lake, examine, dates)
+    found = _Search(table, examine, dates)
     while found.step() and extend:
         pass
-    return AffectedDates(tuple(dates), tuple(sorted(found.dates)), found.now, found.then, found.bytes_read)
+    return AffectedDates(tuple(dates), tuple(sorted(found.dates)), found.before, found.after, found.bytes_read)
 
 
 @dataclass
@@ -65,22 +66,22 @@ class _Part:
     """A partition: its disjoint spans of offsets, and their sums by the start of the span."""
 
     spans: list[Interval]
-    now: dict[int, Sums] = field(default_factory=dict)
-    then: dict[int, Sums] = field(default_factory=dict)
+    before: dict[int, Sums] = field(default_factory=dict)
+    after: dict[int, Sums] = field(default_factory=dict)
     read: set[int] = field(default_factory=set)
 
 
 class _Search:
-    def __init__(self, lake: Lake, examine: Examine, dates: Collection[str]) -> None:
-        standing = EffectiveEvidence.of(lake)
-        self._lake, self._ledger, self._examine = lake, standing.ledger, examine
-        self._raw = RawTopic(lake)
+    def __init__(self, table: TopicTable, examine: Examine, dates: Collection[str]) -> None:
+        standing = EffectiveEvidence.of(table)
+        self._table, self._ledger, self._examine = table, standing.ledger, examine
+        self._raw = RawTopic(table)
         self._lives = self._raw.incarnations().incarnations
         self._parts = _parts(standing)
         self._exchanges: list[set[str]] = []
         self.dates = set(dates)
-        self.now: dict[str, int] = {}
-        self.then: dict[str, int] = {}
+        self.before: dict[str, int] = {}
+        self.after: dict[str, int] = {}
         self.bytes_read = 0
 
     def step(self) -> bool:
@@ -101,7 +102,7 @@ class _Search:
         return [
             span
             for span in part.spans
-            if span.start not in part.read and not self.dates.isdisjoint(part.now.get(span.start, ()))
+            if span.start not in part.read and not self.dates.isdisjoint(part.before.get(span.start, ()))
         ]
 
     def _read(self, spans: dict[tuple[int, int], list[Interval]]) -> None:
@@ -118,21 +119,21 @@ class _Search:
             plans.append(reading.plan)
             cells = (cells_of(wanted, one.from_offset, one.to_offset) for one in reading.tasks)
             tasks += [RawTask(one, there, columns=False) for one, there in zip(reading.tasks, cells, strict=True)]
-        for tally in examined(self._lake, self._ledger, plans, tasks, self._examine):
+        for tally in examined(self._table, self._ledger, plans, tasks, self._examine):
             self.bytes_read += tally.bytes_read
             for trouble in tally.troubles:
                 raise ContinuityError(f"{trouble.name}: cannot be converted again: {trouble.detail}")
             for found, account in tally.accounts.items():
-                sums = self._parts[found.incarnation, found.partition].then.setdefault(found.start, {})
+                sums = self._parts[found.incarnation, found.partition].after.setdefault(found.start, {})
                 _add(sums, found.dt, account.rows, account.hash128)
 
     def _settle(self, part: _Part, span: Interval) -> None:
         """Note which dates exchange rows in ``span``."""
-        now, then = part.now.get(span.start, {}), part.then.get(span.start, {})
-        for total, sums in ((self.now, now), (self.then, then)):
+        before, after = part.before.get(span.start, {}), part.after.get(span.start, {})
+        for total, sums in ((self.before, before), (self.after, after)):
             for dt, (rows, _) in sums.items():
                 total[dt] = total.get(dt, 0) + rows
-        differing = {dt for dt in {*now, *then} if now.get(dt) != then.get(dt)}
+        differing = {dt for dt in {*before, *after} if before.get(dt) != after.get(dt)}
         if differing:
             self._exchanges.append(differing)
         part.read.add(span.start)
@@ -149,7 +150,7 @@ def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
         part = parts[key] = _Part(hulls_of(rows))
         for one in rows:
             [span] = touching(part.spans, one.row.first, one.row.first + 1)
-            _add(part.now.setdefault(span.start, {}), _date(one), one.row.rows, one.row.hash128 or 0)
+            _add(part.before.setdefault(span.start, {}), _date(one), one.row.rows, one.row.hash128 or 0)
     return parts
 
 

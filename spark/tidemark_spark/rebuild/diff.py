@@ -13,7 +13,7 @@ from typing import Final
 from tidemark.backfill.comparison import Comparison, Differing
 from tidemark.formats.hashsum import combine
 from tidemark.formats.plan import RunPlan
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.audit.evidence import GROUP_TASKS
 from tidemark_spark.audit.worker import Cells, FileTask
@@ -26,17 +26,17 @@ Compare = Callable[[Job, Sequence[CompareTask]], list[Compared]]
 _NOWHERE: Final = Cells((), ())
 
 
-def comparison(lake: Lake, plan: RunPlan, compare: Compare) -> Comparison:
+def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison:
     """What the rebuild ``plan`` would change.
 
     Raises:
         ContinuityError: raw does not hold the ranges any more.
         StoreError: a store did not answer, or a file is gone.
     """
-    job = Job.of(lake, plan)
+    job = Job.of(table, plan)
     found: dict[DiffPlace, Difference] = {}
     size = 0
-    files, filtered = _files(lake, plan)
+    files, filtered = _files(table, plan)
     tasks = list(_tasks(plan, files))
     for start in range(0, len(tasks), GROUP_TASKS):
         for one in compare(job, tasks[start : start + GROUP_TASKS]):
@@ -53,7 +53,7 @@ def comparison(lake: Lake, plan: RunPlan, compare: Compare) -> Comparison:
         configuration=plan.configuration,
         code=plan.code,
         dates=plan.dates,
-        rows=sum(one.now for place, one in found.items() if place.kind == "landed"),
+        rows=sum(one.before for place, one in found.items() if place.kind == "landed"),
         bytes_read=size,
         differences=tuple(_shown(place, found[place]) for place in sorted(found, key=_order) if _differs(found[place])),
     )
@@ -62,13 +62,13 @@ def comparison(lake: Lake, plan: RunPlan, compare: Compare) -> Comparison:
 Hulls = dict[tuple[int, int], list[tuple[int, int, FileTask]]]
 
 
-def _files(lake: Lake, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tuple[int, int]]]:
+def _files(table: TopicTable, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tuple[int, int]]]:
     """(the files to read by partition, with the offsets of their records; number and hash of the filtered records)."""
     replaced = frozenset(plan.replaced)
     hulls: dict[str, tuple[int, int]] = {}
     tasks: dict[str, FileTask] = {}
     filtered: dict[DiffPlace, tuple[int, int]] = {}
-    for row in EffectiveEvidence.of(lake).evidence():
+    for row in EffectiveEvidence.of(table).evidence():
         if row["file"] not in replaced:
             continue
         dt = row["dt"].isoformat() if row["dt"] else ""
@@ -96,10 +96,10 @@ def _tasks(plan: RunPlan, files: Hulls) -> Iterator[CompareTask]:
 
 def _settle_filtered(found: Difference, rows: int, total: int) -> None:
     """Set the filtered records of now beside those that were found."""
-    found.now = rows
-    if (rows, total) != (found.then, found.hash128):
-        found.only_now, found.only_then = max(0, rows - found.then), max(0, found.then - rows)
-        found.others = rows == found.then
+    found.before = rows
+    if (rows, total) != (found.after, found.hash128):
+        found.only_before, found.only_after = max(0, rows - found.after), max(0, found.after - rows)
+        found.others = rows == found.after
 
 
 def _order(place: DiffPlace) -> tuple[int, int, str, str]:
@@ -107,7 +107,7 @@ def _order(place: DiffPlace) -> tuple[int, int, str, str]:
 
 
 def _differs(one: Difference) -> bool:
-    return bool(one.only_now or one.only_then or one.changed or one.others)
+    return bool(one.only_before or one.only_after or one.changed or one.others)
 
 
 def _shown(place: DiffPlace, one: Difference) -> Differing:
@@ -116,10 +116,10 @@ def _shown(place: DiffPlace, one: Difference) -> Differing:
         partition=place.partition,
         dt=place.dt,
         kind=place.kind,
-        now=one.now,
-        then=one.then,
-        only_now=one.only_now,
-        only_then=one.only_then,
+        before=one.before,
+        after=one.after,
+        only_before=one.only_before,
+        only_after=one.only_after,
         changed=one.changed,
         others=one.others,
         offsets={name: tuple(offsets) for name, offsets in sorted(one.offsets.items())},

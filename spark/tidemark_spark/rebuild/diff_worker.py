@@ -58,26 +58,26 @@ class DiffPlace(NamedTuple):
 class Difference:
     """Records of a place as they are and as they would be: how many only here or there, or with other values.
 
-    ``changed`` counts by column, ``offsets`` has the lowest of each kind. Of filtered ones a task knows ``then`` and
+    ``changed`` counts by column, ``offsets`` has the lowest of each kind. Of filtered ones a task knows ``after`` and
     ``hash128`` alone; ``others`` tells of those that they are as many and not the same.
     """
 
-    now: int = 0
-    then: int = 0
+    before: int = 0
+    after: int = 0
     hash128: int = 0
-    only_now: int = 0
-    only_then: int = 0
+    only_before: int = 0
+    only_after: int = 0
     others: bool = False
     changed: dict[str, int] = field(default_factory=dict)
     offsets: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, other: Difference) -> None:
         """Take ``other`` in."""
-        self.now += other.now
-        self.then += other.then
+        self.before += other.before
+        self.after += other.after
         self.hash128 = combine(self.hash128, other.hash128)
-        self.only_now += other.only_now
-        self.only_then += other.only_then
+        self.only_before += other.only_before
+        self.only_after += other.only_after
         for name, rows in other.changed.items():
             self.changed[name] = self.changed.get(name, 0) + rows
         for name, offsets in other.offsets.items():
@@ -134,20 +134,20 @@ class _Comparing:
         found = parsed(self._parser, rows, refusal)
         split = self._splitter.split(rows, found, part.uploaded_at)
         whole = beside(rows, found.columns)
-        then: dict[DiffPlace, pa.RecordBatch] = {}
+        after: dict[DiffPlace, pa.RecordBatch] = {}
         for dt, indices in split.landed:
-            then[self._place("landed", dt)] = take(whole, indices).select(self._names)
+            after[self._place("landed", dt)] = take(whole, indices).select(self._names)
         for own, indices in split.refused:
-            then[self._place("quarantined", own)] = take(rows, indices)
+            after[self._place("quarantined", own)] = take(rows, indices)
         for own, indices in split.filtered:
             if self._job.wants(own):
-                filtered = Difference(then=len(indices), hash128=row_hash_sum(take(rows, indices)))
+                filtered = Difference(after=len(indices), hash128=row_hash_sum(take(rows, indices)))
                 self._found(self._place("filtered", own)).add(filtered)
-        after = int(numbers(rows.column("kafka_offset"))[-1]) + 1
+        end = int(numbers(rows.column("kafka_offset"))[-1]) + 1
         empty = rows.slice(0, 0)
-        for place in {*then, *self._rows}:
+        for place in {*after, *self._rows}:
             if self._job.wants(date.fromisoformat(place.dt) if place.dt else None):
-                self._match(place, then.get(place, empty), after)
+                self._match(place, after.get(place, empty), end)
 
     def batch(
         self, _number: int, _part: SegmentRange, header: BatchHeader, _data: bytes, _rule: str, span: tuple[int, int]
@@ -163,12 +163,13 @@ class _Comparing:
         nothing = pa.RecordBatch.from_arrays([pa.array([], pa.int64())], names=["kafka_offset"])
         for place in self._rows:
             self._match(place, nothing, _END)
-        then, now = self._batches[True], self._batches[False]
-        if then or now:
+        after, before = self._batches[True], self._batches[False]
+        if after or before:
             found = self._found(self._place("quarantined", None))
-            found.add(Difference(now=sum(now.values()), then=sum(then.values())))
-            self._only(found, "only_now", sorted(set(now) - set(then)), sum(now[one] for one in set(now) - set(then)))
-            self._only(found, "only_then", sorted(set(then) - set(now)), sum(then[one] for one in set(then) - set(now)))
+            found.add(Difference(before=sum(before.values()), after=sum(after.values())))
+            gone, new = set(before) - set(after), set(after) - set(before)
+            self._only(found, "only_before", sorted(gone), sum(before[one] for one in gone))
+            self._only(found, "only_after", sorted(new), sum(after[one] for one in new))
 
     def _read(self, file: FileTask, cells: Cells) -> Iterator[pa.RecordBatch]:
         """The rows of a file that lie in ``cells``; batches that could not be decoded are set aside."""
@@ -183,23 +184,23 @@ class _Comparing:
             elif len(inside):
                 self._batches[False][int(offsets[0])] = counted
 
-    def _match(self, place: DiffPlace, then: pa.RecordBatch, after: int) -> None:
-        """Compare ``then`` with the rows of the files of ``place`` below the offset ``after``."""
+    def _match(self, place: DiffPlace, after: pa.RecordBatch, end: int) -> None:
+        """Compare ``after`` with the rows of the files of ``place`` below the offset ``end``."""
         found = self._found(place)
-        wanted = numbers(then.column("kafka_offset"))
+        wanted = numbers(after.column("kafka_offset"))
         matched = np.zeros(len(wanted), np.bool_)
         for rows in self._rows.get(place, ()):
-            for now in rows.below(after):
-                there = numbers(now.column("kafka_offset"))
+            for before in rows.below(end):
+                there = numbers(before.column("kafka_offset"))
                 _, left, right = np.intersect1d(wanted, there, return_indices=True)
                 alone = np.ones(len(there), np.bool_)
                 matched[left], alone[right] = True, False
-                found.now += len(there)
-                self._only(found, "only_now", there[alone].tolist(), int(alone.sum()))
+                found.before += len(there)
+                self._only(found, "only_before", there[alone].tolist(), int(alone.sum()))
                 if place.kind == "landed" and len(left):
-                    _columns(found, take(then, left), now.take(right))
-        found.then += len(wanted)
-        self._only(found, "only_then", wanted[~matched].tolist(), int((~matched).sum()))
+                    _columns(found, take(after, left), before.take(right))
+        found.after += len(wanted)
+        self._only(found, "only_after", wanted[~matched].tolist(), int((~matched).sum()))
 
     def _only(self, found: Difference, name: str, offsets: list[int], rows: int) -> None:
         setattr(found, name, getattr(found, name) + rows)
@@ -230,13 +231,13 @@ class _Rows:
                 return
 
 
-def _columns(found: Difference, then: pa.RecordBatch, now: pa.RecordBatch) -> None:
+def _columns(found: Difference, after: pa.RecordBatch, before: pa.RecordBatch) -> None:
     """Count the rows that have other values now, by column; a column that one side lacks is null there."""
-    offsets: Numbers = numbers(then.column("kafka_offset"))
+    offsets: Numbers = numbers(after.column("kafka_offset"))
     differing = np.zeros(len(offsets), np.bool_)
-    for name in [one for one in dict.fromkeys([*then.schema.names, *now.schema.names]) if one not in IDENTITY]:
-        one = then.column(name) if name in then.schema.names else pa.nulls(len(then), now.schema.field(name).type)
-        other = now.column(name) if name in now.schema.names else pa.nulls(len(now), one.type)
+    for name in [one for one in dict.fromkeys([*after.schema.names, *before.schema.names]) if one not in IDENTITY]:
+        one = after.column(name) if name in after.schema.names else pa.nulls(len(after), before.schema.field(name).type)
+        other = before.column(name) if name in before.schema.names else pa.nulls(len(before), one.type)
         differ = _differ(one, other)
         if differ.any():
             found.changed[name] = found.changed.get(name, 0) + int(differ.sum())

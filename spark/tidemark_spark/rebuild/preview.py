@@ -10,7 +10,7 @@ from tidemark.backfill.estimate import rate_of
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import waiting_offsets
-from tidemark.table.delta_table import Lake, open_table
+from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.audit.evidence import holding
 from tidemark_spark.convert.segment_reader import WINDOW_BYTES
@@ -22,20 +22,23 @@ _COMMIT_WRITES: Final = 4
 
 
 def preview(
-    lake: Lake, plan: RunPlan, moves: AffectedDates | None = None, lost: Mapping[str, tuple[str, ...]] | None = None
+    table: TopicTable,
+    plan: RunPlan,
+    moves: AffectedDates | None = None,
+    lost: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Preview:
     """What ``plan`` would do, for which ``moves`` and ``lost`` files by date were found out.
 
     Raises:
         ConfigError: the topic's columns are not those of the table, and cannot become them.
     """
-    table = open_table(lake)
+    delta = open_delta(table)
     columns: tuple[str, ...] = ()
-    if table is not None:
-        check_columns(lake, table, whole=plan.whole)
-        columns = tuple(schema_change(lake, table))
+    if delta is not None:
+        check_columns(table, delta, whole=plan.whole)
+        columns = tuple(schema_change(table, delta))
     partitions = tuple(_partition(plan, one) for one in plan.partitions if one.end > one.start)
-    standing = EffectiveEvidence.of(lake)
+    standing = EffectiveEvidence.of(table)
     dates = tuple(_dates(standing, plan, moves, lost or {}))
     return Preview(
         cluster=plan.cluster,
@@ -53,10 +56,10 @@ def preview(
         bytes=sum(one.size for one in plan.tasks),
         removes=plan.removes,
         columns=columns,
-        waiting=waiting_offsets(lake, standing.ledger) if plan.kind != "replay" else 0,  # a replay needs no raw
+        waiting=waiting_offsets(table, standing.ledger) if plan.kind != "replay" else 0,  # a replay needs no raw
         reads=sum(_reads(one) for one in plan.tasks),
         writes=max(len(plan.tasks), sum(one.files for one in dates)) + len(dates) + _COMMIT_WRITES,
-        rate=rate_of(lake, standing.ledger),
+        rate=rate_of(table, standing.ledger),
     )
 
 
@@ -90,8 +93,8 @@ def _dates(
     live = [one for one in standing.live.values() if one.path in replaced]
     dates = plan.dates or tuple(sorted({*plan.supersedes, *(one.dt for one in live)}))
     states = standing.ledger.dates
-    then = moves.then if moves else {}
-    counts = (counted.landed, counted.quarantined, counted.filtered, then)
+    after = moves.after if moves else {}
+    counts = (counted.landed, counted.quarantined, counted.filtered, after)
     return [
         DatePreview(
             dt=dt,
@@ -102,7 +105,7 @@ def _dates(
             files=sum(one.dt == dt for one in live) + len(plan.supersedes.get(dt, ())),
             bytes=sum(one.size for one in live if one.dt == dt),
             other_settings=counted.others[dt],
-            then=then.get(dt, 0) if moves else None,
+            after=after.get(dt, 0) if moves else None,
             lost=lost.get(dt, ()),
         )
         for dt in dates

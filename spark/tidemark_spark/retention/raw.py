@@ -28,7 +28,7 @@ from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.store import Store, open_store
 from tidemark.store.base import ObjectInfo
 from tidemark.store.identity import identity
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
@@ -38,7 +38,7 @@ CHUNK: Final = 256
 """Segments of one tombstone; more only where they overlap."""
 
 
-def retain_raw(lake: Lake, now: datetime, by: str, *, dry_run: bool) -> RetentionReport:
+def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> RetentionReport:
     """Remove the segments that may go at ``now`` and that a report named a day ago; tells of all that may go.
 
     Raises:
@@ -46,23 +46,23 @@ def retain_raw(lake: Lake, now: datetime, by: str, *, dry_run: bool) -> Retentio
         FormatError: the ledger or an object of the whole topic does not parse; one of a partition keeps that as it is.
         StoreError: a store did not answer; what is left is the next run's.
     """
-    standing = EffectiveEvidence.of(lake)
-    check_untampered(lake, standing.ledger, standing.live.values())
-    before = None if dry_run else reviewed(lake, "raw", now)
-    raw = RawTopic(lake)
+    standing = EffectiveEvidence.of(table)
+    check_untampered(table, standing.ledger, standing.live.values())
+    before = None if dry_run else reviewed(table, "raw", now)
+    raw = RawTopic(table)
     lives = raw.incarnations().incarnations
-    review, written_as = before[0] if before else "", identity(lake.deployment.store, lake.deployment.raw.url)
-    run = _Run(lake, standing, raw, lives, _classed(standing), _busy(lake, standing), now, by, written_as, review)
+    review, written_as = before[0] if before else "", identity(table.deployment.store, table.deployment.raw.url)
+    run = _Run(table, standing, raw, lives, _classed(standing), _busy(table, standing), now, by, written_as, review)
     limits = {(one.incarnation, one.partition): one.end for one in before[1].partitions} if before else {}
     done = in_parallel(lambda one: run.partition(one, limits.get(one.key)), standing.ledger.partitions)
     return RetentionReport(
-        cluster=lake.topic.cluster,
-        topic=lake.topic.topic,
-        table=lake.topic.table,
+        cluster=table.topic.cluster,
+        topic=table.topic.topic,
+        table=table.topic.table,
         subject="raw",
         at=now,
         by=by,
-        window=lake.topic.retention.raw,
+        window=table.topic.retention.raw,
         dry_run=dry_run,
         ledger_n=standing.ledger.n,
         reviewed=run.review,
@@ -77,13 +77,13 @@ def _classed(standing: EffectiveEvidence) -> dict[tuple[int, int], Classed]:
     return found
 
 
-def _busy(lake: Lake, standing: EffectiveEvidence) -> frozenset[str]:
+def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
-    since = lake.store.now() - RUN_LIMIT - MARGIN
+    since = table.store.now() - RUN_LIMIT - MARGIN
     found: set[str] = set()
-    done = {lake.keys.attempt(one) for one in standing.ledger.landed}
-    for key in [one.key for one in lake.store.list(lake.keys.attempts) if one.modified >= since]:
-        if key not in done and (plan := read_plan(lake, key)).created_at >= since:
+    done = {table.keys.attempt(one) for one in standing.ledger.landed}
+    for key in [one.key for one in table.store.list(table.keys.attempts) if one.modified >= since]:
+        if key not in done and (plan := read_plan(table, key)).created_at >= since:
             found.update(one.key for task in plan.tasks for one in task.ranges if not one.quarantined)
     return frozenset(found)
 
@@ -99,7 +99,7 @@ class _Group(NamedTuple):
 class _Run:
     """One run over a topic's raw segments."""
 
-    lake: Lake
+    table: TopicTable
     standing: EffectiveEvidence
     raw: RawTopic
     lives: tuple[Incarnation, ...]
@@ -125,14 +125,14 @@ class _Run:
 
     def _keeping(self, part: RawPartition, state: PartitionState) -> Keeping | str:
         """What decides over the partition's segments, or why all of them stay."""
-        window, marks = self.lake.topic.retention.raw, self.raw.marks(part)
+        window, marks = self.table.topic.retention.raw, self.raw.marks(part)
         if window is None:
             return "it is kept for ever"
         if marks is None:
             return "it has no offset.wm"
         line_1, watermark = marks
         classed = self.classed[part.key].offsets() if part.key in self.classed else Classed().offsets()
-        ahead = self.lake.topic.sane_timestamps.ahead
+        ahead = self.table.topic.sane_timestamps.ahead
         keeping = Keeping(state, watermark, line_1, classed, self.busy, self.now - window, ahead)
         return keeping.partition_stays() or keeping
 
@@ -156,7 +156,7 @@ class _Partition:
     def go(self) -> str:
         """Remove what may go; why the rest stays."""
         keys = self.part.keys
-        store = open_store(keys.endpoint.store, self.run.lake.deployment.store)
+        store = open_store(keys.endpoint.store, self.run.table.deployment.store)
         buried = Tombstones(store, keys)
         stays = "offset.wm names a segment that is not there"
         for group in _grouped(store, keys):
@@ -214,7 +214,7 @@ class _Partition:
         self.found[name] = self.found.get(name, 0) + more
 
     def _tombstone(self, chunk: list[RemovedSegment], start: int, end: int) -> Tombstone:
-        topic, ledger = self.run.lake.topic, self.run.standing.ledger
+        topic, ledger = self.run.table.topic, self.run.standing.ledger
         fields = {
             "cluster": topic.cluster,
             "topic": topic.topic,

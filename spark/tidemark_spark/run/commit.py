@@ -21,7 +21,7 @@ from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishEr
 from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.formats.plan import RUN_LIMIT, RunPlan
 from tidemark.store import put_once
-from tidemark.table.delta_table import Lake, LiveFile, ledger_of, live_files
+from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files
 from tidemark.table.tampering import check_untampered, files_digest
 from tidemark.timestamps import utc_now
 from tidemark_spark.model import DataFile
@@ -35,7 +35,7 @@ TRIES: Final = 12
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
-def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
+def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
     """Commit ``change``; returns the committed ledger that lists the attempt as landed.
 
     Safe to call again, from any process, with the same arguments.
@@ -48,51 +48,51 @@ def publish(lake: Lake, plan: RunPlan, change: Change) -> Ledger:
     seen, failures = -1, 0
     while True:
         try:
-            table = open_or_create(lake, whole=plan.whole)
-            current = ledger_of(lake, table)
+            delta = open_or_create(table, whole=plan.whole)
+            current = ledger_of(table, delta)
             if plan.attempt in current.landed:
                 return current
             seen, failures = current.n, failures if current.n == seen else 0
-            live = live_files(table)
-            check_hands(lake, plan, current, live)
-            check_fresh(plan, current, live, lake.store.now())
-            _check_files(lake, change.files)
-            if add_columns(lake, table, whole=plan.whole):
+            live = live_files(delta)
+            check_hands(table, plan, current, live)
+            check_fresh(plan, current, live, table.store.now())
+            _check_files(table, change.files)
+            if add_columns(table, delta, whole=plan.whole):
                 continue  # that was a commit of its own: nothing that was read before it counts
             removes = set(change.removes)
             removed = [one for one in live if one.path in removes]
-            check_removable(lake, table, removed)
-            schema = widened(lake, table)
+            check_removable(table, delta, removed)
+            schema = widened(table, delta)
             if schema is not None and len(removed) < len(live):
                 raise StaleRun("rows of the narrower type have landed since the plan")
             ledger = rebased(current, plan, change, live)
             closed = {dt for dt in closed_by(current, plan) if ledger.dates[dt] == plan.closes[dt].after}
             touched = set(ledger.dates_changed) - closed
-            take_away(lake, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
-            ledger = _written(lake, ledger)
-            commit(table, ledger, change.files, removed, schema)
+            take_away(table, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
+            ledger = _written(table, ledger)
+            commit(delta, ledger, change.files, removed, schema)
         except (DeltaError, OSError, StoreError, FormatError) as error:
             failures += 1
             if failures >= TRIES:
-                raise PublishError(f"{lake.url}: not committed in {TRIES} tries; run it again: {error}") from error
+                raise PublishError(f"{table.url}: not committed in {TRIES} tries; run it again: {error}") from error
             pause = min(_LONGEST_PAUSE_SECONDS, 0.05 * 2**failures)
             time.sleep(random.uniform(0, pause))  # noqa: S311 - only spreads writers in time
 
 
-def check_hands(lake: Lake, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:
+def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:
     """Raise :class:`TableTampered` unless the table is as ``ledger`` left it; of a repair, as the plan found it."""
     if plan.kind != "repair":
-        check_untampered(lake, ledger, live)
+        check_untampered(table, ledger, live)
     elif (ledger.n, files_digest(live)) != (plan.ledger_n, plan.found):
         raise StaleRun("the table was changed since the repair was planned")
 
 
-def check_removable(lake: Lake, table: DeltaTable, removed: Collection[LiveFile]) -> None:
+def check_removable(table: TopicTable, delta: DeltaTable, removed: Collection[LiveFile]) -> None:
     """Raise :class:`PublishError` if files are to go of a table that somebody made append-only."""
-    append_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
+    append_only = delta.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
     if removed and append_only:
         raise PublishError(
-            f"{lake.url}: has the property delta.appendOnly = true, and {len(removed)} files must be replaced; unset "
+            f"{table.url}: has the property delta.appendOnly = true, and {len(removed)} files must be replaced; unset "
             "it (ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')) and run it again"
         )
 
@@ -109,7 +109,7 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: da
     if plan.closes and not (plan.partitions or plan.replaced or closed_by(ledger, plan)):
         raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
     if not set(plan.folds) <= set(ledger.landed):
-        raise StaleRun("another sweep folded the same attempts since the plan")
+        raise StaleRun("another vacuum folded the same attempts since the plan")
     gone = sorted(set(plan.removes) - {one.path for one in live})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
@@ -227,27 +227,27 @@ def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPla
     return known.model_copy(update=update)
 
 
-def _check_files(lake: Lake, files: Iterable[DataFile]) -> None:
-    in_parallel(lambda file: _check_file(lake, file), list(files))
+def _check_files(table: TopicTable, files: Iterable[DataFile]) -> None:
+    in_parallel(lambda file: _check_file(table, file), list(files))
 
 
-def _check_file(lake: Lake, file: DataFile) -> None:
-    key = f"{lake.keys.root}/{file.path}"
+def _check_file(table: TopicTable, file: DataFile) -> None:
+    key = f"{table.keys.root}/{file.path}"
     try:
-        size = lake.store.head(key).size
+        size = table.store.head(key).size
     except NotFound as error:
         raise PublishError(f"{key}: was written by this run and is gone") from error
     if size != file.size:
         raise PublishError(f"{key}: has {size} bytes, and {file.size} were written")
 
 
-def _written(lake: Lake, ledger: Ledger) -> Ledger:
+def _written(table: TopicTable, ledger: Ledger) -> Ledger:
     """``ledger`` as it lies in the store: an earlier try of this attempt may have written it, at another time."""
-    key = lake.keys.ledger(ledger.n, ledger.attempt)
+    key = table.keys.ledger(ledger.n, ledger.attempt)
     try:
-        put_once(lake.store, key, ledger.to_bytes())
+        put_once(table.store, key, ledger.to_bytes())
     except PreconditionFailed:
-        there = Ledger.load(lake.store, key)
+        there = Ledger.load(table.store, key)
         if there.model_copy(update={"committed_at": ledger.committed_at}) != ledger:
             raise
         return there

@@ -13,53 +13,53 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.errors import ConfigError
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
-from tidemark.table.delta_table import Lake, LiveFile, open_table
+from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
 from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
 from tidemark_spark.run.widening import is_wider
 
 _CONFIGURATION: Final = {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
-"""Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all clean-up."""
+"""Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all vacuums."""
 
 _KAFKA: Final = "kafka_"
 _ONLY: Final = "columns are added, or made wider; anything else needs a table of another name"
-_WIDEN: Final = "it is made wider when all dates are rebuilt: convert.py --rebuild --all"
+_WIDEN: Final = "it is made wider when all dates are rebuilt: rebuild.py --all"
 
 
-def open_or_create(lake: Lake, *, whole: bool = False) -> DeltaTable:
+def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
     """The table, created if there is none; safe when several create it at once.
 
     Raises:
         ConfigError: the topic's columns are not those of the table, and cannot become them, see :func:`check_columns`.
     """
-    table = open_table(lake) or DeltaTable.create(
-        lake.url,
-        schema=delta_schema(lake),
+    delta = open_delta(table) or DeltaTable.create(
+        table.url,
+        schema=delta_schema(table),
         mode="ignore",
         partition_by=["dt"],
-        name=lake.topic.table,
+        name=table.topic.table,
         configuration=_CONFIGURATION,
-        storage_options=lake.delta_options,
+        storage_options=table.delta_options,
     )
-    check_columns(lake, table, whole=whole)
-    return table
+    check_columns(table, delta, whole=whole)
+    return delta
 
 
-def delta_schema(lake: Lake) -> pa.Schema:
+def delta_schema(table: TopicTable) -> pa.Schema:
     """The table's columns: those of the files, and ``dt``. All may be null, so that columns can be added later."""
-    fields = [field.with_nullable(True) for field in table_schema(lake.topic)]
+    fields = [field.with_nullable(True) for field in table_schema(table.topic)]
     return pa.schema([*fields, pa.field("dt", pa.date32())])
 
 
-def check_columns(lake: Lake, table: DeltaTable, *, whole: bool = False) -> list[Field]:
+def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> list[Field]:
     """The columns of a parser that ``table`` lacks, and that can be added.
 
     Raises:
         ConfigError: the topic keeps a column of Kafka's that the table was made without, or a parser's column has
             another type, or is gone. The type may be a wider one if the ``whole`` table is rebuilt.
     """
-    wanted = {field.name: field for field in Schema.from_arrow(delta_schema(lake)).fields}
-    there = {field.name: field for field in table.schema().fields}
+    wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
+    there = {field.name: field for field in delta.schema().fields}
     missing = [field for name, field in wanted.items() if name not in there]
     kafka = sorted(field.name for field in missing if field.name.startswith(_KAFKA))
     problems = []
@@ -81,33 +81,33 @@ def check_columns(lake: Lake, table: DeltaTable, *, whole: bool = False) -> list
         if one.name.casefold() in folded
     ]
     if problems:
-        raise ConfigError(f"topic {lake.topic.cluster}/{lake.topic.topic}", problems)
+        raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", problems)
     return missing
 
 
-def add_columns(lake: Lake, table: DeltaTable, *, whole: bool = False) -> bool:
+def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> bool:
     """Add the parser's columns that ``table`` lacks, in a commit of their own; whether there were any.
 
     Any error leaves the outcome unknown. Open the table again thereafter: others may have committed before.
     """
-    missing = check_columns(lake, table, whole=whole)
+    missing = check_columns(table, delta, whole=whole)
     if missing:
-        table.alter.add_columns(missing)
+        delta.alter.add_columns(missing)
     return bool(missing)
 
 
-def widened(lake: Lake, table: DeltaTable) -> Schema | None:
+def widened(table: TopicTable, delta: DeltaTable) -> Schema | None:
     """The schema of ``table`` with the types that the topic's parser has now; None if it has them."""
-    wanted = {field.name: field for field in Schema.from_arrow(delta_schema(lake)).fields}
-    there = table.schema().fields
+    wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
+    there = delta.schema().fields
     fields = [wanted.get(one.name, one) for one in there]
     return Schema(fields) if [one.type for one in fields] != [one.type for one in there] else None
 
 
-def schema_change(lake: Lake, table: DeltaTable) -> list[str]:
+def schema_change(table: TopicTable, delta: DeltaTable) -> list[str]:
     """In words, the columns of ``table`` that are added or become wider, given that they may."""
-    there = {field.name: field for field in table.schema().fields}
-    wanted = Schema.from_arrow(delta_schema(lake)).fields
+    there = {field.name: field for field in delta.schema().fields}
+    wanted = Schema.from_arrow(delta_schema(table)).fields
     changes = [f"{one.name}: {_type(one)}, new" for one in wanted if one.name not in there]
     wider = (one for one in wanted if one.name in there and there[one.name].type != one.type)
     return changes + [f"{one.name}: {_type(there[one.name])} becomes {_type(one)}" for one in wider]
@@ -118,7 +118,7 @@ def _type(field: Field) -> Any:
 
 
 def commit(
-    table: DeltaTable,
+    delta: DeltaTable,
     ledger: Ledger,
     files: Iterable[DataFile],
     removed: Iterable[LiveFile],
@@ -130,7 +130,7 @@ def commit(
     changes types only together with that. It conflicts with every other commit since ``table`` was opened, as all of
     them set the ledger's transaction. Any error leaves the outcome unknown.
     """
-    columns = {field.name for field in table.schema().fields}
+    columns = {field.name for field in delta.schema().fields}
     actions: list[AddAction | RemoveAction] = [_add(one, ledger, columns) for one in files]
     if schema is None:
         actions += [_remove(one, ledger) for one in removed]
@@ -139,7 +139,7 @@ def commit(
     mode: Literal["append", "overwrite"] = (
         "append" if schema is None else "overwrite"
     )  # which removes all that there is
-    table.create_write_transaction(actions, mode, schema or table.schema(), ["dt"], commit_properties=properties)
+    delta.create_write_transaction(actions, mode, schema or delta.schema(), ["dt"], commit_properties=properties)
 
 
 def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:

@@ -16,7 +16,7 @@ from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.store import put_once, put_over
-from tidemark.table.delta_table import Lake, committed_ledger, ledger_of, live_files, open_table
+from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence, SetAside, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
 from tidemark_spark.compaction.worker import evidence_of_merged
@@ -28,7 +28,7 @@ from tidemark_spark.run.expired_evidence import expired
 from tidemark_spark.run.success_markers import mend
 
 
-def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
+def run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
     """Carry out ``plan``, whose object is written already unless it is empty, and write ``results/<attempt>.json``.
 
     ``execute`` is called only if there is something to convert.
@@ -38,74 +38,74 @@ def run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
         PublishError: nothing was committed, and why; :class:`StaleRun` is a result instead.
     """
     try:
-        result = _empty(plan) if plan.empty else _earlier(lake, plan) or _run(lake, plan, execute)
+        result = _empty(plan) if plan.empty else _earlier(table, plan) or _run(table, plan, execute)
     except StaleRun:
         # Unless another process carried out the same attempt meanwhile.
-        result = _landed_before(lake, plan, committed_ledger(lake)) or _result(plan, "stale", plan.ledger_n)
+        result = _landed_before(table, plan, committed_ledger(table)) or _result(plan, "stale", plan.ledger_n)
     if result.status != "empty":
-        ledger = committed_ledger(lake)
-        mend(lake, ledger, {*result.dates, *plan.dates} - {""})
+        ledger = committed_ledger(table)
+        mend(table, ledger, {*result.dates, *plan.dates} - {""})
         # For those who watch many tables: a hint where there is news, which a later run puts right if this one dies.
-        put_over(lake.store, lake.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
-    _report(lake, result)
+        put_over(table.store, table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
+    _report(table, result)
     return result
 
 
-def _report(lake: Lake, result: RunResult) -> None:
+def _report(table: TopicTable, result: RunResult) -> None:
     """Write the result, which replaces an earlier one of the attempt."""
-    put_over(lake.store, lake.keys.result(result.attempt), result.to_bytes())
+    put_over(table.store, table.keys.result(result.attempt), result.to_bytes())
 
 
-def _run(lake: Lake, plan: RunPlan, execute: Execute) -> RunResult:
+def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
     seconds: dict[str, float] = {}
     with _timed(seconds, "convert"):
-        outcomes = execute(Job.of(lake, plan), plan.tasks) if plan.tasks else []
+        outcomes = execute(Job.of(table, plan), plan.tasks) if plan.tasks else []
     with _timed(seconds, "publish"):
         change = settle(plan, outcomes)
         if plan.kind == "retain":
-            change = change._replace(evidence=tuple(expired(lake, plan)))
+            change = change._replace(evidence=tuple(expired(table, plan)))
         elif plan.kind == "repair":
-            change = change._replace(evidence=(*change.evidence, *_no_more(_checked(lake, plan, change.evidence))))
+            change = change._replace(evidence=(*change.evidence, *_no_more(_checked(table, plan, change.evidence))))
         elif plan.kind in {"rebuild", "replay"}:
-            change = change._replace(evidence=(*change.evidence, *_superseded(lake, plan, change.evidence)))
+            change = change._replace(evidence=(*change.evidence, *_superseded(table, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
             raise StaleRun(_why(outcomes))
         elif change.supersedes:
-            before = _told(lake, plan, (file for files in change.supersedes.values() for file in files))
+            before = _told(table, plan, (file for files in change.supersedes.values() for file in files))
             change = change._replace(evidence=(*change.evidence, *_no_more(before.aside)))
         if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
             return _empty(plan)  # nothing passes: it stays where it is
-        _write_evidence(lake, plan, change)
-        ledger = publish(lake, plan, change)
+        _write_evidence(table, plan, change)
+        ledger = publish(table, plan, change)
     read = sum(one.bytes_read for one in outcomes)
-    return _summed(plan, _landed_as(lake, ledger, plan.attempt), change.evidence, read, seconds)
+    return _summed(plan, _landed_as(table, ledger, plan.attempt), change.evidence, read, seconds)
 
 
 def _empty(plan: RunPlan) -> RunResult:
     return _result(plan, "empty", plan.ledger_n)
 
 
-def _earlier(lake: Lake, plan: RunPlan) -> RunResult | None:
+def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
     """The result of this attempt if it has landed before; raises StaleRun if it cannot land any more."""
-    table = open_table(lake)
-    ledger = ledger_of(lake, table)
-    if found := _landed_before(lake, plan, ledger):
+    delta = open_delta(table)
+    ledger = ledger_of(table, delta)
+    if found := _landed_before(table, plan, ledger):
         return found
-    live = live_files(table) if table is not None else []
-    check_hands(lake, plan, ledger, live)
-    check_fresh(plan, ledger, live, lake.store.now())
-    if table is not None:
-        check_columns(lake, table, whole=plan.whole)
+    live = live_files(delta) if delta is not None else []
+    check_hands(table, plan, ledger, live)
+    check_fresh(plan, ledger, live, table.store.now())
+    if delta is not None:
+        check_columns(table, delta, whole=plan.whole)
     return None
 
 
-def _landed_before(lake: Lake, plan: RunPlan, ledger: Ledger) -> RunResult | None:
+def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResult | None:
     """The result of this attempt if ``ledger`` lists it as landed."""
     if plan.attempt not in ledger.landed:
         return None
-    key = lake.keys.result(plan.attempt)
+    key = table.keys.result(plan.attempt)
     try:
-        found = RunResult.load(lake.store, key)
+        found = RunResult.load(table.store, key)
         if found.status == "landed":
             return found
     except NotFound:
@@ -114,10 +114,10 @@ def _landed_before(lake: Lake, plan: RunPlan, ledger: Ledger) -> RunResult | Non
         EvidenceRow(
             row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
         )
-        for row in read_evidence(lake, plan.attempt).to_pylist()
+        for row in read_evidence(table, plan.attempt).to_pylist()
         if row["attempt"] == plan.attempt
     ]
-    return _summed(plan, _landed_as(lake, ledger, plan.attempt), rows, 0, {})
+    return _summed(plan, _landed_as(table, ledger, plan.attempt), rows, 0, {})
 
 
 def _moves(plan: RunPlan, change: Change) -> bool:
@@ -136,13 +136,13 @@ def _why(outcomes: Iterable[Outcome]) -> str:
     return "; ".join(one.stop.detail for one in outcomes if one.stop)
 
 
-def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> list[EvidenceRow]:
+def _superseded(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> list[EvidenceRow]:
     """The evidence that the quarantined and filtered rows which ``plan`` replaces hold no more.
 
     Raises:
         ContinuityError: the run classed other rows than exactly those that it replaces.
     """
-    before = _told(lake, plan, plan.replaced)
+    before = _told(table, plan, plan.replaced)
     sums = _sums(evidence)
     # A batch that cannot be decoded counts by its offsets alone, before or now.
     both: list[SetAside | EvidenceRow] = [*before.aside, *evidence]
@@ -152,20 +152,20 @@ def _superseded(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> l
         there = sum(count for count, _ in before.sums.values())
         what = f"dates {', '.join(one or 'none' for one in plan.dates)}" if plan.dates else "its quarantined rows"
         raise ContinuityError(
-            f"{lake.url}: {what} hold {there} rows, and made again {rows}, or others; rows may have changed "
-            "their date with the topic's settings or code: convert.py --rebuild --extend makes again all dates that "
-            "exchange rows, and --rebuild --all all there are"
+            f"{table.url}: {what} hold {there} rows, and made again {rows}, or others; rows may have changed "
+            "their date with the topic's settings or code: rebuild.py --extend makes again all dates that exchange "
+            "rows, and rebuild.py --all makes all there are"
         )
     return _no_more(before.aside)
 
 
-def _checked(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tuple[SetAside, ...]:
+def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tuple[SetAside, ...]:
     """The quarantined and filtered rows that a repair replaces.
 
     Raises:
         ContinuityError: with what the repair made, not every offset of its partitions has one class.
     """
-    standing, replaced = EffectiveEvidence.of(lake), frozenset(plan.replaced)
+    standing, replaced = EffectiveEvidence.of(table), frozenset(plan.replaced)
     counted = Counter[_Key]()
     ends = {key: state.next_offset for key, state in standing.ledger.by_partition.items()}
     ends |= {part.key: part.end for part in plan.partitions if part.cut}
@@ -180,19 +180,19 @@ def _checked(lake: Lake, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tupl
     for key, end in ends.items():
         if counted[key] != end:
             raise ContinuityError(
-                f"{lake.url}: {counted[key]} of the {end} offsets of partition {key[1]} of incarnation {key[0]} would "
+                f"{table.url}: {counted[key]} of the {end} offsets of partition {key[1]} of incarnation {key[0]} would "
                 "have a class after the repair; nothing was changed: audit the table, and report it"
             )
     return standing.told(lambda _, file: file in replaced).aside
 
 
-def _told(lake: Lake, plan: RunPlan, files: Iterable[str]) -> Told:
+def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
     """What evidence tells of ``files``, all of which must still hold."""
     wanted = frozenset(files)
     if not wanted:
         return Told({}, {}, frozenset(), ())
-    standing = EffectiveEvidence.of(lake)
-    check_fresh(plan, standing.ledger, standing.live.values(), lake.store.now())
+    standing = EffectiveEvidence.of(table)
+    check_fresh(plan, standing.ledger, standing.live.values(), table.store.now())
     return standing.told(lambda _, file: file in wanted)
 
 
@@ -236,25 +236,25 @@ def _known(sums: Mapping[_Key, tuple[int, int]], key: _Key, batches: Collection[
     return rows, 0 if key in batches else total
 
 
-def _write_evidence(lake: Lake, plan: RunPlan, change: Change) -> None:
+def _write_evidence(table: TopicTable, plan: RunPlan, change: Change) -> None:
     if plan.folds:
-        body = folded(lake, plan.folds)
+        body = folded(table, plan.folds)
     elif plan.kind == "compact":
-        body = evidence_of_merged(lake, plan, change.evidence)
+        body = evidence_of_merged(table, plan, change.evidence)
     else:
         body = to_parquet(change.evidence, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
     try:
-        put_once(lake.store, evidence_key(lake, plan.attempt), body)
+        put_once(table.store, evidence_key(table, plan.attempt), body)
     except PreconditionFailed as error:
         raise StaleRun("raw has changed since this attempt first ran; plan again") from error
 
 
-def _landed_as(lake: Lake, newest: Ledger, attempt: int) -> Ledger:
+def _landed_as(table: TopicTable, newest: Ledger, attempt: int) -> Ledger:
     """The ledger that ``attempt`` committed, at or before ``newest``, which lists it as landed."""
     found = newest
     while found.attempt != attempt and found.parent:
-        key = lake.keys.ledger(found.parent.n, found.parent.attempt)
-        found = Ledger.load(lake.store, key)
+        key = table.keys.ledger(found.parent.n, found.parent.attempt)
+        found = Ledger.load(table.store, key)
     return found
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.plan import RunPlan
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.audit.evidence import holding
 
 
-def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
+def expired(table: TopicTable, plan: RunPlan) -> list[EvidenceRow]:
     """The rows of class ``expired`` for all that ``plan`` takes away, and those that supersede what was set aside.
 
     Raises:
         ContinuityError: the evidence tells of other rows than the files have.
     """
-    standing, replaced = EffectiveEvidence.of(lake), frozenset(plan.replaced)
+    standing, replaced = EffectiveEvidence.of(table), frozenset(plan.replaced)
     told = dict.fromkeys(plan.removes, 0)
     found: list[EvidenceRow] = []
     for row, _ in holding(standing):
@@ -31,5 +31,5 @@ def expired(lake: Lake, plan: RunPlan) -> list[EvidenceRow]:
     for path, count in told.items():
         if path in standing.live and standing.live[path].rows != count:
             rows = standing.live[path].rows
-            raise ContinuityError(f"{lake.url}/{path}: has {rows} rows, and evidence tells of {count}")
+            raise ContinuityError(f"{table.url}/{path}: has {rows} rows, and evidence tells of {count}")
     return sorted(found, key=lambda one: (one.incarnation, one.partition, one.first, one.next, one.offset_class))

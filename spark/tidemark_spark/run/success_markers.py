@@ -16,19 +16,19 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.ledger import DateState, Ledger
 from tidemark.store import put_once
-from tidemark.table.delta_table import Lake, committed_ledger
+from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.timestamps import utc_now
 
 _RECENT: Final = timedelta(days=2)
 """A run looks after dates that closed in this time; it outlasts what a scheduler does to run an attempt again."""
 
 
-def take_away(lake: Lake, dates: Collection[str]) -> None:
+def take_away(table: TopicTable, dates: Collection[str]) -> None:
     """Remove the marks of ``dates``."""
-    in_parallel(lambda dt: lake.store.delete(lake.keys.success(dt)), sorted(dates))
+    in_parallel(lambda dt: table.store.delete(table.keys.success(dt)), sorted(dates))
 
 
-def mend(lake: Lake, ledger: Ledger, dates: Iterable[str]) -> None:
+def mend(table: TopicTable, ledger: Ledger, dates: Iterable[str]) -> None:
     """Make the marks of ``dates``, and of all that any run looks after, what the table's ledger says.
 
     ``ledger`` may be outdated by now: a mark that was put is taken away again if the date has been reopened meanwhile.
@@ -36,25 +36,25 @@ def mend(lake: Lake, ledger: Ledger, dates: Iterable[str]) -> None:
     since = utc_now() - _RECENT
     wanted = set(dates)
     states = {dt: one for dt, one in ledger.dates.items() if dt in wanted or _is_recent(one, since)}
-    take_away(lake, [dt for dt, one in states.items() if one.state in {"reopened", "expired"}])
+    take_away(table, [dt for dt, one in states.items() if one.state in {"reopened", "expired"}])
     put = [dt for dt, one in states.items() if one.closed]
-    if any(in_parallel(lambda dt: _put(lake, dt), put)):
-        now = committed_ledger(lake).dates
-        take_away(lake, [dt for dt in put if not now[dt].closed])
+    if any(in_parallel(lambda dt: _put(table, dt), put)):
+        now = committed_ledger(table).dates
+        take_away(table, [dt for dt in put if not now[dt].closed])
 
 
 def _is_recent(state: DateState, since: datetime) -> bool:
     return state.state == "reopened" or (state.closed and state.closed_at is not None and state.closed_at >= since)
 
 
-def _put(lake: Lake, dt: str) -> bool:
+def _put(table: TopicTable, dt: str) -> bool:
     """Put the mark unless it is there; whether it was put."""
-    key = lake.keys.success(dt)
+    key = table.keys.success(dt)
     try:
-        lake.store.head(key)
+        table.store.head(key)
     except NotFound:
         try:
-            put_once(lake.store, key, b"")
+            put_once(table.store, key, b"")
         except PreconditionFailed:
             return False
         return True

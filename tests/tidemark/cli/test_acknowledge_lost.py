@@ -72,12 +72,12 @@ def test_what_has_come_back_is_not_given_up(world: World, capsys: pytest.Capture
     """Though the ledger still has the gap: no run has come since."""
     removed(world)
     world.land()
-    assert [(gap.start, gap.end) for gap in lost(world.lake, 0, 0)] == [(3, 6)]
+    assert [(gap.start, gap.end) for gap in lost(world.table, 0, 0)] == [(3, 6)]
     world.raw.segment([simple(3)], base=3)
-    assert lost(world.lake, 0, 0) == ()
+    assert lost(world.table, 0, 0) == ()
     code, _, errors = asked(capsys, world, 3, 6)
     assert (code, "Open gaps: none" in errors) == (1, True)
-    assert run(world.lake, world.plan(), in_process).rows == 6
+    assert run(world.table, world.plan(), in_process).rows == 6
 
 
 def test_landed_offsets_that_an_election_cut_off_are_not_given_up(

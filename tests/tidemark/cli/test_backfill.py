@@ -37,7 +37,7 @@ PREVIEW = Preview(
     waiting=3,
 )
 DIFFERENCE = Differing(
-    incarnation=0, partition=0, dt="2026-01-30", kind="landed", now=1, then=0, only_now=1, only_then=0
+    incarnation=0, partition=0, dt="2026-01-30", kind="landed", before=1, after=0, only_before=1, only_after=0
 )
 COMPARISON = Comparison(
     cluster="east",

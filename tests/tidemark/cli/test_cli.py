@@ -40,7 +40,7 @@ def test_files_names_each_live_file_by_its_url(landed: World, capsys: pytest.Cap
     urls = output.split()
     assert len(urls) == 2
     assert all(Path(url.removeprefix("file://")).exists() for url in urls)
-    assert all(url.startswith(f"{landed.lake.url}/dt=2026-02-02/") for url in urls)
+    assert all(url.startswith(f"{landed.table.url}/dt=2026-02-02/") for url in urls)
     _, output, _ = call(capsys, "files", "orders", "--topics", landed.topics_file, "--output", "json")
     found: list[dict[str, Any]] = json.loads(output)
     assert [(one["url"], one["rows"]) for one in found] == [(url, 3) for url in urls]

@@ -118,7 +118,7 @@ def test_the_rows_of_a_date_are_told_by_partition(world: World, capsys: pytest.C
 
 def test_evidence_that_is_missing_or_short_fails(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = world.ledger.attempt
-    whole = read_evidence(world.lake, attempt)
+    whole = read_evidence(world.table, attempt)
     _put(
         world,
         attempt,
@@ -128,7 +128,7 @@ def test_evidence_that_is_missing_or_short_fails(world: World, capsys: pytest.Ca
     assert (code, found["partitions"][0]["state"], found["partitions"][0]["classed"]) == (1, "UNEQUAL", 14)
     _put(world, attempt, pa.concat_tables([whole, whole.slice(0, 1)]))
     assert report(world, capsys)[0] == 1
-    world.lake.store.delete(evidence_key(world.lake, attempt))
+    world.table.store.delete(evidence_key(world.table, attempt))
     code, found = report(world, capsys)
     assert (code, found["missing_evidence"], found["landed"]) == (1, [attempt], 0)
     output = call(capsys, "continuity", "orders", "--topics", world.topics_file)[1]
@@ -139,21 +139,21 @@ def test_evidence_that_is_missing_or_short_fails(world: World, capsys: pytest.Ca
 def _put(world: World, attempt: int, table: pa.Table) -> None:
     sink = io.BytesIO()
     pq.write_table(table, sink)
-    world.lake.store.put(evidence_key(world.lake, attempt), sink.getvalue())
+    world.table.store.put(evidence_key(world.table, attempt), sink.getvalue())
 
 
 def test_evidence_of_an_attempt_that_did_not_land_does_not_count(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _put(world, 1, read_evidence(world.lake, world.ledger.attempt))
+    _put(world, 1, read_evidence(world.table, world.ledger.attempt))
     assert report(world, capsys)[0] == 0
 
 
 def test_a_date_whose_rows_are_not_the_ledgers_fails(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = world.ledger
     wrong = {"2026-02-02": ledger.dates["2026-02-02"].model_copy(update={"rows": 9})}
-    key = world.lake.keys.ledger(ledger.n, ledger.attempt)
-    world.lake.store.put(key, Ledger.to_bytes(ledger.model_copy(update={"dates": wrong})))
+    key = world.table.keys.ledger(ledger.n, ledger.attempt)
+    world.table.store.put(key, Ledger.to_bytes(ledger.model_copy(update={"dates": wrong})))
     assert report(world, capsys)[0] == 0
     code, found = report(world, capsys, "--dt", "2026-02-02")
     assert (code, found["dates"][0]["balanced"]) == (1, False)

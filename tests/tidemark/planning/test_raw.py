@@ -17,7 +17,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning import code_digest, find_plan, plan_ingest, read_plan, write_plan
 from tidemark.raw import topic as raw
 from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.table.delta_table import open_lake
+from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
 
 
@@ -28,20 +28,20 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_topic_that_no_agent_has_seen_has_an_empty_plan(world: World) -> None:
-    plan = plan_ingest(world.lake)
+    plan = plan_ingest(world.table)
     assert (plan.empty, plan.ledger_n, plan.code) == (True, 0, code_digest())
 
 
 def test_a_plan_is_written_once_and_read_back(world: World) -> None:
     world.raw.segment([simple(0)])
     world.raw.publish()
-    plan = plan_ingest(world.lake, attempt=12)
-    key = write_plan(world.lake, plan)
-    assert write_plan(world.lake, plan) == key
-    assert read_plan(world.lake, key) == find_plan(world.lake, 12) == plan
-    assert find_plan(world.lake, 13) is None
+    plan = plan_ingest(world.table, attempt=12)
+    key = write_plan(world.table, plan)
+    assert write_plan(world.table, plan) == key
+    assert read_plan(world.table, key) == find_plan(world.table, 12) == plan
+    assert find_plan(world.table, 13) is None
     with pytest.raises(PreconditionFailed):
-        write_plan(world.lake, plan.model_copy(update={"generation": 7}))
+        write_plan(world.table, plan.model_copy(update={"generation": 7}))
 
 
 @pytest.mark.parametrize("start", [0, 8_000, 300_000, 301_000])
@@ -49,7 +49,7 @@ def test_the_segment_that_holds_an_offset_is_found_from_far_below(world: World, 
     world.raw.segment([simple(0), simple(299_990)], base=0, compacted=True)
     world.raw.segment([simple(299_993), simple(300_998, 10)], base=299_993, compacted=True)
     world.raw.publish()
-    topic = RawTopic(world.lake)
+    topic = RawTopic(world.table)
     part = topic.partition("A" * 22, "orders", 0, 0)
     window = topic.segments(part, start, 301_008, Lineage(((3, 0),)), 1 << 40)
     assert [one.base for one in window.segments] == [base for base in (0, 299_993) if start < 299_993 or base]
@@ -60,7 +60,7 @@ def test_a_window_ends_at_its_limit(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(raw, "_AT_ONCE", 4)  # manifests are read four at a time then
     for number in range(12):
         world.raw.segment([simple(3 * number)])
-    topic = RawTopic(world.lake)
+    topic = RawTopic(world.table)
     part = topic.partition("A" * 22, "orders", 0, 0)
     window = topic.segments(part, 0, 36, Lineage(((3, 0),)), 1)
     assert (len(window.segments), window.complete) == (4, False)
@@ -73,7 +73,7 @@ def test_a_transaction_longer_than_the_limit_is_looked_through(world: World, mon
         world.raw.segment([transactional(3 * number, 7, 3)])
     world.raw.segment([simple(36)])
     world.raw.publish()
-    plan = plan_ingest(world.lake, limit_bytes=1)
+    plan = plan_ingest(world.table, limit_bytes=1)
     assert (plan.partitions[0].end, plan.partitions[0].held_by[0].first_offset) == (0, 0)
 
 
@@ -91,7 +91,7 @@ def test_partitions_without_news_are_not_read(world: World, monkeypatch: pytest.
         return real(self, part)
 
     monkeypatch.setattr(RawTopic, "watermark", watermark)
-    assert [one.partition for one in plan_ingest(world.lake).partitions] == [1]
+    assert [one.partition for one in plan_ingest(world.table).partitions] == [1]
     assert read == [1]
 
 
@@ -100,7 +100,7 @@ def test_pinterests_segments_are_refused_clearly(world: World) -> None:
     world.topics_file.write_text(text.replace("raw'}", "raw', writer: pinterest}"))
     deployment = load_topics(world.topics_file)
     with pytest.raises(ConfigError, match="pinterest"):
-        plan_ingest(open_lake(deployment, deployment.topic("orders")))
+        plan_ingest(open_topic_table(deployment, deployment.topic("orders")))
 
 
 def test_a_damaged_object_is_named(world: World) -> None:
@@ -109,10 +109,10 @@ def test_a_damaged_object_is_named(world: World) -> None:
     key = world.raw.keys().segment(0, "manifest.json")
     world.raw.store.put(key, b"{}")
     with pytest.raises(FormatError, match=r"0\.manifest\.json"):
-        plan_ingest(world.lake)
+        plan_ingest(world.table)
     world.raw.store.put(world.raw.keys().watermark, b"00000000000000000000\n")
     with pytest.raises(FormatError, match="Pinterest"):
-        plan_ingest(world.lake)
+        plan_ingest(world.table)
 
 
 def test_an_abort_whose_marker_lies_beyond_damage_is_known(world: World) -> None:
@@ -125,7 +125,7 @@ def test_an_abort_whose_marker_lies_beyond_damage_is_known(world: World) -> None
     world.raw.segment([simple(10)], base=10)
     world.raw.partition().acknowledged.append(world.raw.gap(6, 10, "corrupt"))
     world.raw.publish()
-    (partition,) = plan_ingest(world.lake).partitions
+    (partition,) = plan_ingest(world.table).partitions
     assert partition.end == 13
     assert [(one.producer_id, one.first_offset) for one in partition.aborted] == [(7, 0)]
 

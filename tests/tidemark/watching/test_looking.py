@@ -21,7 +21,7 @@ from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.observe_cluster import ClusterLook, look
 from tidemark.monitoring.overview import TopicSummary, read_overview
 from tidemark.store.local import LocalStore
-from tidemark.table.delta_table import Lake
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.timestamps import utc_now
 
@@ -60,15 +60,15 @@ def keys(world: World, minute: int = 0) -> list[str]:
     return [one.key for one in looked(world, minute)]
 
 
-def copy(lake: Lake, ledger: Ledger) -> None:
+def copy(table: TopicTable, ledger: Ledger) -> None:
     """What the driver leaves after a commit."""
-    lake.store.put(lake.keys.deployment.committed_ledger(lake.topic.topic), ledger.to_bytes())
+    table.store.put(table.keys.deployment.committed_ledger(table.topic.topic), ledger.to_bytes())
 
 
 def landed(world: World, topic: str = "orders", end: int = 100, **of: Any) -> Ledger:
-    lake = world.lake(topic)
-    ledger = commit(lake, state(0, end, **of))
-    copy(lake, ledger)
+    table = world.table(topic)
+    ledger = commit(table, state(0, end, **of))
+    copy(table, ledger)
     return ledger
 
 
@@ -131,7 +131,7 @@ def test_a_topic_is_late_by_the_tables_own_log_and_never_by_a_copy(world: World)
     world.put_index(entry("orders", 0, 100))
     assert keys(world) == []
     landed(world, end=100)
-    copy(world.lake(), old)  # a driver that was killed after its commit leaves the last one's
+    copy(world.table(), old)  # a driver that was killed after its commit leaves the last one's
     assert keys(world, 20) == ["agent_gone/kafka-1/1"]
     world.put_index(entry("orders", 0, 300))
     look_again = [one for minute in (21, 40) for one in keys(world, minute)]
@@ -175,7 +175,7 @@ def _topics(world: World) -> dict[str, Any]:
 
 def test_refused_records_are_counted_by_the_evidence_of_new_runs(world: World) -> None:
     world.put_index(entry("orders", 0, 100))
-    lake = world.lake()
+    table = world.table()
     attempts = iter(range(1, 10))
 
     def run(landed_rows: int, refused: int, kind: str = "ingest") -> None:
@@ -185,9 +185,9 @@ def test_refused_records_are_counted_by_the_evidence_of_new_runs(world: World) -
             EvidenceRow(0, 0, 0, refused, "quarantined", refused, file=f"{attempt}-refused"),
         ]
         body = to_parquet(rows, configuration="c", code="c", attempt=attempt)
-        lake.store.put(evidence_key(lake, attempt), body)
-        ledger = commit(lake, state(0, 100), attempt=attempt, kind=kind)
-        copy(lake, ledger)
+        table.store.put(evidence_key(table, attempt), body)
+        ledger = commit(table, state(0, 100), attempt=attempt, kind=kind)
+        copy(table, ledger)
 
     run(1000, 0)
     assert keys(world) == []
@@ -200,7 +200,7 @@ def test_refused_records_are_counted_by_the_evidence_of_new_runs(world: World) -
 
 
 def test_a_failed_audit_by_its_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys_of = world.lake().keys.deployment
+    keys_of = world.table().keys.deployment
     verdict = AuditVerdict(cluster=CLUSTER, topic="orders", audited_at=NOW)
     report = AuditReport(
         cluster=CLUSTER,
@@ -213,9 +213,9 @@ def test_a_failed_audit_by_its_verdict(world: World, monkeypatch: pytest.MonkeyP
         dates=(DATE,),
     )
     failed = report.model_copy(update={"findings": (AuditFinding(kind="stray_rows", dt=DATE, detail="two"),)})
-    world.lake().store.put(keys_of.verdict("orders"), verdict.after(failed, "url").to_bytes())
+    world.table().store.put(keys_of.verdict("orders"), verdict.after(failed, "url").to_bytes())
     assert keys(world) == [f"audit/kafka-1/orders/{DATE}"]
-    world.lake().store.put(keys_of.verdict("orders"), verdict.after(report, "url").to_bytes())
+    world.table().store.put(keys_of.verdict("orders"), verdict.after(report, "url").to_bytes())
     assert keys(world, 1) == []
     requests = Requests(monkeypatch)
     assert keys(world, 2) == []
@@ -234,7 +234,7 @@ def test_a_silent_agent_is_gone_until_it_writes_again(world: World) -> None:
 
 
 def test_a_scan_that_fails_for_a_while(world: World) -> None:
-    key, store = world.lake().keys.deployment.scan, world.lake().store
+    key, store = world.table().keys.deployment.scan, world.table().store
     failing = ScanStatus(cluster=CLUSTER, at=NOW, failing_since=NOW, error="AccessDenied", failures=3)
     store.put(key, failing.to_bytes())
     assert keys(world) == []
@@ -250,10 +250,10 @@ def test_a_scan_that_fails_for_a_while(world: World) -> None:
 def test_what_cannot_be_read_is_told_of_and_hides_nothing_else(world: World) -> None:
     world.put_index(entry("orders", 0, 100, gaps=[gap(100, 150)]), entry("clicks", 0, 7, gaps=[gap(7, 9)]))
     assert len(keys(world)) == 2
-    lake = world.lake("orders")
+    table = world.table("orders")
     ledger = landed(world, gaps=[gap(100, 150)])
-    lake.store.put(lake.keys.ledger(ledger.n, ledger.attempt), b"{}")
-    lake.store.put(lake.keys.deployment.committed_ledger("orders"), b"{}")
+    table.store.put(table.keys.ledger(ledger.n, ledger.attempt), b"{}")
+    table.store.put(table.keys.deployment.committed_ledger("orders"), b"{}")
     assert keys(world, 1) == ["gap/kafka-1/clicks/0-0/7", "gap/kafka-1/orders/0-0/100"]
     found = looked(world, 3)
     assert [one.key for one in found if one.kind == "unreadable"] == ["unreadable/kafka-1/orders"]
@@ -262,14 +262,14 @@ def test_what_cannot_be_read_is_told_of_and_hides_nothing_else(world: World) -> 
 
 @pytest.mark.parametrize("damaged", ["log", "evidence", "verdict"])
 def test_a_damaged_object_of_one_topic_is_told_of(world: World, damaged: str) -> None:
-    lake = world.lake()
+    table = world.table()
     ledger = landed(world)
     key = {
-        "log": f"{lake.keys.root}/_delta_log/00000000000000000001.json",
-        "evidence": evidence_key(lake, ledger.attempt),
-        "verdict": lake.keys.deployment.verdict("orders"),
+        "log": f"{table.keys.root}/_delta_log/00000000000000000001.json",
+        "evidence": evidence_key(table, ledger.attempt),
+        "verdict": table.keys.deployment.verdict("orders"),
     }[damaged]
-    lake.store.put(key, b"{ this is nothing")
+    table.store.put(key, b"{ this is nothing")
     world.put_index(entry("orders", 0, 100), entry("clicks", 0, 7, gaps=[gap(7, 9)]))
     keys(world)
     assert keys(world, 2) == ["gap/kafka-1/clicks/0-0/7", "unreadable/kafka-1/orders"]
@@ -317,7 +317,7 @@ def test_a_look_leaves_an_overview_that_follows_the_log_without_the_ledger(
 
 def topics(world: World) -> tuple[TopicSummary, ...]:
     """The overview's topics, by name: clicks, orders."""
-    found = read_overview(world.lake().store, world.deployment.deployment_keys(CLUSTER))
+    found = read_overview(world.table().store, world.deployment.deployment_keys(CLUSTER))
     assert found is not None
     return found.topics
 

@@ -21,11 +21,11 @@ from tidemark.planning import vacuum as rules
 from tidemark.planning.vacuum import MARGIN, TOMBSTONES, judge
 from tidemark.table.evidence import evidence_key
 from tidemark_spark import vacuum as cleaning
-from tidemark_spark.cli import convert
+from tidemark_spark.cli import vacuum as vacuum_job
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, driver
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import sweep
+from tidemark_spark.vacuum import vacuum
 
 DT = "2026-02-02"
 OLD = RUN_LIMIT + MARGIN + timedelta(minutes=1)
@@ -39,13 +39,13 @@ class Died(Exception):
 def aged(world: World, plan: RunPlan, age: timedelta) -> None:
     """Let the plan's object say that it was made ``age`` earlier than it was."""
     fresh = plan.model_copy(update={"created_at": plan.created_at - age})
-    world.lake.store.put(world.lake.keys.attempt(plan.attempt), fresh.to_bytes())
+    world.table.store.put(world.table.keys.attempt(plan.attempt), fresh.to_bytes())
 
 
 def age_all(world: World, age: timedelta) -> None:
     """Let everything that was planned so far be this much older."""
-    for found in list(world.lake.store.list(world.lake.keys.attempts)):
-        aged(world, RunPlan.from_bytes(world.lake.store.get(found.key).body, found.key), age)
+    for found in list(world.table.store.list(world.table.keys.attempts)):
+        aged(world, RunPlan.from_bytes(world.table.store.get(found.key).body, found.key), age)
 
 
 def die(world: World, plan: RunPlan) -> None:
@@ -57,24 +57,24 @@ def die(world: World, plan: RunPlan) -> None:
 
         patch.setattr(driver, "publish", dying)
         with pytest.raises(Died):
-            run(world.lake, plan, in_process)
+            run(world.table, plan, in_process)
 
 
 def files(world: World) -> set[str]:
     """All objects of the table and its quarantine but for the log."""
-    found = [one.key for one in world.lake.store.list("") if "_delta_log" not in one.key]
+    found = [one.key for one in world.table.store.list("") if "_delta_log" not in one.key]
     return {key for key in found if key.startswith(("orders/", "orders__quarantine/"))}
 
 
 def why(world: World, **options: Any) -> dict[str, str]:
-    """What a clean-up removes."""
-    return {one.key: one.why for one in sweep(world.lake, **options).removed}
+    """What a vacuum removes."""
+    return {one.key: one.why for one in vacuum(world.table, **options).removed}
 
 
 def exists(world: World, key: str) -> bool:
     """Whether there is such an object."""
     try:
-        world.lake.store.head(key)
+        world.table.store.head(key)
     except NotFound:
         return False
     return True
@@ -102,10 +102,10 @@ def test_a_dead_runs_files_and_evidence_go_when_it_can_commit_no_more(world: Wor
     expected = dict.fromkeys(left, "dead")
     assert why(world, dry_run=True) == expected
     assert files(world) == kept | left
-    assert exists(world, evidence_key(world.lake, plan.attempt))
+    assert exists(world, evidence_key(world.table, plan.attempt))
     assert why(world) == expected
     assert files(world) == kept
-    for key in (evidence_key(world.lake, plan.attempt), world.lake.keys.attempt(plan.attempt)):
+    for key in (evidence_key(world.table, plan.attempt), world.table.keys.attempt(plan.attempt)):
         assert not exists(world, key)
     world.check()
     assert why(world) == {}
@@ -126,15 +126,15 @@ def test_a_ledger_that_was_never_committed_goes(world: World, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(commit, "commit", dying)
         with pytest.raises(Died):
-            run(world.lake, plan, in_process)
-    key = world.lake.keys.ledger(2, plan.attempt)
+            run(world.table, plan, in_process)
+    key = world.table.keys.ledger(2, plan.attempt)
     assert exists(world, key)
-    sweep(world.lake)
+    vacuum(world.table)
     assert exists(world, key), "it may still be committed"
     age_all(world, OLD)
-    sweep(world.lake)
-    assert [one.key for one in world.lake.store.list(world.lake.keys.ledgers)] == [
-        world.lake.keys.ledger(1, world.ledger.attempt)
+    vacuum(world.table)
+    assert [one.key for one in world.table.store.list(world.table.keys.ledgers)] == [
+        world.table.keys.ledger(1, world.ledger.attempt)
     ]
     world.check()
 
@@ -142,9 +142,9 @@ def test_a_ledger_that_was_never_committed_goes(world: World, monkeypatch: pytes
 def test_a_run_that_is_too_old_to_commit_is_stale(world: World) -> None:
     plan, _ = with_a_dead_run(world)
     old = plan.model_copy(update={"created_at": plan.created_at - RUN_LIMIT})
-    assert run(world.lake, old, in_process).status == "stale"
+    assert run(world.table, old, in_process).status == "stale"
     young = plan.model_copy(update={"created_at": plan.created_at - RUN_LIMIT + timedelta(hours=1)})
-    assert run(world.lake, young, in_process).status == "landed"
+    assert run(world.table, young, in_process).status == "landed"
 
 
 def test_what_a_rebuild_replaced_goes_when_no_reader_can_need_it(world: World) -> None:
@@ -152,9 +152,9 @@ def test_what_a_rebuild_replaced_goes_when_no_reader_can_need_it(world: World) -
     world.land()
     age_all(world, OLDER)
     before = files(world)
-    plan = plan_rebuild(world.lake, [DT])
-    write_plan(world.lake, plan)
-    run(world.lake, plan, in_process)
+    plan = plan_rebuild(world.table, [DT])
+    write_plan(world.table, plan)
+    run(world.table, plan, in_process)
     replaced = {one for one in before if DT in one}
     aged(world, plan, OLD + TOMBSTONES - timedelta(hours=1))
     assert why(world) == {}
@@ -176,9 +176,9 @@ def test_refused_rows_that_a_replay_superseded_go_and_others_stay(tmp_path: Path
     assert why(world) == {}  # rows that hold
     mended = World(tmp_path, "sane_timestamps: {earliest: 2026-01-01}")
     mended.raw = world.raw
-    plan = plan_replay(mended.lake)
-    write_plan(mended.lake, plan)
-    assert run(mended.lake, plan, in_process).rows == 1
+    plan = plan_replay(mended.table)
+    write_plan(mended.table, plan)
+    assert run(mended.table, plan, in_process).rows == 1
     assert why(mended) == {}
     aged(mended, plan, OLDER)
     assert why(mended) == dict.fromkeys(held, "replaced")
@@ -189,8 +189,8 @@ def test_refused_rows_that_a_replay_superseded_go_and_others_stay(tmp_path: Path
 def test_a_dead_replay_takes_no_refused_row_along(world: World) -> None:
     world.raw.segment([batch(0, [Record(0), Record(1, -1)])])
     world.land()
-    plan = plan_replay(world.lake)
-    write_plan(world.lake, plan)
+    plan = plan_replay(world.table)
+    write_plan(world.table, plan)
     age_all(world, OLDER)
     assert why(world) == {}
     assert len(world.quarantine()) == 1
@@ -204,11 +204,11 @@ def test_files_of_a_landed_run_that_its_commit_left_out_go(world: World) -> None
     def twice(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         outcomes = in_process(job, tasks)
         path = outcomes[0].files[0].path
-        body = world.lake.store.get(f"{world.lake.keys.root}/{path}").body
-        world.lake.store.put(f"{world.lake.keys.root}/{path.replace('_0_2_', '_0_1_')}", body)
+        body = world.table.store.get(f"{world.table.keys.root}/{path}").body
+        world.table.store.put(f"{world.table.keys.root}/{path.replace('_0_2_', '_0_1_')}", body)
         return outcomes
 
-    assert run(world.lake, plan, twice).status == "landed"
+    assert run(world.table, plan, twice).status == "landed"
     assert why(world) == {}
     aged(world, plan, OLD)
     assert list(why(world).values()) == ["left out"]
@@ -219,11 +219,11 @@ def test_what_nobody_tells_of_stays_and_is_reported(world: World) -> None:
     world.raw.segment([simple(0)])
     world.land()
     age_all(world, OLDER)
-    root = world.lake.keys.root
+    root = world.table.keys.root
     for name in ("_SUCCESS", "_notes/a.parquet", f"dt={DT}/mine.parquet", f"dt={DT}/0_0_0_2_0123456789ab.parquet"):
-        world.lake.store.put(f"{root}/{name}", b"x")
+        world.table.store.put(f"{root}/{name}", b"x")
     before = files(world)
-    result = sweep(world.lake)
+    result = vacuum(world.table)
     assert {one.key for one in result.unknown} == {
         f"{root}/dt={DT}/mine.parquet",
         f"{root}/dt={DT}/0_0_0_2_0123456789ab.parquet",
@@ -234,21 +234,21 @@ def test_what_nobody_tells_of_stays_and_is_reported(world: World) -> None:
 def test_a_table_that_others_changed_is_not_cleaned(world: World) -> None:
     plan, left = with_a_dead_run(world)
     aged(world, plan, OLD)
-    DeltaTable(world.lake.url).delete("kafka_offset = 0")
+    DeltaTable(world.table.url).delete("kafka_offset = 0")
     with pytest.raises(TableTampered):
-        sweep(world.lake)
+        vacuum(world.table)
     assert left <= files(world)
 
 
 def test_nothing_goes_while_evidence_is_missing(world: World) -> None:
     plan, left = with_a_dead_run(world)
     age_all(world, OLDER)
-    world.lake.store.delete(evidence_key(world.lake, world.ledger.attempt))
+    world.table.store.delete(evidence_key(world.table, world.ledger.attempt))
     before = files(world)
     with pytest.raises(ContinuityError, match="evidence of 1 landed runs"):
-        sweep(world.lake)
+        vacuum(world.table)
     assert (files(world), left <= before) == (before, True)
-    assert exists(world, world.lake.keys.attempt(plan.attempt))
+    assert exists(world, world.table.keys.attempt(plan.attempt))
 
 
 @pytest.mark.parametrize("survives", range(6))
@@ -256,7 +256,7 @@ def test_a_clean_up_that_dies_is_done_by_the_next(world: World, monkeypatch: pyt
     plan, left = with_a_dead_run(world)
     aged(world, plan, OLD)
     kept = files(world) - left
-    real: Callable[..., None] = type(world.lake.store).delete
+    real: Callable[..., None] = type(world.table.store).delete
     done: list[str] = []
 
     def dying(self: object, key: str, **options: Any) -> None:
@@ -270,15 +270,15 @@ def test_a_clean_up_that_dies_is_done_by_the_next(world: World, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(cleaning, "in_parallel", one_by_one)
-        patch.setattr(type(world.lake.store), "delete", dying)
+        patch.setattr(type(world.table.store), "delete", dying)
         with pytest.raises(Died):
-            sweep(world.lake)
-    assert exists(world, world.lake.keys.attempt(plan.attempt)) is (survives < 6)
+            vacuum(world.table)
+    assert exists(world, world.table.keys.attempt(plan.attempt)) is (survives < 6)
     world.check()
-    sweep(world.lake)
+    vacuum(world.table)
     assert files(world) == kept
-    assert not exists(world, evidence_key(world.lake, plan.attempt))
-    assert not exists(world, world.lake.keys.attempt(plan.attempt))
+    assert not exists(world, evidence_key(world.table, plan.attempt))
+    assert not exists(world, world.table.keys.attempt(plan.attempt))
     world.check()
 
 
@@ -290,12 +290,12 @@ def test_an_object_that_changes_after_it_was_listed_stays(world: World, monkeypa
     def judged(*arguments: Any) -> Any:
         found = real(*arguments)
         if exists(world, changed):
-            world.lake.store.put(changed, b"written again by a run of the past")
+            world.table.store.put(changed, b"written again by a run of the past")
         return found
 
     real = judge
     monkeypatch.setattr(cleaning, "judge", judged)
-    sweep(world.lake)
+    vacuum(world.table)
     assert exists(world, changed)
     assert not left - {changed} & files(world)
 
@@ -304,7 +304,7 @@ def test_dates_and_clean_up_on_a_server(s3_server: S3Server, tmp_path: Path, mon
     for name, value in s3_server.env().items():
         monkeypatch.setenv(name, value)
     world = World(tmp_path, raw=f"s3://raw/{tmp_path.name}", lake=f"s3://lake/{tmp_path.name}")
-    mark = world.lake.keys.success(DT)
+    mark = world.table.keys.success(DT)
     world.raw.segment([simple(0)])
     world.land()
     world.raw.observed_at += timedelta(days=60)
@@ -318,9 +318,9 @@ def test_dates_and_clean_up_on_a_server(s3_server: S3Server, tmp_path: Path, mon
     plan = world.plan()
     die(world, plan)
     aged(world, plan, OLD)
-    result = sweep(world.lake)
+    result = vacuum(world.table)
     assert ([one.why for one in result.removed], result.unknown) == (["dead"], ())
-    assert sweep(world.lake).removed == ()
+    assert vacuum(world.table).removed == ()
     world.check()
 
 
@@ -330,15 +330,15 @@ def many(world: World) -> None:
         records = [Record(0, T0 + number % 2 * 86_400_000), Record(1, -1)]
         world.raw.segment([batch(2 * number, records)])
         world.land()
-    plan = plan_rebuild(world.lake, [DT])
-    write_plan(world.lake, plan)
-    run(world.lake, plan, in_process)
+    plan = plan_rebuild(world.table, [DT])
+    write_plan(world.table, plan)
+    run(world.table, plan, in_process)
     age_all(world, OLD)
 
 
 def evidence_objects(world: World) -> set[str]:
     """The keys of all evidence."""
-    return {one.key for one in world.lake.store.list(world.lake.keys.evidence)}
+    return {one.key for one in world.table.store.list(world.table.keys.evidence)}
 
 
 def truth(world: World) -> tuple[object, ...]:
@@ -359,23 +359,23 @@ def test_landed_attempts_are_folded_and_what_they_say_stays(world: World) -> Non
     many(world)
     before, old = truth(world), evidence_objects(world)
     landed = world.ledger.landed
-    assert sweep(world.lake, dry_run=True).folded == len(landed) == 5
+    assert vacuum(world.table, dry_run=True).folded == len(landed) == 5
     assert world.ledger.landed == landed
-    assert sweep(world.lake).folded == 5
+    assert vacuum(world.table).folded == 5
     assert [one in landed for one in world.ledger.landed] == [False]
     assert truth(world) == before
-    assert sweep(world.lake) == sweep(world.lake, dry_run=True).model_copy(update={"dry_run": False})
+    assert vacuum(world.table) == vacuum(world.table, dry_run=True).model_copy(update={"dry_run": False})
     assert old < evidence_objects(world)  # for those who began by the old list
     age_all(world, OLD)
-    sweep(world.lake)
-    assert evidence_objects(world) == {evidence_key(world.lake, world.ledger.landed[0])}
+    vacuum(world.table)
+    assert evidence_objects(world) == {evidence_key(world.table, world.ledger.landed[0])}
     assert truth(world) == before
-    replay = plan_replay(world.lake)
-    write_plan(world.lake, replay)
-    assert run(world.lake, replay, in_process).status == "empty"
-    rebuild = plan_rebuild(world.lake, [DT, "2026-02-03"])
-    write_plan(world.lake, rebuild)
-    assert run(world.lake, rebuild, in_process).rows == 4
+    replay = plan_replay(world.table)
+    write_plan(world.table, replay)
+    assert run(world.table, replay, in_process).status == "empty"
+    rebuild = plan_rebuild(world.table, [DT, "2026-02-03"])
+    write_plan(world.table, rebuild)
+    assert run(world.table, rebuild, in_process).rows == 4
     world.raw.segment([simple(8)])
     assert world.land().rows == 3
 
@@ -383,22 +383,22 @@ def test_landed_attempts_are_folded_and_what_they_say_stays(world: World) -> Non
 @pytest.mark.usefixtures("few")
 def test_folds_are_folded_and_files_replaced_before_go_after(world: World) -> None:
     many(world)
-    sweep(world.lake)
+    vacuum(world.table)
     for number in range(2):
         world.raw.segment([simple(8 + 3 * number)])
         world.land()
     age_all(world, OLD)
     before = truth(world)
-    assert sweep(world.lake).folded == 3
+    assert vacuum(world.table).folded == 3
     assert truth(world) == before
     age_all(world, OLDER)
-    result = sweep(world.lake)
+    result = vacuum(world.table)
     assert {one.why for one in result.removed} == {"replaced"}
     assert truth(world) == before
-    assert evidence_objects(world) == {evidence_key(world.lake, world.ledger.landed[0])}
-    sweep(world.lake)
-    assert [one.key for one in world.lake.store.list(world.lake.keys.attempts)] == [
-        world.lake.keys.attempt(world.ledger.landed[0])
+    assert evidence_objects(world) == {evidence_key(world.table, world.ledger.landed[0])}
+    vacuum(world.table)
+    assert [one.key for one in world.table.store.list(world.table.keys.attempts)] == [
+        world.table.keys.attempt(world.ledger.landed[0])
     ]
     assert truth(world) == before
 
@@ -406,11 +406,11 @@ def test_folds_are_folded_and_files_replaced_before_go_after(world: World) -> No
 @pytest.mark.usefixtures("few")
 def test_a_folded_attempt_that_is_run_again_lands_nothing(world: World) -> None:
     many(world)
-    key = world.lake.keys.attempt(world.ledger.landed[0])
-    plan = RunPlan.from_bytes(world.lake.store.get(key).body, key)
-    sweep(world.lake)
+    key = world.table.keys.attempt(world.ledger.landed[0])
+    plan = RunPlan.from_bytes(world.table.store.get(key).body, key)
+    vacuum(world.table)
     before = truth(world)
-    assert run(world.lake, plan, in_process).status == "stale"
+    assert run(world.table, plan, in_process).status == "stale"
     assert truth(world) == before
 
 
@@ -431,14 +431,14 @@ def test_a_fold_that_dies_leaves_the_truth_and_is_done_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(where, point, dying)
         with pytest.raises(Died):
-            sweep(world.lake)
+            vacuum(world.table)
     assert truth(world) == before
-    sweep(world.lake)
+    vacuum(world.table)
     assert len(world.ledger.landed) == 1
     age_all(world, OLD)
-    sweep(world.lake)
+    vacuum(world.table)
     assert truth(world) == before
-    assert evidence_objects(world) == {evidence_key(world.lake, world.ledger.landed[0])}
+    assert evidence_objects(world) == {evidence_key(world.table, world.ledger.landed[0])}
 
 
 @pytest.mark.usefixtures("few")
@@ -450,37 +450,37 @@ def test_of_two_folds_one_lands(world: World, monkeypatch: pytest.MonkeyPatch) -
     def write(lake: Any, plan: RunPlan) -> str:
         if not overtaken:
             overtaken.append(True)
-            sweep(lake)
+            vacuum(lake)
         return real(lake, plan)
 
     real = write_plan
     monkeypatch.setattr(cleaning, "write_plan", write)
-    sweep(world.lake)
+    vacuum(world.table)
     assert len(world.ledger.landed) == 1
     assert truth(world) == before
 
 
 def test_few_attempts_young_ones_and_full_objects_are_not_folded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     many(world)
-    assert sweep(world.lake).folded == 0
+    assert vacuum(world.table).folded == 0
     monkeypatch.setattr(rules, "FOLD_FROM", 3)
     monkeypatch.setattr(rules, "FOLD_ROWS", 4)
-    assert sweep(world.lake, dry_run=True).folded == 0
+    assert vacuum(world.table, dry_run=True).folded == 0
     monkeypatch.setattr(rules, "FOLD_ROWS", 8)
-    assert sweep(world.lake, dry_run=True).folded == 4
+    assert vacuum(world.table, dry_run=True).folded == 4
     age_all(world, -OLD)
-    assert sweep(world.lake).folded == 0
+    assert vacuum(world.table).folded == 0
 
 
-def test_the_clean_up_as_a_job(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_vacuum_as_a_job(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     plan, left = with_a_dead_run(world)
     aged(world, plan, OLD)
-    arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--sweep"]
-    assert convert.main([*arguments, "--dry-run"]) == 0
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
+    assert vacuum_job.main([*arguments, "--dry-run"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["dry_run"], {one["key"] for one in told["removed"]}) == (True, left)
     assert left <= files(world)
-    assert convert.main(arguments) == 0
+    assert vacuum_job.main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["attempts"] == [plan.attempt]
     assert not left & files(world)
-    assert not plan_ingest(world.lake).empty
+    assert not plan_ingest(world.table).empty

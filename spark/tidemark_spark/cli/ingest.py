@@ -1,0 +1,46 @@
+"""The command line of ingestion."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tidemark.inspection.agent_sightings import check_begun
+from tidemark.planning import find_plan, plan_ingest
+from tidemark_spark.cli.common import add_topic, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.plans import carry_out, write_and_carry_out
+from tidemark_spark.cluster.executor import Executor, SparkOnDemand
+from tidemark_spark.cluster.target import ClusterTarget, add_options
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _ingest(options, executor))
+
+
+def _ingest(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
+    [table] = tables_of(options)
+    check_begun(table)
+    known = find_plan(table, options.attempt) if options.attempt is not None else None
+    plan = known or plan_ingest(table, attempt=options.attempt)
+    if options.dry_run:
+        show(plan.to_bytes().decode())
+        return 0
+    return (carry_out if known else write_and_carry_out)(table, plan, executor)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "ingest.py",
+        "Land what is new of a topic in its table, and close the dates that are complete.",
+        "--topic orders",
+    )
+    add_topic(parser)
+    add_options(parser)
+    parser.add_argument(
+        "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, and do nothing")
+    return parser

@@ -1,0 +1,83 @@
+"""The command line of rebuilding."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import timedelta
+
+from tidemark.errors import ConfigError
+from tidemark.inspection.agent_sightings import check_begun
+from tidemark.planning import lost_files
+from tidemark_spark.cli.common import add_topic, day, exit_code, job_parser, tables_of
+from tidemark_spark.cli.plans import (
+    add_preview,
+    examining,
+    previews,
+    show_comparison,
+    show_preview,
+    write_and_carry_out,
+)
+from tidemark_spark.cluster.executor import Executor, SparkOnDemand
+from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.rebuild.plan import planned
+from tidemark_spark.rebuild.preview import preview
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _rebuild(options, executor), failed=2 if options.compare and not options.report else 1)
+
+
+def _rebuild(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
+    dates = _dates(options)
+    [table] = tables_of(options)
+    check_begun(table)
+    lost = lost_files(table, dates) if options.missing and dates else {}
+    if options.missing:
+        dates = list(lost)
+    rebuild = planned(table, dates, examining(executor), extend=options.extend)
+    if options.compare:
+        return show_comparison(table, rebuild.plan, executor, options.report)
+    if previews(options):
+        return show_preview(table, rebuild.plan, preview(table, rebuild.plan, rebuild.moves, lost), options)
+    return write_and_carry_out(table, rebuild.plan, executor)
+
+
+def _dates(options: argparse.Namespace) -> list[str] | None:
+    if options.all and options.first is None and options.last is None:
+        return None
+    if options.all or options.first is None or options.last is None or options.last < options.first:
+        rule = "both dates are needed, and --to not before --from; or --all alone"
+        raise ConfigError("rebuild.py", [("--from, --to", rule)])
+    days = (options.last - options.first).days + 1
+    return [(options.first + timedelta(days=day)).isoformat() for day in range(days)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "rebuild.py",
+        "Make dates of a table again from raw, with the settings of the topics file and the code of this installation.",
+        "--topic orders --from 2026-11-18 --to 2026-11-20 --dry-run",
+    )
+    add_topic(parser)
+    add_options(parser)
+    parser.add_argument("--from", dest="first", type=day, metavar="DATE", help="first date to rebuild")
+    parser.add_argument("--to", dest="last", type=day, metavar="DATE", help="last date to rebuild")
+    parser.add_argument("--all", action="store_true", help="rebuild all dates; then columns may become wider")
+    parser.add_argument(
+        "--extend", action="store_true", help="rebuild also the dates that exchange rows with those, by the settings"
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="rebuild only those of the dates of which files are lost"
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="write nothing, and tell which rows would change; exit code 0 if none, 1 if any, 2 for trouble. With "
+        "--report write it there as well, and exit with 0 either way",
+    )
+    add_preview(parser)
+    return parser

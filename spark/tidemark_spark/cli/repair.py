@@ -1,0 +1,42 @@
+"""The command line of repairing a table that somebody else changed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tidemark.inspection.agent_sightings import check_begun
+from tidemark.planning import plan_repair
+from tidemark_spark.cli.common import add_topic, exit_code, job_parser, tables_of
+from tidemark_spark.cli.plans import add_preview, previews, show_preview, write_and_carry_out
+from tidemark_spark.cluster.executor import Executor, SparkOnDemand
+from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.rebuild.preview import preview
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _repair(options, executor))
+
+
+def _repair(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
+    [table] = tables_of(options)
+    check_begun(table)
+    plan = plan_repair(table)
+    if previews(options):
+        return show_preview(table, plan, preview(table, plan), options)
+    return write_and_carry_out(table, plan, executor)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "repair.py",
+        "Make a table right again, from raw, after somebody else changed it.",
+        "--topic orders --dry-run",
+    )
+    add_topic(parser)
+    add_options(parser)
+    add_preview(parser)
+    return parser

@@ -1,0 +1,60 @@
+"""The command line of replaying quarantined records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import date
+
+from tidemark.errors import ConfigError
+from tidemark.inspection.agent_sightings import check_begun
+from tidemark.planning import plan_replay
+from tidemark_spark.cli.common import add_topic, exit_code, job_parser, tables_of
+from tidemark_spark.cli.plans import add_preview, previews, show_preview, write_and_carry_out
+from tidemark_spark.cluster.executor import Executor, SparkOnDemand
+from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.rebuild.preview import preview
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _replay(options, executor))
+
+
+def _replay(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
+    dates = _dates(options.dt)
+    [table] = tables_of(options)
+    check_begun(table)
+    plan = plan_replay(table, dates)
+    if previews(options):
+        return show_preview(table, plan, preview(table, plan), options)
+    return write_and_carry_out(table, plan, executor)
+
+
+def _dates(given: list[str] | None) -> list[str] | None:
+    try:
+        return (
+            None if given is None else ["" if one == "none" else date.fromisoformat(one).isoformat() for one in given]
+        )
+    except ValueError as error:
+        raise ConfigError("replay.py", [("--dt", "must be dates such as 2026-11-20, or none")]) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "replay.py",
+        "Parse quarantined records of a topic again, with the parser of the topics file; raw is not needed.",
+        "--topic orders --dt 2026-11-20 --dt none",
+    )
+    add_topic(parser)
+    add_options(parser)
+    parser.add_argument(
+        "--dt",
+        action="append",
+        metavar="DATE",
+        help="date of the records' timestamps, or none for those that have no sane one; repeatable (default: all)",
+    )
+    add_preview(parser)
+    return parser

@@ -1,0 +1,56 @@
+"""The command line of carrying out a plan that is stored already, whatever its kind."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tidemark.errors import ConfigError
+from tidemark.formats.keys import check_report
+from tidemark.inspection.agent_sightings import check_begun
+from tidemark.planning import read_plan
+from tidemark_spark.cli.common import add_topic, exit_code, job_parser, tables_of
+from tidemark_spark.cli.plans import carry_out, show_comparison
+from tidemark_spark.cluster.executor import Executor, SparkOnDemand
+from tidemark_spark.cluster.target import ClusterTarget, add_options
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _run_plan(options, executor), failed=2 if options.compare and not options.report else 1)
+
+
+def _run_plan(options: argparse.Namespace, executor: Executor | None) -> int:
+    if options.report and not options.compare:
+        raise ConfigError("run_plan.py", [("--report", "is an option of --compare")])
+    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
+    [table] = tables_of(options)
+    check_begun(table)
+    plan = read_plan(table, options.plan)
+    if options.compare:
+        return show_comparison(table, plan, executor, options.report)
+    return carry_out(table, plan, executor)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "run_plan.py",
+        "Carry out a plan that another job or Airflow stored. Doing it twice lands it once.",
+        "--topic orders --plan KEY",
+    )
+    add_topic(parser)
+    add_options(parser)
+    parser.add_argument("--plan", required=True, metavar="KEY", help="the plan's key in the lake")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="write nothing, and tell which rows the plan would change; exit code 0 if none, 1 if any, 2 for trouble",
+    )
+    parser.add_argument(
+        "--report",
+        type=check_report,
+        metavar="NAME",
+        help="with --compare: write what would change to the topic's reports as well, and exit with 0 either way",
+    )
+    return parser
