@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, StrictBool, field_validator, model_v
 from tidemark.config import Duration, Settings, Share, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import FormatError
+from tidemark.formats.base_columns import OPTIONAL, check_optional
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
@@ -21,10 +22,8 @@ from tidemark.store.url import split_store_url
 TopicName = Annotated[str, AfterValidator(check_topic)]
 ClusterName = Annotated[str, AfterValidator(check_cluster)]
 
-Column = Literal["timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch"]
-"""A column that a topic may leave out; incarnation, partition and offset always stay."""
-
-ALL_COLUMNS: tuple[Column, ...] = ("timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch")
+OptionalColumn = Annotated[str, AfterValidator(check_optional)]
+"""A column that a topic may leave out, without ``kafka_``; incarnation, partition and offset always stay."""
 
 
 class SaneTimestamps(Settings):
@@ -106,7 +105,7 @@ class TopicSettings(Settings):
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()
     compaction: Compaction = Compaction()
-    keep: tuple[Column, ...] = ALL_COLUMNS
+    keep: tuple[OptionalColumn, ...] = OPTIONAL
     retention: RetentionSettings = RetentionSettings()
     quarantine: QuarantineAlert = QuarantineAlert()
     limits: WorkLimits = WorkLimits()

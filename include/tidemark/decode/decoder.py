@@ -127,17 +127,17 @@ def _record_batch(
         columns.header_value_data,
         columns.header_value_bits if no_header_value else None,
     )
-    return pa.RecordBatch.from_arrays(
-        [
-            array(pa.int32(), np.full(rows, incarnation, np.int32)),
-            array(pa.int32(), np.full(rows, partition, np.int32)),
-            array(pa.int64(), columns.offset),
-            array(TIMESTAMP_TYPE, columns.timestamp, columns.timestamp_bits if no_timestamp else None),
-            constant_text(timestamp_type, rows),
-            variable(pa.binary(), columns.key_offsets, columns.key_data, columns.key_bits if no_key else None),
-            variable(pa.binary(), columns.value_offsets, columns.value_data, columns.value_bits if no_value else None),
-            headers_column(columns.header_offsets, header_keys, header_values),
-            array(pa.int32(), columns.leader_epoch),
-        ],
-        schema=SCHEMA,
-    )
+    found = {
+        "kafka_incarnation": array(pa.int32(), np.full(rows, incarnation, np.int32)),
+        "kafka_partition": array(pa.int32(), np.full(rows, partition, np.int32)),
+        "kafka_offset": array(pa.int64(), columns.offset),
+        "kafka_timestamp": array(TIMESTAMP_TYPE, columns.timestamp, columns.timestamp_bits if no_timestamp else None),
+        "kafka_timestamp_type": constant_text(timestamp_type, rows),
+        "kafka_key": variable(pa.binary(), columns.key_offsets, columns.key_data, columns.key_bits if no_key else None),
+        "kafka_value": variable(
+            pa.binary(), columns.value_offsets, columns.value_data, columns.value_bits if no_value else None
+        ),
+        "kafka_headers": headers_column(columns.header_offsets, header_keys, header_values),
+        "kafka_leader_epoch": array(pa.int32(), columns.leader_epoch),
+    }
+    return pa.RecordBatch.from_arrays([found[name] for name in SCHEMA.names], schema=SCHEMA)

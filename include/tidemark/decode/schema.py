@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidemark.formats.base_columns import BASE_COLUMNS, BaseColumn, ColumnType
+
 HEADERS_TYPE: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
@@ -15,18 +17,22 @@ HEADERS_TYPE: Final = pa.list_(
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 
-_FIELDS: Final[list[pa.Field[Any]]] = [
-    pa.field("kafka_incarnation", pa.int32(), nullable=False),
-    pa.field("kafka_partition", pa.int32(), nullable=False),
-    pa.field("kafka_offset", pa.int64(), nullable=False),
-    pa.field("kafka_timestamp", TIMESTAMP_TYPE),
-    pa.field("kafka_timestamp_type", pa.string(), nullable=False),
-    pa.field("kafka_key", pa.binary()),
-    pa.field("kafka_value", pa.binary()),
-    pa.field("kafka_headers", HEADERS_TYPE, nullable=False),
-    pa.field("kafka_leader_epoch", pa.int32(), nullable=False),
-]
-SCHEMA: Final = pa.schema(_FIELDS)
+_TYPES: Final[dict[ColumnType, pa.DataType]] = {
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": TIMESTAMP_TYPE,
+    "headers": HEADERS_TYPE,
+}
+
+
+def arrow_field(column: BaseColumn) -> pa.Field[Any]:
+    """The Arrow field of a base column."""
+    return pa.field(column.name, _TYPES[column.type], nullable=column.nullable)
+
+
+SCHEMA: Final = pa.schema([arrow_field(one) for one in BASE_COLUMNS])
 """``kafka_timestamp`` is null only where the record's milliseconds do not fit int64 microseconds (beyond the year
 294000; a producer may send anything): see :func:`unrepresentable_timestamps`. "No timestamp" is -1 ms, as in Kafka's
 clients. ``kafka_timestamp_type`` is ``create`` or ``append``. ``kafka_leader_epoch`` is -1 in v0 and v1.

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from tidemark.config import Settings, directory_of
+from tidemark.formats.base_columns import PREFIX
 from tidemark.parsers.column_types import ColumnType, column_type
 
 FORBIDDEN: Final = " ,;{}()\n\t="
@@ -57,7 +58,7 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"column {name!r}: Delta forbids {wrong or 'empty names'} in the name of a column")
         if folded == "dt":
             raise ValueError(f"column {name!r}: dt is the table's own partition column")
-        if folded.startswith("kafka_"):
+        if folded.startswith(PREFIX):
             raise ValueError(f"column {name!r}: the prefix kafka_ is that of Kafka's own columns")
         if folded in seen:
             raise ValueError(f"column {name!r}: stands twice, as engines do not tell {seen[folded]} and {name} apart")

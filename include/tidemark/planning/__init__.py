@@ -12,7 +12,6 @@ The same state gives the same plan, its attempt and its time apart. Nothing here
 level: the scheduler's ``plan`` task runs it too.
 """
 
-from tidemark.planning.code_digest import code_digest
 from tidemark.planning.compaction import plan_compaction
 from tidemark.planning.ingest import dates_to_close, plan_ingest
 from tidemark.planning.lost_files import lost_files, waiting_offsets
@@ -22,7 +21,6 @@ from tidemark.planning.repair import plan_repair
 from tidemark.planning.replay import plan_replay
 
 __all__ = [
-    "code_digest",
     "dates_to_close",
     "find_plan",
     "lost_files",

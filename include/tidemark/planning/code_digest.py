@@ -1,20 +1,58 @@
-"""Which code made a file: a digest of this package's own sources."""
+"""Which code made a file: a digest of the sources that turn raw segments into rows and files, and of nothing else."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
-import tidemark
+from tidemark.errors import ConfigError
+
+SOURCES: Final = (
+    "tidemark/decode",
+    "tidemark/formats/base_columns.py",
+    "tidemark/formats/hashsum.py",
+    "tidemark/kafka_log",
+    "tidemark/parsers",
+    "tidemark_spark/compaction",
+    "tidemark_spark/convert",
+    "tidemark_spark/worker.py",
+)
+"""Packages and modules whose change may change a row, its class, its date, or the bytes of a file.
+
+They are read where they are installed, and not imported: plans are made where Spark's libraries are not.
+"""
 
 
 @cache
 def code_digest() -> str:
-    """16 hexadecimal digits of the SHA-256 over the package's Python files, by path."""
-    root = Path(tidemark.__file__).parent
+    """16 hexadecimal digits of the SHA-256 over :data:`SOURCES`, by path.
+
+    Raises:
+        ConfigError: a package of Tidemark is not installed here.
+    """
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+    for name, path in sorted(_files()):
+        digest.update(f"{name}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """The Python files of :data:`SOURCES`, each with its name below the installation."""
+    for source in SOURCES:
+        root = _root(source.partition("/")[0])
+        place = root / source
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            yield path.relative_to(root).as_posix(), path
+
+
+def _root(package: str) -> Path:
+    """The directory that has ``package``."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ConfigError("this installation", [(package, "is missing: install Tidemark's wheel whole")])
+    return Path(spec.origin).parent.parent

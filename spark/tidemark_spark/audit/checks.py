@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
 from tidemark.formats.audit_report import AuditedPartition, Kind
+from tidemark.formats.base_columns import HASHED, PREFIX
 from tidemark.intervals import Interval, Intervals
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.evidence import At, PartitionUnderAudit, Said
 from tidemark_spark.audit.worker import AuditTask, Cells, RawTask, Tally
-from tidemark_spark.convert.row_checksums import HASHED, Account
+from tidemark_spark.convert.row_checksums import Account
 
 _FINER: Final = 1024
 _LOCATED: Final = 16
@@ -33,7 +34,7 @@ class Checks:
 
     def __init__(self, table: TopicTable, find: Find, read: Read) -> None:
         self._table, self._find, self._read = table, find, read
-        self._hashed = {f"kafka_{one}" for one in table.topic.keep} >= set(HASHED)
+        self._hashed = {f"{PREFIX}{one}" for one in table.topic.keep} >= set(HASHED)
 
     def partition(self, part: PartitionUnderAudit) -> AuditedPartition | None:
         """Compare all sums of a partition; None if nothing of it ever landed."""

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound
+from tidemark.formats.base_columns import HASHED
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
@@ -30,7 +31,7 @@ from tidemark_spark.convert.date_partitioner import DateSplitter, Numbers, numbe
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
-from tidemark_spark.convert.row_checksums import HASHED, Account, account_of_file, account_of_records
+from tidemark_spark.convert.row_checksums import Account, account_of_file, account_of_records
 from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
 from tidemark_spark.model import Job
 

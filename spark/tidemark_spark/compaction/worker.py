@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
+from tidemark.formats.base_columns import IDENTITY
 from tidemark.formats.hashsum import combine
 from tidemark.formats.plan import ConversionTask, RunPlan
 from tidemark.parsers.factory import parser_of
@@ -24,7 +25,7 @@ from tidemark.table.evidence import EvidenceRow, renamed, to_bytes
 from tidemark_spark.compaction.merge import Input, merged, rows_of
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.parquet_writer import DateFiles
-from tidemark_spark.convert.row_checksums import IDENTITY, Account, account_of_file
+from tidemark_spark.convert.row_checksums import Account, account_of_file
 from tidemark_spark.convert.row_order import ascending
 from tidemark_spark.convert.row_sink import namer
 from tidemark_spark.model import DataFile, Job, Outcome, Stop

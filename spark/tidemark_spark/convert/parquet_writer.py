@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode.schema import array
+from tidemark.formats.base_columns import BASE_COLUMNS
 from tidemark.store import Store
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.upload import upload_once
@@ -28,17 +29,20 @@ ROW_GROUP_BYTES: Final = 32 << 20
 BUFFER_BYTES: Final = 64 << 20
 MAX_OPEN: Final = 8
 
+_HEADER_KEYS: Final = "kafka_headers.list.element.key"
+"""The column of Parquet that has the headers' keys."""
+
 _DICTIONARY: Final = {
-    "kafka_incarnation": "kafka_incarnation",
-    "kafka_partition": "kafka_partition",
-    "kafka_timestamp_type": "kafka_timestamp_type",
-    "kafka_headers": "kafka_headers.list.element.key",
-    "kafka_leader_epoch": "kafka_leader_epoch",
+    **{
+        one.name: _HEADER_KEYS if one.type == "headers" else one.name
+        for one in BASE_COLUMNS
+        if one.encoding == "dictionary"
+    },
     "reason": "reason",
 }
 _OURS: Final = {*KAFKA.names, *QUARANTINE.names}
-_STATISTICS: Final = {"kafka_partition", "kafka_offset", "kafka_timestamp"}
-_DELTA_ENCODED: Final = {"kafka_offset", "kafka_timestamp"}
+_STATISTICS: Final = {one.name for one in BASE_COLUMNS if one.statistics}
+_DELTA_ENCODED: Final = {one.name for one in BASE_COLUMNS if one.encoding == "delta"}
 
 
 @dataclass

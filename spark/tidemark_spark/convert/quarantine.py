@@ -16,24 +16,22 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode import unrepresentable_timestamps
-from tidemark.decode.schema import HEADERS_TYPE, TIMESTAMP_TYPE, array, representable
+from tidemark.decode.schema import TIMESTAMP_TYPE, array, arrow_field, representable
+from tidemark.formats.base_columns import BASE_COLUMNS, IDENTITY
 from tidemark.kafka_log import BatchHeader
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take, timestamps
 
 UNDATED: Final = "dt=__HIVE_DEFAULT_PARTITION__"
 """The folder of rows without a date, by Hive's name for null."""
 
+_KEPT: Final = tuple(one for one in BASE_COLUMNS if one.optional and one.name != "kafka_timestamp")
+"""What is kept of a refused record as it is. The timestamp is kept in milliseconds, since any may be refused."""
+
 _FIELDS: Final[list[pa.Field[Any]]] = [
-    pa.field("kafka_incarnation", pa.int32(), nullable=False),
-    pa.field("kafka_partition", pa.int32(), nullable=False),
-    pa.field("kafka_offset", pa.int64(), nullable=False),
+    *(arrow_field(one) for one in BASE_COLUMNS if not one.optional),
     pa.field("next_offset", pa.int64(), nullable=False),
     pa.field("timestamp_ms", pa.int64()),
-    pa.field("kafka_timestamp_type", pa.string()),
-    pa.field("kafka_key", pa.binary()),
-    pa.field("kafka_value", pa.binary()),
-    pa.field("kafka_headers", HEADERS_TYPE),
-    pa.field("kafka_leader_epoch", pa.int32()),
+    *(arrow_field(one).with_nullable(True) for one in _KEPT),
     pa.field("batch", pa.binary()),
     pa.field("reason", pa.string(), nullable=False),
     pa.field("segment", pa.string(), nullable=False),
@@ -46,8 +44,6 @@ SCHEMA: Final = pa.schema(_FIELDS)
 
 It accounts for the offsets ``[kafka_offset, next_offset)``.
 """
-
-_KEPT: Final = ("kafka_timestamp_type", "kafka_key", "kafka_value", "kafka_headers", "kafka_leader_epoch")
 
 
 class Origin(NamedTuple):
@@ -67,7 +63,7 @@ def refused_rows(rows: pa.RecordBatch, indices: Numbers, reasons: Mapping[int, s
         milliseconds[row] = value
     chosen = take(rows, indices)
     after = numbers(chosen.column("kafka_offset")) + 1
-    columns = {name: chosen.column(name) for name in ("kafka_incarnation", "kafka_partition", "kafka_offset", *_KEPT)}
+    columns = {name: chosen.column(name) for name in (*IDENTITY, *(one.name for one in _KEPT))}
     columns |= {"next_offset": array(pa.int64(), after), "timestamp_ms": array(pa.int64(), milliseconds[indices])}
     columns |= {"reason": pa.array([reasons[row] for row in indices.tolist()], pa.string())}
     return _complete(columns, len(chosen), origin)

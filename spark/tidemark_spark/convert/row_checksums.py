@@ -10,13 +10,8 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA, row_hash_sum
 from tidemark.decode.schema import HEADERS_TYPE
+from tidemark.formats.base_columns import HASHED, IDENTITY
 from tidemark.formats.hashsum import combine
-
-HASHED: Final = ("kafka_timestamp", "kafka_key", "kafka_value", "kafka_headers")
-"""The columns in a row's hash that a topic may leave out."""
-
-IDENTITY: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
-"""The columns that say which row it is, and always stay."""
 
 
 @dataclass(slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Final, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
+from tidemark.formats.base_columns import IDENTITY, PREFIX
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import file_digest
 from tidemark.formats.plan import ConversionTask, SegmentRange
@@ -28,8 +29,6 @@ from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from tidemark_spark.convert.quarantine import UNDATED, Origin, refused_batch, refused_rows
 from tidemark_spark.model import DataFile, Job
 
-_ALWAYS: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")
-
 
 def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schema:
     """The schema of a data file: Kafka's columns that the topic keeps, then the parser's; ``dt`` is in the path alone.
@@ -37,7 +36,7 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     Raises:
         ConfigError: the topic's parser cannot be made.
     """
-    names = {*_ALWAYS, *(f"kafka_{one}" for one in topic.keep)}
+    names = {*IDENTITY, *(f"{PREFIX}{one}" for one in topic.keep)}
     parser = parser or parser_of(topic.parser, f"{topic.cluster}/{topic.topic}")
     return pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
 

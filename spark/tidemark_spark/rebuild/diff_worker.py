@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tidemark.decode import row_hash_sum
 from tidemark.errors import ContinuityError
+from tidemark.formats.base_columns import IDENTITY
 from tidemark.formats.hashsum import combine
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
@@ -28,7 +29,7 @@ from tidemark_spark.audit.worker import Cells, FileTask, landed_rows, refused_ro
 from tidemark_spark.convert.conversion import Conversion
 from tidemark_spark.convert.date_partitioner import DateSplitter, Numbers, numbers, take
 from tidemark_spark.convert.guard import parsed
-from tidemark_spark.convert.row_checksums import IDENTITY, as_bytes
+from tidemark_spark.convert.row_checksums import as_bytes
 from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
 from tidemark_spark.model import Job
 

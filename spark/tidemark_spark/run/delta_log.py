@@ -12,6 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.errors import ConfigError
+from tidemark.formats.base_columns import PREFIX
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
 from tidemark_spark.convert.row_sink import table_schema
@@ -21,7 +22,6 @@ from tidemark_spark.run.widening import is_wider
 _CONFIGURATION: Final = {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
 """Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all vacuums."""
 
-_KAFKA: Final = "kafka_"
 _ONLY: Final = "columns are added, or made wider; anything else needs a table of another name"
 _WIDEN: Final = "it is made wider when all dates are rebuilt: rebuild.py --all"
 
@@ -61,13 +61,13 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
     wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
     there = {field.name: field for field in delta.schema().fields}
     missing = [field for name, field in wanted.items() if name not in there]
-    kafka = sorted(field.name for field in missing if field.name.startswith(_KAFKA))
+    kafka = sorted(field.name for field in missing if field.name.startswith(PREFIX))
     problems = []
     if kafka:
         rule = f"the table was made without {', '.join(kafka)}; leave it out, or name another table"
         problems.append(("keep", rule))
     for name, field in there.items():
-        if name not in wanted and not name.startswith(_KAFKA):
+        if name not in wanted and not name.startswith(PREFIX):
             problems.append(("parser", f"the table has a column {name}, and the parser has none: {_ONLY}"))
         elif name in wanted and wanted[name].type != field.type:
             wider = is_wider(_type(field), _type(wanted[name]))

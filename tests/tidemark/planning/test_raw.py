@@ -14,7 +14,8 @@ from tidemark.errors import ConfigError, FormatError, PreconditionFailed
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage
-from tidemark.planning import code_digest, find_plan, plan_ingest, read_plan, write_plan
+from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
+from tidemark.planning.code_digest import code_digest
 from tidemark.raw import topic as raw
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.table.delta_table import open_topic_table

@@ -1,0 +1,61 @@
+"""The columns that every table has before a parser adds its own: the one declaration from which all else follows.
+
+The Arrow schema, what a topic may leave out, how files are encoded, which statistics they have, which columns the
+quarantine keeps: each is derived from :data:`BASE_COLUMNS`. The decoder gives the values, in
+:func:`tidemark.decode.decoder.decode_batches`. What a row's hash covers is declared here, and computed by
+:mod:`tidemark.decode.rowhash`, whose rule never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+PREFIX: Final = "kafka_"
+"""Each base column's name begins so, and no parser's does."""
+
+ColumnType = Literal["int32", "int64", "string", "binary", "timestamp", "headers"]
+"""``timestamp`` has microseconds in UTC; ``headers`` is a list of key and value."""
+
+Encoding = Literal["plain", "dictionary", "delta"]
+"""Of Parquet; ``headers`` have a dictionary of their keys."""
+
+
+class BaseColumn(NamedTuple):
+    """A column: its name and type, whether it may be null, whether a topic may leave it out, and how files hold it."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = False
+    optional: bool = True
+    hashed: bool = False
+    encoding: Encoding = "plain"
+    statistics: bool = False
+
+
+BASE_COLUMNS: Final = (
+    BaseColumn("kafka_incarnation", "int32", optional=False, hashed=True, encoding="dictionary"),
+    BaseColumn("kafka_partition", "int32", optional=False, hashed=True, encoding="dictionary", statistics=True),
+    BaseColumn("kafka_offset", "int64", optional=False, hashed=True, encoding="delta", statistics=True),
+    BaseColumn("kafka_timestamp", "timestamp", nullable=True, hashed=True, encoding="delta", statistics=True),
+    BaseColumn("kafka_timestamp_type", "string", encoding="dictionary"),
+    BaseColumn("kafka_key", "binary", nullable=True, hashed=True),
+    BaseColumn("kafka_value", "binary", nullable=True, hashed=True),
+    BaseColumn("kafka_headers", "headers", hashed=True, encoding="dictionary"),
+    BaseColumn("kafka_leader_epoch", "int32", encoding="dictionary"),
+)
+
+IDENTITY: Final = tuple(one.name for one in BASE_COLUMNS if not one.optional)
+"""The columns that say which row it is: incarnation, partition and offset always stay."""
+
+HASHED: Final = tuple(one.name for one in BASE_COLUMNS if one.optional and one.hashed)
+"""The columns in a row's hash that a topic may leave out."""
+
+OPTIONAL: Final = tuple(one.name.removeprefix(PREFIX) for one in BASE_COLUMNS if one.optional)
+"""What a topic may leave out, as the topics file names it: without ``kafka_``."""
+
+
+def check_optional(name: str) -> str:
+    """``name`` if a topic may leave that column out. Raises ValueError if not."""
+    if name not in OPTIONAL:
+        raise ValueError(f"must be one of {', '.join(OPTIONAL)}")
+    return name
