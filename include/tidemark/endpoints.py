@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from tidemark.config import ObjectName, Settings, imported
 from tidemark.errors import FormatError
-from tidemark.formats.keys import Endpoint, Writer, check_topic
+from tidemark.formats.keys import Endpoint, check_topic
 from tidemark.store.options import StoreOptions
 from tidemark.store.url import split_store_url
 
@@ -51,7 +51,6 @@ class EndpointOverride(Settings):
 
     url: RawUrl | None = None
     entropy_bits: int | None = Field(default=None, ge=0, le=128)
-    writer: Writer | None = None
 
 
 class EndpointSettings(Settings):
@@ -59,7 +58,6 @@ class EndpointSettings(Settings):
 
     url: RawUrl
     entropy_bits: int = Field(default=0, ge=0, le=128)
-    writer: Writer = "tidemark"
     topics: dict[str, EndpointOverride] = Field(default_factory=dict)
     resolver: ObjectName | None = None
 
@@ -89,7 +87,7 @@ class ConfiguredEndpoints:
 
     def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
-        self._default = _endpoint(settings.url, settings.entropy_bits, settings.writer)
+        self._default = _endpoint(settings.url, settings.entropy_bits)
 
     def default(self) -> Endpoint:
         """See :class:`EndpointResolver`."""
@@ -102,7 +100,7 @@ class ConfiguredEndpoints:
             return self._default
         base = self._settings
         bits = base.entropy_bits if override.entropy_bits is None else override.entropy_bits
-        return _endpoint(override.url or base.url, bits, override.writer or base.writer)
+        return _endpoint(override.url or base.url, bits)
 
 
 def resolver_of(settings: EndpointSettings) -> EndpointResolver:
@@ -118,6 +116,6 @@ def resolver_of(settings: EndpointSettings) -> EndpointResolver:
     return resolver
 
 
-def _endpoint(url: str, bits: int, writer: Writer) -> Endpoint:
+def _endpoint(url: str, bits: int) -> Endpoint:
     store, prefix = split_store_url(url, any_scheme=True)
-    return Endpoint(store, prefix, bits, writer)
+    return Endpoint(store, prefix, bits)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.consumer.history import History, kept
@@ -22,9 +21,7 @@ from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
-from tidemark.config import parse
 from tidemark.consumer import Mode, TieredConsumer
-from tidemark.endpoints import EndpointSettings
 from tidemark.restore.resume import SETTLE_SECONDS
 from tidemark.restore.run import STEP_BYTES, STEP_RECORDS
 
@@ -169,5 +166,3 @@ def test_the_page_names_every_mode_setting_and_figure() -> None:
     assert all(one in PAGE for one in told)
     assert f"{STEP_RECORDS:,} records or {STEP_BYTES >> 20} MiB" in PAGE
     assert f"stood still for {SETTLE_SECONDS:g} s" in PAGE
-    [raw] = blocks("What Pinterest's uploader wrote", "yaml")
-    assert parse(EndpointSettings, yaml.safe_dump(yaml.safe_load(raw)["raw"]), "docs", {}).writer == "pinterest"

@@ -199,3 +199,23 @@ def test_another_leads_before_any_write_of_the_former(
         named = [name for name in world.names() if name.endswith(".log")]
         assert [name for name in named if half_replaced(world, int(name[:20]))] == [], (number, writes)
         assert read(world) == list(range(500)), (number, writes)
+
+
+def test_stored_bytes_that_run_across_a_truncation_are_no_segment(world: World) -> None:
+    """A leader's last ``.log`` has no manifest, and an election cut its end off; the brokers have none of it any more.
+
+    By the starts of its epochs it would fit: epoch 3 began at 100, and nothing of epoch 5 is in it.
+    """
+    replica = world.disk.partition()
+    replica.fill(0, 100, end=200)
+    world.once()
+    world.store.inner.put(world.keys().segment(200, "log"), records(200, 300))
+    leader = world.another(2, leads={T: Led(5, ID)})
+    theirs = leader.disk.partition()
+    theirs.lineage([(3, 0), (5, 250)])
+    theirs.segment(300, records(300, 400, epoch=5))
+    theirs.segment(400, b"")
+    leader.once()
+    found = leader.watermark()[1]
+    assert (found.next_offset, [(gap.start, gap.end) for gap in found.gaps]) == (200, [(200, 300)])
+    assert found.ranges_above == ((300, 400),)

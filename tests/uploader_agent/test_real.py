@@ -15,14 +15,15 @@ from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
+from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.store import Store, StoreOptions, open_store
-from uploader_agent.broker.admin import AdminMetadata, Led, connect
+from uploader_agent.broker.admin import AdminMetadata, Led, checkpointed_offsets, connect
 from uploader_agent.broker.properties import read_broker
 from uploader_agent.cli import main
-from uploader_agent.disk.log_dirs import topic_id_of
+from uploader_agent.disk.log_dirs import find_segments, topic_id_of
 
 
 @pytest.fixture
@@ -89,6 +90,48 @@ def test_exactly_what_is_rotated_goes(
     assert len(puts) == len(set(puts) - {deployment.keys(p).watermark for p in range(3)}) + sum(
         puts.count(deployment.keys(p).watermark) for p in range(3)
     ), "every object but offset.wm is put once"
+
+
+@pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)])
+def test_what_another_uploader_left_is_adopted(
+    version: KafkaVersion,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    raw: Store,
+    s3_server: S3Server,
+    env: Mapping[str, str],
+) -> None:
+    """As Pinterest's leaves it: three files a segment, and an ``offset.wm`` of one line."""
+    cluster, topic = cluster_of(version, request), f"adopted-{version}"
+    cluster.create_topic(topic, config=SMALL[version])
+    Load(cluster, topic).send(300)
+    deployment = deploy(tmp_path, cluster, raw, s3_server, topic)
+    keys, folder, log_dirs = deployment.keys(), deployment.folder(), cluster.brokers[0].log_dirs
+    at = TopicPartition(topic, 0)
+    *stored, last = [one for one in find_segments(folder) if one.next_offset is not None]
+    for one in stored:
+        for extension in ("log", "index", "timeindex"):
+            name = f"{one.base_offset:020d}.{extension}"
+            raw.put(keys.file(name), (folder / name).read_bytes())
+    raw.put(keys.watermark, f"{stored[-1].base_offset:020d}".encode())
+    assert deployment.run("upload-once", env) == 1
+    assert "tidemark-agent adopt" in deployment.log.read_text()
+
+    def checkpointed() -> bool:
+        found = checkpointed_offsets(log_dirs, {at: folder}).get(at)
+        return found is not None and found.high_watermark >= last.base_offset
+
+    wait_until(checkpointed, what="the broker to write its high watermarks down")
+    assert run_here(["adopt", topic, "-c", deployment.config], deployment.log, env) == 0, deployment.log.read_text()
+    assert deployment.watermark()[1].next_offset == last.base_offset
+    assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+    found = deployment.manifests()
+    assert [one.base_offset for one in found] == [*(one.base_offset for one in stored), last.base_offset]
+    assert deployment.watermark()[1].next_offset == last.next_offset
+    assert deployment.run("verify", env) == 0, deployment.log.read_text()
+    for manifest in found:
+        names = [name for name in manifest.objects if not name.endswith((".snapshot", "index"))]
+        assert [raw.get(keys.file(name)).body for name in names] == [(folder / name).read_bytes() for name in names]
 
 
 def test_open_transaction_stands_in_the_manifest(

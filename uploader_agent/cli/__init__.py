@@ -20,6 +20,7 @@ from uploader_agent import __version__
 from uploader_agent.agent import Agent
 from uploader_agent.broker.properties import parse_properties
 from uploader_agent.cli import status_table
+from uploader_agent.cli.adopt_command import adopt
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, broker_of, locked, surveyed
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
@@ -85,6 +86,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.
 app.command(epilog="Example: tidemark-agent plan -c agent.yaml --topic orders")(plan)
 app.command(epilog="Example: tidemark-agent leaders -c agent.yaml --output json")(leaders)
 app.command("verify", epilog="Example: tidemark-agent verify -c agent.yaml --topic orders --deep")(verify_command)
+app.command(epilog="Example: tidemark-agent adopt orders --dry-run")(adopt)
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
 
 

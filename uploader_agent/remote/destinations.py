@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 
 from tidemark.endpoints import EndpointResolver, EndpointSettings
-from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.store import Store
 from uploader_agent.remote.incarnations import Incarnations, TopicIncarnation
@@ -38,15 +37,8 @@ class Destinations:
             return self._stores[url]
 
     def settle(self, at: TopicPartition, topic_id: str | None) -> tuple[TopicIncarnation, Store, PartitionKeys]:
-        """Which incarnation this is, and the store and the keys of the partition.
-
-        Raises:
-            FormatError: the configuration says that another uploader writes there.
-        """
+        """Which incarnation this is, and the store and the keys of the partition."""
         endpoint = self._endpoints.resolve(self._cluster, at.topic, at.partition)
-        if endpoint.writer != "tidemark":
-            rule = f"is configured as written by {endpoint.writer}; exclude it here, or set its writer to tidemark"
-            raise FormatError(f"{self._cluster}/{at.topic}", rule)
         life = self._incarnations.find(at.topic, topic_id)
         return life, self.store(endpoint.store), PartitionKeys(endpoint, self._cluster, life.place, at.partition)
 

@@ -7,11 +7,34 @@ two, the batches themselves are all that tells which epoch wrote which offset.
 from __future__ import annotations
 
 from tidemark.errors import FormatError
-from tidemark.kafka_log import Lineage, SegmentSummary
+from tidemark.kafka_log import BatchHeader, Lineage, SegmentSummary
+from tidemark.kafka_log.names import MAX_OFFSET
 
 
 class OffLineage(FormatError):
     """Batches are not those of the live log."""
+
+
+class BatchLineage:
+    """Checks batch by batch what :func:`lineage_of` checks by their summary, which has only where an epoch starts.
+
+    That suffices for a file on the disk of who leads. Of stored bytes that nobody vouches for it does not: they may be
+    of a branch that was cut off in the midst of the segment.
+    """
+
+    def __init__(self, name: str, stored: Lineage, stored_end: int, own: Lineage) -> None:
+        """The arguments are those of :func:`lineage_of`."""
+        self._name = name
+        self._known = own.with_history(stored)
+        self._forgotten = range(stored_end, own.entries[0][1] if own.entries else MAX_OFFSET)
+
+    def check(self, header: BatchHeader) -> None:
+        """Raise :class:`OffLineage` if the batch is of another epoch than the log has at its offset."""
+        offset, epoch = header.base_offset, header.leader_epoch
+        if epoch < 0 or offset in self._forgotten or self._known.epoch_at(offset) in {epoch, None}:
+            return
+        rule = f"holds offset {offset} of leader epoch {epoch}, which is not on {self._known.entries}"
+        raise OffLineage(self._name, rule)
 
 
 def lineage_of(name: str, summary: SegmentSummary, stored: Lineage, stored_end: int, own: Lineage) -> Lineage:

@@ -141,7 +141,8 @@ def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
         return None
     base_offset, watermark = format_.parse(body, keys.watermark)
     if watermark is None:
-        raise FormatError(keys.watermark, "was written by another uploader; two uploaders must never share a prefix")
+        rule = "was written by another uploader: stop it, since two must never share a prefix, and take the prefix over"
+        raise FormatError(keys.watermark, f"{rule} with tidemark-agent adopt")
     return StoredWatermark(base_offset, watermark, etag)
 
 

@@ -27,7 +27,7 @@ from tidemark.kafka_log import (
 )
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import Bytes, checksum, file_name
-from uploader_agent.remote.lineage import lineage_of
+from uploader_agent.remote.lineage import BatchLineage, lineage_of
 from uploader_agent.remote.manifests import Facts
 from uploader_agent.remote.objects import READ_SIZE, Summed, put_derived
 
@@ -113,7 +113,7 @@ def rebuild(
         StoreError: the store failed.
     """
     indexes = _Indexes(base_offset, TransactionTracker(open_before))
-    summary = _scan(store, log, indexes)
+    summary = _scan(store, log, indexes, BatchLineage(log.key, *lineages))
     lineage = lineage_of(log.key, summary, *lineages)
     objects = {file_name(base_offset, "log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
     for content in indexes.finished():
@@ -131,7 +131,7 @@ def rebuild(
     )
 
 
-def _scan(store: Store, log: ObjectInfo, indexes: _Indexes) -> SegmentSummary:
+def _scan(store: Store, log: ObjectInfo, indexes: _Indexes, lineage: BatchLineage) -> SegmentSummary:
     scanner = SegmentScanner(log.key, indexes.base_offset)
     before, start = b"", 0
     try:
@@ -139,6 +139,7 @@ def _scan(store: Store, log: ObjectInfo, indexes: _Indexes) -> SegmentSummary:
             piece = store.get_range(log.key, at, min(log.size, at + READ_SIZE), if_match=log.etag)
             window, window_start = before + piece, start
             for header in scanner.batches(piece):
+                lineage.check(header)
                 begin = header.position - window_start
                 indexes.add(header, window[begin : begin + header.size] if header.is_control else b"")
             before, start = piece, at  # a marker is small: it began in this piece at the earliest

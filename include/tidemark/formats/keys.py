@@ -13,7 +13,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 OFFSET_DIGITS = 20
 WATERMARK_NAME = "offset.wm"
@@ -23,8 +23,6 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
-
-Writer = Literal["tidemark", "pinterest"]
 
 
 class TopicPartition(NamedTuple):
@@ -39,16 +37,14 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the segments of a partition go: a store, a prefix in it, entropy bits, and who writes there.
+    """Where the segments of a partition go: a store, a prefix in it, and entropy bits.
 
-    ``store`` is a URL: ``s3://bucket`` or ``file:///directory``. ``writer`` says what makes a segment count as
-    present: its manifest (``tidemark``), or a ``.log`` of full size (``pinterest``).
+    ``store`` is a URL: ``s3://bucket`` or ``file:///directory``.
     """
 
     store: str
     prefix: str = ""
     entropy_bits: int = 0
-    writer: Writer = "tidemark"
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):

@@ -32,15 +32,13 @@ def check_begun(table: TopicTable) -> None:
 def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
     """Raise :class:`NeverSeen` if no agent has ever told of ``topic``; says what is there instead.
 
-    A request where an agent has. Of topics that Pinterest's uploader writes nothing can be told.
+    A request where an agent has.
 
     Raises:
         StoreError: the store did not answer, or has no such bucket.
     """
     resolver = resolver_of(deployment.raw)
     default = resolver.default()
-    if resolver.resolve(topic.cluster, topic.topic, 0).writer != "tidemark":
-        return
     store, control = open_store(default.store, deployment.store), ControlKeys(default.prefix, topic.cluster)
     try:
         store.head(control.incarnations(topic.topic))

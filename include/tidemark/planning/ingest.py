@@ -48,7 +48,6 @@ def plan_ingest(
     The limits are shared evenly by the partitions that have something; each gets one task at least.
 
     Raises:
-        ConfigError: the topic's raw store has no manifests (writer 'pinterest').
         FormatError: an object in the raw store does not parse.
         StoreError: a store did not answer.
         TableTampered: somebody else changed the table.

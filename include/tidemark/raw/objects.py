@@ -72,7 +72,9 @@ def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
     key = keys.watermark
     line_1, found = parse(body, key)
     if found is None:
-        raise FormatError(key, "has no second line: Pinterest's uploader wrote it; say writer 'pinterest'")
+        raise FormatError(
+            key, "has no second line: Pinterest's uploader wrote it; take its prefix over with tidemark-agent adopt"
+        )
     if found.topic_id != topic_id:
         raise FormatError(key, f"topic id is {found.topic_id}, and that of this incarnation {topic_id}")
     return Marks(line_1, found)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.errors import PreconditionFailed
 from tidemark.formats import object_sizes, tombstones
 from tidemark.formats.acknowledgements import acknowledged
 from tidemark.formats.incarnations import TopicIncarnations
@@ -63,11 +63,7 @@ class SegmentWindow(NamedTuple):
 
 
 class RawTopic:
-    """Reads the raw objects of one topic.
-
-    Raises:
-        ConfigError: the topic is written by Pinterest's uploader, which is not ingested yet.
-    """
+    """Reads the raw objects of one topic."""
 
     def __init__(self, table: TopicTable) -> None:
         topic, deployment = table.topic, table.deployment
@@ -78,9 +74,6 @@ class RawTopic:
         self._control = ControlKeys(self._default.prefix, topic.cluster)
         self._stores: dict[str, Store] = {}
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
-        if self._endpoint(0).writer != "tidemark":
-            rule = "segments of writer 'pinterest' have no manifests and cannot be ingested yet; use writer 'tidemark'"
-            raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("raw.writer", rule)])
 
     def now(self) -> datetime:
         """The time by the clock of the store that has the watermark indexes."""

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import count
-from typing import Final
 
-from tidemark.concurrency import in_parallel
 from tidemark.formats.incarnations import Incarnation
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, check_topic
+from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.raw.objects import incarnations
 from tidemark.remote.catalog.log_ends import Observations
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.partition import PartitionPlace, TidemarkPartition
 from tidemark.remote.catalog.protocol import OffsetForTime, RemotePartition, Stretch
 from tidemark.remote.catalog.storage import Storage
-from tidemark.remote.pinterest.partition import PinterestPartition
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
-
-_PROBED: Final = 32
 
 
 class RemoteTopics:
@@ -40,8 +34,6 @@ class RemoteTopics:
         None if no agent has seen such an incarnation.
         """
         endpoint = self.storage.endpoint(topic, partition)
-        if endpoint.writer == "pinterest":
-            return self._pinterest(endpoint, topic, partition)
         life = self._life(topic, topic_id)
         if life is None:
             return None
@@ -57,12 +49,7 @@ class RemoteTopics:
         return found
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """The partitions of the newest incarnation that brokers' agents told of; none if they told of none.
-
-        Of Pinterest's uploader, those that have a segment, looked for from 0 on until 32 in a row have none.
-        """
-        if self.storage.endpoint(topic, 0).writer == "pinterest":
-            return self._probed(topic)
+        """The partitions of the newest incarnation that brokers' agents told of; none if they told of none."""
         life = self._life(topic, None)
         entries = self._observations.entries(topic) if life is not None else []
         return {one.partition for one in entries if life is not None and one.incarnation == life[0]}
@@ -72,26 +59,6 @@ class RemoteTopics:
         folder = self._control.incarnations("-").removesuffix("-.json")
         listed = self.storage.store(self._store).list(folder)
         return {one.key.removeprefix(folder).removesuffix(".json") for one in listed}
-
-    def _pinterest(self, endpoint: Endpoint, topic: str, partition: int) -> RemotePartition | None:
-        keys = PartitionKeys(endpoint, self.storage.cluster, check_topic(topic), partition)
-        found = PinterestPartition(self.storage, topic, partition, keys, self._indexes)
-        found.refresh()
-        return found if found.end(committed=False) > found.start else None
-
-    def _probed(self, topic: str) -> set[int]:
-        found: set[int] = set()
-        for first in count(0, _PROBED):
-            there = in_parallel(lambda one: self._has_any(topic, one), range(first, first + _PROBED))
-            found |= {partition for partition, has in enumerate(there, first) if has}
-            if not any(there):
-                return found
-        raise AssertionError("counting never ends")
-
-    def _has_any(self, topic: str, partition: int) -> bool:
-        endpoint = self.storage.endpoint(topic, partition)
-        keys = PartitionKeys(endpoint, self.storage.cluster, check_topic(topic), partition)
-        return any(True for _ in self.storage.store(endpoint.store).list(keys.folder))
 
     def _life(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
         lives = incarnations(self.storage.store(self._store), self._control, topic)

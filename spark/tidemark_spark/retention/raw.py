@@ -42,7 +42,6 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
     """Remove the segments that may go at ``now`` and that a report named a day ago; tells of all that may go.
 
     Raises:
-        ConfigError: the topic's segments have no manifests (writer 'pinterest').
         FormatError: the ledger or an object of the whole topic does not parse; one of a partition keeps that as it is.
         StoreError: a store did not answer; what is left is the next run's.
     """

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.world import World
 from tests.tidemark.records.build import marker, simple, transactional
-from tidemark.errors import ConfigError, FormatError, PreconditionFailed
+from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage
@@ -18,8 +18,6 @@ from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
 from tidemark.planning.code_digest import code_digest
 from tidemark.raw import topic as raw
 from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.table.delta_table import open_topic_table
-from tidemark.topics import load_topics
 
 
 @pytest.fixture
@@ -96,14 +94,6 @@ def test_partitions_without_news_are_not_read(world: World, monkeypatch: pytest.
     assert read == [1]
 
 
-def test_pinterests_segments_are_refused_clearly(world: World) -> None:
-    text = world.topics_file.read_text()
-    world.topics_file.write_text(text.replace("raw'}", "raw', writer: pinterest}"))
-    deployment = load_topics(world.topics_file)
-    with pytest.raises(ConfigError, match="pinterest"):
-        plan_ingest(open_topic_table(deployment, deployment.topic("orders")))
-
-
 def test_a_damaged_object_is_named(world: World) -> None:
     world.raw.segment([simple(0)])
     world.raw.publish()
@@ -112,7 +102,7 @@ def test_a_damaged_object_is_named(world: World) -> None:
     with pytest.raises(FormatError, match=r"0\.manifest\.json"):
         plan_ingest(world.table)
     world.raw.store.put(world.raw.keys().watermark, b"00000000000000000000\n")
-    with pytest.raises(FormatError, match="Pinterest"):
+    with pytest.raises(FormatError, match="tidemark-agent adopt"):
         plan_ingest(world.table)
 
 

@@ -437,7 +437,7 @@ def test_a_damaged_object_is_named(remote_store: RemoteStore) -> None:
     raw.segment([simple(0)])
     raw.publish()
     raw.store.put(raw.keys().watermark, b"00000000000000000000\n")
-    with pytest.raises(FormatError, match="say writer 'pinterest'"):
+    with pytest.raises(FormatError, match="tidemark-agent adopt"):
         opened(remote_store.storage())
 
 

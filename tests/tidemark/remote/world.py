@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.raw_builder import RawBuilder
-from tidemark.formats.keys import Writer
 from tidemark.remote import Storage
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 
@@ -30,14 +29,14 @@ class RemoteStore:
         """A builder of what agents write of a topic of the cluster ``east``."""
         return RawBuilder(self.store, topic=topic, prefix=self.prefix)
 
-    def storage(self, *, writer: Writer = "tidemark", entropy_bits: int = 0) -> Storage:
+    def storage(self, *, entropy_bits: int = 0) -> Storage:
         """The remote tier of the cluster ``east``, as readers open it."""
         url = f"{self.url}/{self.prefix}" if self.prefix else self.url
-        return Storage.at(url, "east", writer=writer, entropy_bits=entropy_bits, options=self.options)
+        return Storage.at(url, "east", entropy_bits=entropy_bits, options=self.options)
 
-    def counted(self, *, writer: Writer = "tidemark") -> tuple[Storage, Counting]:
+    def counted(self) -> tuple[Storage, Counting]:
         """... and what counts its requests."""
-        storage = self.storage(writer=writer)
+        storage = self.storage()
         counting = Counting(storage.store(self.url))
         storage._stores[self.url] = counting  # the seam through which all requests of a reader go
         return storage, counting

@@ -9,7 +9,7 @@ from typing import Self
 
 from tidemark.endpoints import EndpointResolver, EndpointSettings, resolver_of
 from tidemark.errors import ConfigError
-from tidemark.formats.keys import Endpoint, Writer, check_cluster
+from tidemark.formats.keys import Endpoint, check_cluster
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.topics import load_topics
 
@@ -58,7 +58,6 @@ class Storage:
         cluster: str,
         *,
         entropy_bits: int = 0,
-        writer: Writer = "tidemark",
         options: StoreOptions | None = None,
     ) -> Self:
         """The remote tier below ``url``, which is ``s3://bucket[/prefix]`` or ``file:///directory``.
@@ -66,7 +65,7 @@ class Storage:
         Raises:
             pydantic.ValidationError: naming the argument and the rule that it breaks.
         """
-        return cls(cluster, EndpointSettings(url=url, entropy_bits=entropy_bits, writer=writer), options)
+        return cls(cluster, EndpointSettings(url=url, entropy_bits=entropy_bits), options)
 
     def through(self, wrap: Callable[[Store], Store]) -> Storage:
         """The same remote tier, whose stores are reached through what ``wrap`` makes of them."""

@@ -1,1 +1,0 @@
-"""Raw data that was written by Pinterest's uploader, without manifests."""

@@ -1,0 +1,66 @@
+"""``tidemark-agent adopt``: take over a prefix that another uploader filled."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from tidemark.endpoints import resolver_of
+from tidemark.errors import FormatError
+from uploader_agent.broker.admin import UNKNOWN_POLICY, AdminMetadata, connect
+from uploader_agent.cli.common import (
+    DEFAULT_CONFIG,
+    CommandAnswer,
+    ConfigOption,
+    Output,
+    OutputOption,
+    Progress,
+    broker_of,
+    opened,
+)
+from uploader_agent.observability.log_config import configure
+from uploader_agent.remote.destinations import Destinations
+from uploader_agent.repair.adoption import Adoption, partitions_here
+from uploader_agent.settings import load_settings
+
+
+def adopt(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Take over what Pinterest's uploader stored of a topic: manifests and offset.wm for segments that have none.
+
+    Stop that uploader first, and run this on the leaders' brokers, beside the agent or before it is started. Each
+    stored byte is read once and checked; offset.wm comes last, and then the agent goes on from there. Nothing is
+    removed. Exits with 1 if a segment had to be left as it is: its offsets are a gap.
+    """
+    settings = load_settings(config)
+    configure(settings)
+    broker = broker_of(settings)
+    name = settings.cluster or broker.cluster_id
+    wanted = [at for at in partitions_here(broker.log_dirs, topic) if not partition or at.partition in partition]
+    if not wanted:
+        where = ", ".join(map(str, broker.log_dirs))
+        raise FormatError(topic, f"has no such partition in {where}: run this on a broker that has a replica")
+    client = settings.broker.client
+    with closing(AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata:
+        policy = metadata.cleanup_policy([topic]).get(topic, UNKNOWN_POLICY)
+    answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
+    with opened(settings) as (opener, _):
+        places = Destinations(name, resolver_of(settings.raw), opener, record=not dry_run)
+        for at in wanted:
+            for row in Adoption(places, broker.node_id, broker.log_dirs, at, policy).run(dry_run=dry_run):
+                answer.add(row)
+                done += 1
+                left |= row.outcome == "left"
+                progress.say(f"adopt: {row.partition}: {done} segments in all, from offset {row.base_offset}")
+    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
+    if left:
+        raise typer.Exit(1)
