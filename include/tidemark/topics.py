@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StrictBool, field_validator, model_v
 
 from tidemark.config import Duration, Settings, Share, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
-from tidemark.errors import FormatError
+from tidemark.errors import ConfigError
 from tidemark.formats.base_columns import OPTIONAL, check_optional
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.parsers.settings import BytesParser, ParserSettings
@@ -189,12 +189,13 @@ class Deployment(Settings):
         """The settings of a topic; ``cluster`` is needed only where two clusters have the name.
 
         Raises:
-            FormatError: there is none, or more than one.
+            ConfigError: there is none, or more than one.
         """
         found = [one for one in self.topics if one.topic == name and cluster in {None, one.cluster}]
         if len(found) != 1:
             known = ", ".join(f"{one.cluster}/{one.topic}" for one in self.topics)
-            raise FormatError(name, f"must name one topic of the topics file, which has: {known}")
+            rule = f"{name} must name one topic of the topics file, which has: {known}"
+            raise ConfigError("the topics file", [("topics", rule)])
         return found[0]
 
     def table_keys(self, topic: TopicSettings) -> TableKeys:

@@ -49,7 +49,7 @@ def in_order(deployment: Deployment) -> list[TopicSettings]:
 
 
 def topic_table(cluster: str, topic: str) -> TopicTable:
-    """The table of a topic; FormatError if the topics file no longer has it."""
+    """The table of a topic; ConfigError if the topics file no longer has it."""
     from tidemark.table.delta_table import open_topic_table
 
     found = deployment()

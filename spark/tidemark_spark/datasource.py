@@ -35,7 +35,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
-from tidemark.errors import ConfigError, ContinuityError, FormatError
+from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, PartitionPlan, SegmentRange
 from tidemark.inspection.agent_sightings import check_seen
@@ -331,10 +331,7 @@ def _late_enough(milliseconds: NDArray[np.int64], from_time: int) -> NDArray[np.
 
 def _table(topics: str, topic: str, cluster: str | None) -> TopicTable:
     deployment = load_topics(Path(topics))
-    try:
-        return open_topic_table(deployment, deployment.topic(topic, cluster))
-    except FormatError as error:
-        raise ConfigError(topics, [("topics", str(error))]) from error
+    return open_topic_table(deployment, deployment.topic(topic, cluster))
 
 
 def _isolation(text: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugins.world import CLUSTER, World
 from tests.support.paths import ROOT
-from tidemark.errors import FormatError
+from tidemark.errors import ConfigError
 from tidemark_airflow import settings
 
 
@@ -41,5 +41,5 @@ def test_the_order_of_topics_is_not_the_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("world")
 def test_a_topic_that_left_the_topics_file_is_named() -> None:
     assert settings.topic_table(CLUSTER, "orders").topic.table == "orders"
-    with pytest.raises(FormatError, match="gone: must name one topic"):
+    with pytest.raises(ConfigError, match="gone must name one topic"):
         settings.topic_table(CLUSTER, "gone")

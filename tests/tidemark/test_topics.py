@@ -152,5 +152,5 @@ def test_limits_by_which_nothing_could_be_converted_are_refused(wrong: str, rule
 
 
 def test_an_unknown_topic_is_named_beside_those_that_are_known() -> None:
-    with pytest.raises(FormatError, match=r"nope: must name one topic.*demo/clicks, demo/orders"):
+    with pytest.raises(ConfigError, match=r"nope must name one topic.*demo/clicks, demo/orders"):
         read(GOOD).topic("nope")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from tidemark.errors import ConfigError, FormatError
+from tidemark.errors import ConfigError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
 from tidemark.topics import Deployment, TopicSettings
@@ -166,7 +166,7 @@ class _Form:
         cluster, _, name = label.partition("/")
         try:
             return self._deployment.topic(name, cluster)
-        except FormatError:
+        except ConfigError:
             known = [f"{one.cluster}/{one.topic}" for one in self._deployment.topics]
             shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
             self._wrong("topics", f"{label!r} is not in the topics file, which has: {shown}")

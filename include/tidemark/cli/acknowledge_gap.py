@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
-from tidemark.errors import ConfigError, FormatError
 from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
@@ -42,10 +41,7 @@ def acknowledge_gap(
     open gap, and shows those that do.
     """
     deployment = load_topics(topics)
-    try:
-        found = deployment.topic(topic, cluster)
-    except FormatError as error:
-        raise ConfigError(str(topics), [("topics", str(error))]) from error
+    found = deployment.topic(topic, cluster)
     known = gaps_of(open_topic_table(deployment, found), partition, incarnation)
     if not yes and known.said(start, end) is None:
         _ask(known, start, end)

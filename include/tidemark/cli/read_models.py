@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import ConfigError, FormatError, NeverSeen
+from tidemark.errors import NeverSeen
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment, load_topics
@@ -20,10 +20,7 @@ def opened(topics: Path, topic: str, cluster: str | None) -> TopicTable:
         NeverSeen: nothing has landed, and no agent was ever seen that could upload anything.
     """
     deployment = load_topics(topics)
-    try:
-        table = open_topic_table(deployment, deployment.topic(topic, cluster))
-    except FormatError as error:
-        raise ConfigError(str(topics), [("topics", str(error))]) from error
+    table = open_topic_table(deployment, deployment.topic(topic, cluster))
     check_begun(table)
     return table
 

@@ -20,7 +20,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from fastapi import Depends, Header, HTTPException, status
 
-from tidemark.errors import FormatError
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import check_cluster, check_topic
 from tidemark.topics import TopicSettings
 from tidemark_airflow.dag_factories.ingest import dag_id
@@ -44,9 +44,10 @@ def may(user: Any, method: Any, topics: Iterable[TopicSettings]) -> list[TopicSe
 
 def seen(cluster: str, topic: str, user: GetUserDep) -> TopicSettings:
     """The topic of the path, if there is one that ``user`` may see."""
+    deployment = reader().deployment()
     try:
-        found = reader().deployment().topic(check_topic(topic), check_cluster(cluster))
-    except (ValueError, FormatError):
+        found = deployment.topic(check_topic(topic), check_cluster(cluster))
+    except (ValueError, ConfigError):
         found = None
     if found is None or not may(user, "GET", [found]):
         rule = f"there is no topic {cluster}/{topic} in the topics file, or you may not see its DAG"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-from tidemark.errors import ConfigError, FormatError, TidemarkError
+from tidemark.errors import ConfigError, TidemarkError
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
 
@@ -43,11 +43,8 @@ def tables_of(options: argparse.Namespace) -> list[TopicTable]:
     """
     deployment = load_topics(options.topics)
     names = [options.topic] if isinstance(options.topic, str) else options.topic
-    try:
-        chosen = [deployment.topic(name, options.cluster) for name in names] if names else deployment.topics
-        return [open_topic_table(deployment, topic) for topic in chosen]
-    except FormatError as error:
-        raise ConfigError(str(options.topics), [("topics", str(error))]) from error
+    chosen = [deployment.topic(name, options.cluster) for name in names] if names else deployment.topics
+    return [open_topic_table(deployment, topic) for topic in chosen]
 
 
 def exit_code(job: Callable[[], int], failed: int = 1) -> int:
