@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidemark.parsers.avro_bounds import UnboundedSchema, check_levels
 from tidemark.parsers.avro_types import Types, table_type
-from tidemark.parsers.avro_writers import Writers, parsed_schema
+from tidemark.parsers.avro_writers import Writers, WriterSchema, parsed_schema
 from tidemark.parsers.base import Parsed
 from tidemark.parsers.confluent_framing import schema_numbers, split_frame
 from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
@@ -46,15 +46,17 @@ class AvroColumns:
         return parse_by_row(values, self._read, self._raw, self.columns, self._settings.event_time)
 
     def _read(self, value: bytes) -> dict[str, Any]:
-        writer, data = self._reader, value
+        (writer, blind), data = WriterSchema(self._reader), value
         if self._writers is not None:
             number, data = split_frame(value)
-            writer = self._writers.get(number)
+            writer, blind = self._writers.get(number)
         source = io.BytesIO(data)
         try:
+            if blind:
+                fastavro.schemaless_reader(io.BytesIO(data), writer, None)
             found = fastavro.schemaless_reader(source, writer, None if writer is self._reader else self._reader)
         except _UNREADABLE as error:
-            raise RefusedRecord(f"is not of its Avro schema: {type(error).__name__} {error}") from error
+            raise RefusedRecord(f"is not of its Avro schema: {_told(error)}") from error
         if not isinstance(found, dict):
             raise RefusedRecord("its Avro schema is not that of a record")
         left = len(data) - source.tell()
@@ -63,12 +65,17 @@ class AvroColumns:
         return found
 
 
+def _told(error: Exception) -> str:
+    """Why fastavro does not read a record, in the same words each time: a reason stands in files that are compared."""
+    return "ends too early" if isinstance(error, EOFError) else f"{type(error).__name__} {error}"
+
+
 def _table(content: SettingsFile) -> tuple[list[pa.Field[Any]], Any]:
     """The table's schema as the fields of a record and as fastavro reads into it. Raises ValueError."""
     try:
         check_levels(content.data)
         fields = Types().record(json.loads(content.data))
-        return fields, parsed_schema([content.data])
+        return fields, parsed_schema([content.data]).parsed
     except UnboundedSchema as error:
         raise ValueError(f"schema: {content.path}: {error}") from error
     except (LookupError, TypeError) as error:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import fastavro
 from fastavro.schema import SchemaParseException
 
-from tidemark.parsers.avro_bounds import check_bounded, check_levels
+from tidemark.parsers.avro_bounds import check_bounded, check_levels, skips_blindly
 from tidemark.parsers.avro_types import plain_types
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import Schemas, Unreadable, Written
@@ -25,8 +25,15 @@ MAX_TEXT: Final = 32 << 20
 _AT_ONCE: Final = 64
 
 
-def parsed_schema(texts: Sequence[str | bytes]) -> Any:
-    """The last of ``texts`` as fastavro reads by it; the others are of types that it refers to.
+class WriterSchema(NamedTuple):
+    """A schema as fastavro reads by it; if ``blind``, a record is read whole before parts of it are skipped."""
+
+    parsed: Any
+    blind: bool = False
+
+
+def parsed_schema(texts: Sequence[str | bytes]) -> WriterSchema:
+    """The last of ``texts``; the others are of types that it refers to.
 
     Raises:
         ValueError: it is no Avro schema, or one whose values are not bounded by a record's bytes.
@@ -40,11 +47,12 @@ def parsed_schema(texts: Sequence[str | bytes]) -> Any:
         if len(texts) > 1:
             parsed = fastavro.parse_schema(_whole(plain_types(parsed), dict(named)), named := {})
         check_bounded(parsed, named)
+        blind = skips_blindly(parsed, named)
     except SchemaParseException as error:
         raise ValueError(f"is no Avro schema: {error}") from error
     except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(f"is no Avro schema: {type(error).__name__} {error}") from error
-    return parsed
+    return WriterSchema(parsed, blind)
 
 
 def _whole(schema: Any, named: dict[str, Any]) -> Any:
@@ -67,7 +75,7 @@ class Writers:
     def __init__(self, schemas: Schemas, reader: Any) -> None:
         self._schemas = schemas
         self._reader = reader
-        self._known: dict[int, Any] = {}
+        self._known: dict[int, WriterSchema] = {}
         self._in_vain: dict[int, str] = {}
         self._text = 0
 
@@ -79,7 +87,7 @@ class Writers:
             for number, found in self._schemas.find(group).items():
                 self._add(number, found)
 
-    def get(self, number: int) -> Any:
+    def get(self, number: int) -> WriterSchema:
         """The schema of this number, which was learnt. Raises RefusedRecord."""
         if number in self._known:
             return self._known[number]
@@ -104,4 +112,5 @@ class Writers:
         except ValueError as error:
             self._in_vain[number] = str(error)
         else:
-            self._known[number] = self._reader if parsed == self._reader else parsed
+            same = parsed.parsed == self._reader
+            self._known[number] = WriterSchema(self._reader) if same else parsed
