@@ -62,8 +62,8 @@ def check_bounded(schema: Any, named: dict[str, Any]) -> None:
 def skips_blindly(schema: Any, named: dict[str, Any]) -> bool:
     """Whether skipping a record of ``schema`` may go on behind its end, as often as an array says that it has items.
 
-    fastavro 1.13.1 skips a boolean, a float, a double and a fixed without looking whether it is there; all else begins with
-    a number, of which it notices the end. It skips what the table's schema does not have.
+    fastavro 1.13.1 skips a boolean, a float, a double and a fixed without looking whether it is there; all else begins
+    with a number, of which it notices the end. It skips what the table's schema does not have.
     """
     return any(_is_blind(items, named) for items in _items(schema, named, set()))
 
