@@ -42,19 +42,31 @@ Before, it commits; that it must be given time for, or what was read comes again
 class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types
     """Reads topics from Kafka and from the remote tier that Tidemark's agents write.
 
-    All of ``KafkaConsumer``'s methods and settings, and:
+    >>> from itertools import islice
+    >>> consumer = TieredConsumer(
+    ...     "orders",
+    ...     mode="REMOTE_PREFERRED",
+    ...     storage="topics.yaml",
+    ...     bootstrap_servers="broker:9092",
+    ...     auto_offset_reset="earliest",
+    ... )
+    >>> [(record.offset, record.value) for record in islice(consumer, 2)]
+    [(0, b'order 0'), (1, b'order 1')]
+    >>> consumer.close()
 
-    mode: which tiers, see :class:`Mode`.
-    storage: where the remote tier lies: a :class:`Storage`, or the path of a topics file. Not opened for KAFKA_ONLY.
+    It has all methods and settings of ``KafkaConsumer``, and these settings:
+
+    mode: which tiers it reads, see :class:`Mode`.
+    storage: where the remote tier is: a :class:`Storage`, or the path of a topics file. KAFKA_ONLY does not open it.
     on_gap: ``error`` raises :class:`tidemark.errors.GapError` at offsets that are recorded as missing in storage and
         that Kafka does not have; ``skip`` goes on after them, with a warning and a count in the metrics.
-    remote_refresh_ms: how often storage is looked at for what is new.
-    remote_prefetch_bytes: bytes read ahead from storage and not delivered, over all partitions.
-    remote_threads: threads that read from storage.
-    remote_wait_ms: how long an offset that neither tier has is waited for before ``auto_offset_reset`` decides, where
-        its upload may be under way.
+    remote_refresh_ms: how often it looks for new objects in storage.
+    remote_prefetch_bytes: how many bytes it reads ahead from storage, over all partitions.
+    remote_threads: how many threads read from storage.
+    remote_wait_ms: how long it waits for an offset that neither tier has, if an upload may bring it; after that
+        ``auto_offset_reset`` decides.
 
-    Not thread-safe but for :meth:`wakeup`, as ``KafkaConsumer`` is not.
+    Like ``KafkaConsumer`` it is not thread-safe, except for :meth:`wakeup`.
     """
 
     def __init__(

@@ -17,7 +17,12 @@ from tidemark.topics import load_topics
 class Storage:
     """A cluster's remote tier: endpoints and stores. Thread-safe.
 
-    A topic need not stand in the topics file to be read: the endpoints answer for any.
+    A topic can be read even if the topics file does not name it: the endpoints answer for any topic.
+
+    >>> Storage.from_topics("topics.yaml").cluster
+    'east'
+    >>> Storage.at("s3://raw/tidemark", "east", entropy_bits=5).cluster
+    'east'
 
     Raises:
         ValueError: ``cluster`` may not stand in a key.
