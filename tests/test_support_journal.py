@@ -212,7 +212,8 @@ def test_what_tests_have_started_ends_with_them(
     project: Path, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
     (project / "tests" / "test_four.py").write_text(CHILD)
-    env = {name: value for name, value in os.environ.items() if name not in {MARK, "PYTEST_XDIST_WORKER"}}
+    ours = {MARK, "PYTEST_XDIST_WORKER", "TIDEMARK_JOURNAL"}  # this session's, which the one started here must not meet
+    env = {name: value for name, value in os.environ.items() if name not in ours}
     command = [sys.executable, "-m", "pytest", "-q", *options]
     with (project / "out").open("wb") as out:
         session = subprocess.Popen(command, cwd=project, env=env | {"PYTHONPATH": str(ROOT)}, stdout=out, stderr=out)
