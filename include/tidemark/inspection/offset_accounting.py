@@ -39,10 +39,10 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     classes: dict[Key, Counter[str]] = {}
     dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
     for row in (row for rows in standing.by_attempt() for row in rows):
-        key = row.incarnation, row.partition
+        key = row.key
         classes.setdefault(key, Counter())[row.offset_class] += row.rows
-        if row.dt in dated:
-            dated[row.dt].setdefault(key, Counter())[row.offset_class] += row.rows
+        if row.day in dated:
+            dated[row.day].setdefault(key, Counter())[row.offset_class] += row.rows
     states = ledger.by_partition
     nobodys = sorted(classes.keys() - states.keys())
     partitions = [_partition(one, classes.get(key, Counter()), standing) for key, one in sorted(states.items())]

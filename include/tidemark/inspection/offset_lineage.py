@@ -6,7 +6,7 @@ not landed, the manifests in raw are listed. Reads what was asked for and no mor
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
@@ -20,6 +20,7 @@ from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import EvidenceRow
 
 MOST_ROWS: Final = 200
 MOST_SEGMENTS: Final = 50
@@ -95,23 +96,23 @@ def derivation_of(
     return Derivation(tuple(rows), tuple(segments), more)
 
 
-def _derived(table: TopicTable, row: dict[str, Any], standing: EffectiveEvidence) -> Derived:
-    name = row["file"]
+def _derived(table: TopicTable, row: EvidenceRow, standing: EffectiveEvidence) -> Derived:
+    name = row.file
     in_table = name in standing.live
     quarantine = f"{table.deployment.lake_store}/{table.keys.quarantine}"
-    where = {"landed": table.url, "quarantined": quarantine}.get(row["class"])
+    where = {"landed": table.url, "quarantined": quarantine}.get(row.offset_class)
     return Derived(
-        start=row["first"],
-        end=row["next"],
-        offset_class=row["class"],
-        rows=row["rows"],
-        dt=row["dt"].isoformat() if row["dt"] else None,
-        segment=row["segment"],
-        byte_start=row["byte_start"],
-        byte_end=row["byte_end"],
+        start=row.first,
+        end=row.next,
+        offset_class=row.offset_class,
+        rows=row.rows,
+        dt=row.day or None,
+        segment=row.segment,
+        byte_start=row.byte_start,
+        byte_end=row.byte_end,
         file=f"{where}/{name}" if name and where else None,
         in_table=in_table,
-        attempt=str(row["attempt"]),
+        attempt=str(row.attempt),
     )
 
 

@@ -28,7 +28,8 @@ def lost_files(table: TopicTable, dates: Collection[str]) -> dict[str, tuple[str
         for one in standing.live.values():
             if one.dt == dt and there.get(f"{table.keys.root}/{one.path}") != one.size:
                 lost.setdefault(dt, []).append(one.path)
-    refused = {one.file: one.dt for one in standing.set_aside(dates) if one.offset_class == "quarantined"}
+    aside = (one for one in standing.set_aside(dates) if one.offset_class == "quarantined")
+    refused = {one.file: one.day for one in aside if one.file is not None}
     gone = in_parallel(lambda file: not _is_there(table, f"{table.keys.quarantine}/{file}"), list(refused))
     for (file, dt), is_gone in zip(refused.items(), gone, strict=True):
         if is_gone:

@@ -24,7 +24,8 @@ from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.raw.transactions import aborted_from, decided_end
 from tidemark.table.delta_table import TopicTable
-from tidemark.table.effective_evidence import EffectiveEvidence, SetAside
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import EvidenceRow
 from tidemark.table.tampering import check_untampered
 
 _NO_LIMIT: Final = 1 << 62
@@ -71,11 +72,12 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     )
 
 
-def files_by_date(rows: Iterable[SetAside]) -> dict[str, tuple[str, ...]]:
+def files_by_date(rows: Iterable[EvidenceRow]) -> dict[str, tuple[str, ...]]:
     """The files of ``rows`` by date, each once, as a plan's ``supersedes`` has them."""
     found: dict[str, set[str]] = {}
     for one in rows:
-        found.setdefault(one.dt, set()).add(one.file)
+        if one.file is not None:
+            found.setdefault(one.day, set()).add(one.file)
     return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
 
 

@@ -81,24 +81,23 @@ def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list
     """By partition, what holds without the files that are ``gone``."""
     found: dict[_Key, list[_Held]] = {}
     for row in standing.evidence():
-        file = (row["file"] or "") if row["class"] in PARSED else ""
+        file = (row.file or "") if row.offset_class in PARSED else ""
         if file not in gone:
-            one = _Held(row["first"], row["next"], row["rows"], file, row["segment"] is not None)
-            found.setdefault((row["incarnation"], row["partition"]), []).append(one)
+            one = _Held(row.first, row.next, row.rows, file, row.segment is not None)
+            found.setdefault(row.key, []).append(one)
     return found
 
 
 def _expired_again(standing: EffectiveEvidence) -> set[str]:
     """The live files whose rows retention has taken from the table: somebody has brought them back."""
-    names = ("incarnation", "partition", "first", "next", "dt", "hash128")
     expired: set[tuple[object, ...]] = set()
     landed: dict[tuple[object, ...], str] = {}
     for row in standing.evidence():
-        what = tuple(row[name] for name in names)
-        if row["class"] == "expired" and row["segment"] is not None:
+        what = *row.key, row.first, row.next, row.dt, row.hash128
+        if row.offset_class == "expired" and row.segment is not None:
             expired.add(what)
-        elif row["class"] == "landed":
-            landed[what] = row["file"]
+        elif row.offset_class == "landed" and row.file is not None:
+            landed[what] = row.file
     return {landed[one] for one in expired & landed.keys()}
 
 

@@ -10,12 +10,14 @@ from collections.abc import Collection
 from datetime import datetime
 from itertools import groupby
 
+from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning.common import following
 from tidemark.planning.rebuild import files_by_date
 from tidemark.table.delta_table import TopicTable
-from tidemark.table.effective_evidence import EffectiveEvidence, SetAside
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import EvidenceRow
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
 
@@ -37,7 +39,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
             partition=partition,
             ranges=tuple(_range(table, one, created) for one in group),
         )
-        for (incarnation, partition, _), group in groupby(rows, lambda one: (one.incarnation, one.partition, one.dt))
+        for (incarnation, partition, _), group in groupby(rows, lambda one: (*one.key, one.day))
     ]
     return RunPlan(
         **following(table, ledger, attempt, created_at=created),
@@ -51,7 +53,10 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
     )
 
 
-def _range(table: TopicTable, row: SetAside, created: datetime) -> SegmentRange:
+def _range(table: TopicTable, row: EvidenceRow, created: datetime) -> SegmentRange:
+    if row.file is None or row.segment is None or row.byte_start is None or row.byte_end is None:
+        rule = f"evidence of refused records from offset {row.first} on does not tell of their bytes; audit the table"
+        raise ContinuityError(f"{table.url}: {rule}")
     return SegmentRange(
         store=table.deployment.lake_store,
         key=row.segment,

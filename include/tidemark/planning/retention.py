@@ -57,11 +57,11 @@ def plan_retain(
     aside = standing.told(lambda _dt, _file: True).aside
     past = sorted(
         dt
-        for dt in {*(one.dt for one in live), *(one.dt for one in aside)}
+        for dt in {*(one.dt for one in live), *(one.day for one in aside)}
         if dt and window is not None and end_of(dt, table.topic.zone) <= now - window and (only is None or dt in only)
     )
     removes = [one for one in live if one.dt in past]
-    supersedes = files_by_date(one for one in aside if one.dt in past)
+    supersedes = files_by_date(one for one in aside if one.day in past)
     plan = RunPlan(
         **following(table, ledger),
         kind="retain",

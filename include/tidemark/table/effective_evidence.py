@@ -17,7 +17,7 @@ from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger
 from tidemark.intervals import Intervals
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
-from tidemark.table.evidence import PARSED, OffsetClass, read_evidence
+from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass, read_evidence
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,23 +36,6 @@ class Reach(NamedTuple):
     set_aside: dict[str, tuple[str, ...]]
 
 
-class SetAside(NamedTuple):
-    """A row of quarantined or filtered offsets that holds; ``dt`` is ISO, and empty where the rows have no date."""
-
-    file: str
-    dt: str
-    offset_class: OffsetClass
-    incarnation: int
-    partition: int
-    first: int
-    next: int
-    rows: int
-    hash128: int
-    segment: str
-    byte_start: int
-    byte_end: int
-
-
 class Told(NamedTuple):
     """What some rows of records tell, by (incarnation, partition): the offsets, and the records' number and hash.
 
@@ -62,20 +45,7 @@ class Told(NamedTuple):
     offsets: dict[tuple[int, int], Intervals]
     sums: dict[tuple[int, int], tuple[int, int]]
     files: frozenset[str]
-    aside: tuple[SetAside, ...]
-
-
-class Row(NamedTuple):
-    """A row that holds; ``dt`` is ISO, and empty where it has none."""
-
-    incarnation: int
-    partition: int
-    first: int
-    next: int
-    offset_class: OffsetClass
-    rows: int
-    dt: str
-    file: str | None
+    aside: tuple[EvidenceRow, ...]
 
 
 class _Only(NamedTuple):
@@ -140,24 +110,24 @@ class EffectiveEvidence:
         """The evidence that holds by ``ledger`` and the ``live`` files of its version of the table."""
         return cls(table, ledger, {one.path: one for one in live}, read)
 
-    def by_attempt(self) -> Iterator[list[Row]]:
-        """The rows that hold, attempt by attempt, in the order in which they landed."""
+    def by_attempt(self) -> Iterator[list[EvidenceRow]]:
+        """The rows that hold, attempt by attempt, in the order in which they landed; without segments and hashes."""
         for attempt in self.ledger.landed:
-            yield [_row(row) for row in self._rows(attempt) if self._holds(row, self._order[row["attempt"]])]
+            yield [EvidenceRow.of(row) for row in self._rows(attempt) if self._holds(row, self._order[row["attempt"]])]
 
-    def evidence(self) -> Iterator[dict[str, Any]]:
-        """The rows that hold with all their columns, as they are in the evidence objects."""
+    def evidence(self) -> Iterator[EvidenceRow]:
+        """The rows that hold, whole."""
         for attempt in self.ledger.landed:
             for row in self._rows(attempt, columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
-                    yield row
+                    yield EvidenceRow.of(row)
 
-    def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[dict[str, Any]]:
-        """The rows that hold of a partition's offsets ``[start, end)``, with all their columns, as they landed."""
+    def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
+        """The rows that hold of a partition's offsets ``[start, end)``, whole, in the order in which they landed."""
         for attempt in self.ledger.landed:
             for row in self._rows(attempt, _Only(partition=key, offsets=(start, end)), columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
-                    yield row
+                    yield EvidenceRow.of(row)
 
     def rows_by_date(self, offset_class: OffsetClass) -> dict[str, int]:
         """How many rows of a class hold, by ISO date; under the empty one those without a date."""
@@ -176,24 +146,22 @@ class EffectiveEvidence:
         """
         spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
         files: set[str] = set()
-        aside: list[SetAside] = []
+        aside: list[EvidenceRow] = []
         sums: dict[tuple[int, int], tuple[int, int]] = {}
         for row in self.evidence():
-            dt = row["dt"].isoformat() if row["dt"] else ""
-            if row["class"] not in PARSED or not wanted(dt, row["file"]):
+            if row.offset_class not in PARSED or row.file is None or not wanted(row.day, row.file):
                 continue
-            if row["class"] != "landed":
-                aside.append(_set_aside(row, dt))
-            key = row["incarnation"], row["partition"]
-            spans.setdefault(key, []).append((row["first"], row["next"]))
-            files.add(row["file"])
-            rows, total = sums.get(key, (0, 0))
-            sums[key] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
+            if row.offset_class != "landed":
+                aside.append(row)
+            spans.setdefault(row.key, []).append((row.first, row.next))
+            files.add(row.file)
+            rows, total = sums.get(row.key, (0, 0))
+            sums[row.key] = rows + row.rows, combine(total, row.hash128 or 0)
         offsets = {key: Intervals(found) for key, found in spans.items()}
-        aside.sort(key=lambda one: (one.incarnation, one.partition, one.dt, one.first))
+        aside.sort(key=lambda one: (*one.key, one.day, one.first))
         return Told(offsets, sums, frozenset(files), tuple(aside))
 
-    def set_aside(self, dates: Collection[str] | None = None) -> tuple[SetAside, ...]:
+    def set_aside(self, dates: Collection[str] | None = None) -> tuple[EvidenceRow, ...]:
         """The quarantined and filtered rows of ``dates``, or of all; by partition, date and offset."""
         return self.told(lambda dt, file: file not in self.live and (dates is None or dt in dates)).aside
 
@@ -216,7 +184,7 @@ class EffectiveEvidence:
                     self._check_whole(file, spans)
                     files.append(file)
                 else:
-                    set_aside.setdefault(spans[0].dt, []).append(file)
+                    set_aside.setdefault(spans[0].day, []).append(file)
         aside = {dt: tuple(sorted(found)) for dt, found in sorted(set_aside.items())}
         return Reach(start, tuple(sorted(files)), aside)
 
@@ -224,13 +192,13 @@ class EffectiveEvidence:
         """The lowest offset of the files and rows that lie across ``offset``; ``offset`` if none does."""
         found = offset
         for rows in self.by_attempt():
-            spans = [(one.first, one.next) for one in rows if (one.incarnation, one.partition) == key and not one.file]
+            spans = [(one.first, one.next) for one in rows if one.key == key and not one.file]
             files = _by_file(rows, key).values()
             spans += [(min(one.first for one in parts), max(one.next for one in parts)) for parts in files]
             found = min([found, *(first for first, after in spans if first < offset < after)])
         return found
 
-    def _check_whole(self, file: str, spans: list[Row]) -> None:
+    def _check_whole(self, file: str, spans: list[EvidenceRow]) -> None:
         rows = sum(one.rows for one in spans)
         if rows != self.live[file].rows:
             raise ContinuityError(
@@ -265,33 +233,9 @@ class EffectiveEvidence:
             yield from batch.to_pylist()
 
 
-def _set_aside(row: dict[str, Any], dt: str) -> SetAside:
-    return SetAside(
-        file=row["file"],
-        dt=dt,
-        offset_class=row["class"],
-        incarnation=row["incarnation"],
-        partition=row["partition"],
-        first=row["first"],
-        next=row["next"],
-        rows=row["rows"],
-        hash128=int.from_bytes(row["hash128"], "big"),
-        segment=row["segment"],
-        byte_start=row["byte_start"],
-        byte_end=row["byte_end"],
-    )
-
-
-def _row(row: dict[str, Any]) -> Row:
-    dt = row["dt"].isoformat() if row["dt"] else ""
-    return Row(
-        row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], dt, row["file"]
-    )
-
-
-def _by_file(rows: list[Row], key: tuple[int, int]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _by_file(rows: list[EvidenceRow], key: tuple[int, int]) -> dict[str, list[EvidenceRow]]:
+    found: dict[str, list[EvidenceRow]] = {}
     for one in rows:
-        if one.file and (one.incarnation, one.partition) == key:
+        if one.file and one.key == key:
             found.setdefault(one.file, []).append(one)
     return found

@@ -68,7 +68,11 @@ MAX_RUNS: Final = 256
 
 
 class EvidenceRow(NamedTuple):
-    """One row, without what is the same for the whole attempt."""
+    """One row.
+
+    ``configuration``, ``code`` and ``attempt`` are those that it landed with; a run's own rows get them when they are
+    written.
+    """
 
     incarnation: int
     partition: int
@@ -82,6 +86,41 @@ class EvidenceRow(NamedTuple):
     byte_end: int | None = None
     hash128: int | None = None
     file: str | None = None
+    configuration: str = ""
+    code: str = ""
+    attempt: int = 0
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> EvidenceRow:
+        """A row of an evidence object, of which columns may be left out."""
+        hash128 = row.get("hash128")
+        return cls(
+            row["incarnation"],
+            row["partition"],
+            row["first"],
+            row["next"],
+            row["class"],
+            row["rows"],
+            row["dt"],
+            row.get("segment"),
+            row.get("byte_start"),
+            row.get("byte_end"),
+            None if hash128 is None else int.from_bytes(hash128, "big"),
+            row["file"],
+            row.get("configuration", ""),
+            row.get("code", ""),
+            row["attempt"],
+        )
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+    @property
+    def day(self) -> str:
+        """``dt`` as ISO, and empty where there is none."""
+        return self.dt.isoformat() if self.dt else ""
 
 
 def schema() -> pa.Schema:

@@ -187,7 +187,7 @@ class Checks:
 
     def _summarised(self, part: PartitionUnderAudit, by_evidence: list[Interval], said: Said) -> AuditedPartition:
         proved = Intervals(by_evidence)
-        never = Intervals((one.row.first, one.row.next) for one in part.evidence if one.row.segment is None)
+        never = Intervals((one.first, one.next) for one in part.evidence if one.segment is None)
         chosen = Intervals(part.chosen)
         missing = Intervals([(0, part.state.next_offset)]) - Intervals(part.spans)
         if missing and len(part.chosen) == len(part.spans):

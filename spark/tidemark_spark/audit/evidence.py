@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger, PartitionState
@@ -15,7 +15,6 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import following
 from tidemark.planning.read import RawPart, joined
 from tidemark.table.delta_table import TopicTable
-from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.audit.worker import AuditTask, Cells, Examine, FileTask, Tally
 from tidemark_spark.convert.row_checksums import Account
@@ -23,13 +22,6 @@ from tidemark_spark.model import Job
 
 GROUP_TASKS: Final = 512
 """Tasks whose findings are taken in at a time."""
-
-
-class HeldEvidence(NamedTuple):
-    """A row of evidence that holds, and the digest of the settings that it landed with."""
-
-    row: EvidenceRow
-    configuration: str
 
 
 def examined(
@@ -40,26 +32,6 @@ def examined(
     job = Job.of(table, plan)
     for start in range(0, len(tasks), GROUP_TASKS):
         yield from examine(job, tasks[start : start + GROUP_TASKS])
-
-
-def holding(standing: EffectiveEvidence) -> Iterator[HeldEvidence]:
-    """The evidence that holds."""
-    for row in standing.evidence():
-        one = EvidenceRow(
-            incarnation=row["incarnation"],
-            partition=row["partition"],
-            first=row["first"],
-            next=row["next"],
-            offset_class=row["class"],
-            rows=row["rows"],
-            dt=row["dt"],
-            segment=row["segment"],
-            byte_start=row["byte_start"],
-            byte_end=row["byte_end"],
-            hash128=None if row["hash128"] is None else int.from_bytes(row["hash128"], "big"),
-            file=row["file"],
-        )
-        yield HeldEvidence(one, row["configuration"])
 
 
 At = tuple[str, str]
@@ -74,7 +46,7 @@ class PartitionUnderAudit:
     """A partition under audit. ``spans`` are disjoint; every row of evidence and range of raw lies in one of them."""
 
     state: PartitionState
-    evidence: list[HeldEvidence]
+    evidence: list[EvidenceRow]
     raw: RawPart
     spans: list[Interval]
     chosen: list[Interval]
@@ -106,18 +78,18 @@ class Said:
         self.expired: dict[int, int] = {}
         self._configurations: dict[int, set[str]] = {}
         self._never: set[int] = set()
-        for row, configuration in part.evidence:
+        for row in part.evidence:
             span = part.span_at(row.first)
             if span is None:
                 continue
             self.counted[span.start] = self.counted.get(span.start, 0) + row.rows
-            self._configurations.setdefault(span.start, set()).add(configuration)
+            self._configurations.setdefault(span.start, set()).add(row.configuration)
             if row.segment is None:
                 self._never.add(span.start)
             elif row.offset_class in PARSED or row.offset_class == "expired":
                 if row.offset_class == "expired":
                     self.expired[span.start] = self.expired.get(span.start, 0) + row.rows
-                at = row.offset_class, row.dt.isoformat() if row.dt else ""
+                at = row.offset_class, row.day
                 sums = self.spans.setdefault(span.start, {})
                 rows, total = sums.get(at, (0, 0))
                 sums[at] = rows + row.rows, combine(total, row.hash128 or 0)
@@ -144,11 +116,11 @@ class Said:
         return not self._configurations.get(span.start, set()) <= {table.topic.digest}
 
 
-def hulls_of(evidence: Iterable[HeldEvidence]) -> list[Interval]:
+def hulls_of(evidence: Iterable[EvidenceRow]) -> list[Interval]:
     """The offsets of each range of bytes that evidence tells of."""
     found: dict[tuple[str, int, int], Interval] = {}
     alone: list[Interval] = []
-    for row, _ in evidence:
+    for row in evidence:
         if row.segment is None:
             alone.append(Interval(row.first, row.next))
             continue

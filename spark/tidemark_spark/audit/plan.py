@@ -12,21 +12,21 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning.read import RawPart, joined, plan_reading
 from tidemark.raw.topic import RawTopic
 from tidemark.table.evidence import EvidenceRow
-from tidemark_spark.audit.evidence import HeldEvidence, PartitionUnderAudit, cells_of, hulls_of, touching
+from tidemark_spark.audit.evidence import PartitionUnderAudit, cells_of, hulls_of, touching
 from tidemark_spark.audit.worker import FileTask, RawTask
 
 Lives = Sequence[Incarnation]
 
 
 def planned(
-    raw: RawTopic, lives: Lives, state: PartitionState, evidence: list[HeldEvidence], dates: frozenset[str]
+    raw: RawTopic, lives: Lives, state: PartitionState, evidence: list[EvidenceRow], dates: frozenset[str]
 ) -> PartitionUnderAudit:
     """A partition with its tasks, given the evidence of it that holds; with ``dates``, what lies by their offsets."""
     hulls = hulls_of(evidence)
     if dates:
-        wanted = joined((row.first, row.next) for row, _ in evidence if row.dt and row.dt.isoformat() in dates)
+        wanted = joined((row.first, row.next) for row in evidence if row.day in dates)
         hulls = [one for one in hulls if touching(wanted, *one)]
-    never = Intervals((one.row.first, one.row.next) for one in evidence if one.row.segment is None)
+    never = Intervals((one.first, one.next) for one in evidence if one.segment is None)
     limits = Intervals(hulls) if dates else Intervals([(0, state.next_offset)])
     reading = _reading(raw, lives, state, limits.clip(0, state.next_offset) - never)
     ranges = [one for task in reading.tasks for one in task.ranges]
@@ -63,7 +63,7 @@ def _plan_files(part: PartitionUnderAudit) -> None:
     hulls: dict[str, Interval] = {}
     rows: dict[str, EvidenceRow] = {}
     wanted: set[str] = set()
-    for row, _ in part.evidence:
+    for row in part.evidence:
         if row.offset_class not in {"landed", "quarantined"} or row.file is None:
             continue
         before = hulls.get(row.file, Interval(row.first, row.next))

@@ -19,9 +19,10 @@ from tidemark.raw.topic import RawTopic
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import EvidenceRow
 from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
-from tidemark_spark.audit.evidence import GROUP_TASKS, HeldEvidence, PartitionUnderAudit, date_of, examined, holding
+from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined
 from tidemark_spark.audit.plan import planned
 from tidemark_spark.audit.verdicts import change_verdict
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, Trouble
@@ -74,12 +75,12 @@ class _Audit:
 
     def run(self, dates: frozenset[str]) -> None:
         """Audit all partitions, a group at a time."""
-        evidence: dict[tuple[int, int], list[HeldEvidence]] = {}
+        evidence: dict[tuple[int, int], list[EvidenceRow]] = {}
         named: set[str] = set()
-        for one in holding(EffectiveEvidence(self._table, self._ledger, {file.path: file for file in self._live})):
-            evidence.setdefault((one.row.incarnation, one.row.partition), []).append(one)
-            if one.row.offset_class == "landed":
-                named.add(one.row.file or "")
+        for one in EffectiveEvidence.at(self._table, self._ledger, self._live).evidence():
+            evidence.setdefault(one.key, []).append(one)
+            if one.offset_class == "landed":
+                named.add(one.file or "")
         self._check_log(named, dates)
         raw = RawTopic(self._table)
         lives = raw.incarnations().incarnations
@@ -154,7 +155,7 @@ class _Audit:
             self._find("raw_unreadable", part, one.detail, offsets=(span,), files=(one.name,))
         else:
             part.unread.add(one.name)
-            hulls = [(row.first, row.next) for row, _ in part.evidence if row.file == one.name]
+            hulls = [(row.first, row.next) for row in part.evidence if row.file == one.name]
             kind: Kind = "missing_file" if one.kind == "file_gone" else "unreadable_file"
             offsets = tuple(Intervals(hulls))
             self._find(kind, part, one.detail, dt=date_of(one.name), offsets=offsets, files=(one.name,))

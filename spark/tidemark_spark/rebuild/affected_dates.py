@@ -21,8 +21,8 @@ from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import PARSED
-from tidemark_spark.audit.evidence import HeldEvidence, cells_of, examined, holding, hulls_of, touching
+from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark_spark.audit.evidence import cells_of, examined, hulls_of, touching
 from tidemark_spark.audit.worker import AuditTask, Examine, RawTask
 
 Sums = dict[str, tuple[int, int]]
@@ -45,7 +45,7 @@ class AffectedDates(NamedTuple):
 
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
     """Whether records of ``dates`` landed with other settings than the topics file has now."""
-    held = holding(EffectiveEvidence.of(table))
+    held = EffectiveEvidence.of(table).evidence()
     return any(one.configuration != table.topic.digest and _date(one) in dates for one in held if _is_record(one))
 
 
@@ -141,16 +141,16 @@ class _Search:
 
 def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
     """All partitions, with what evidence tells of their records."""
-    held: dict[tuple[int, int], list[HeldEvidence]] = {}
-    for one in holding(standing):
+    held: dict[tuple[int, int], list[EvidenceRow]] = {}
+    for one in standing.evidence():
         if _is_record(one):
-            held.setdefault((one.row.incarnation, one.row.partition), []).append(one)
+            held.setdefault(one.key, []).append(one)
     parts: dict[tuple[int, int], _Part] = {}
     for key, rows in held.items():
         part = parts[key] = _Part(hulls_of(rows))
         for one in rows:
-            [span] = touching(part.spans, one.row.first, one.row.first + 1)
-            _add(part.before.setdefault(span.start, {}), _date(one), one.row.rows, one.row.hash128 or 0)
+            [span] = touching(part.spans, one.first, one.first + 1)
+            _add(part.before.setdefault(span.start, {}), _date(one), one.rows, one.hash128 or 0)
     return parts
 
 
@@ -159,10 +159,10 @@ def _add(sums: Sums, dt: str, rows: int, total: int) -> None:
     sums[dt] = before[0] + rows, combine(before[1], total)
 
 
-def _is_record(one: HeldEvidence) -> bool:
+def _is_record(one: EvidenceRow) -> bool:
     """Raw gives what retention took from the table as well."""
-    return one.row.offset_class in PARSED or one.row.offset_class == "expired"
+    return one.offset_class in PARSED or one.offset_class == "expired"
 
 
-def _date(one: HeldEvidence) -> str:
-    return one.row.dt.isoformat() if one.row.dt else ""
+def _date(one: EvidenceRow) -> str:
+    return one.day

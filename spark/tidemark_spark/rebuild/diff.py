@@ -8,13 +8,14 @@ come to these are told if they lie among the same offsets; to be sure of all, co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 from tidemark.backfill.comparison import Comparison, Differing
 from tidemark.formats.hashsum import combine
 from tidemark.formats.plan import RunPlan
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import Kept
 from tidemark_spark.audit.evidence import GROUP_TASKS
 from tidemark_spark.audit.worker import Cells, FileTask
 from tidemark_spark.model import Job
@@ -69,17 +70,16 @@ def _files(table: TopicTable, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tup
     tasks: dict[str, FileTask] = {}
     filtered: dict[DiffPlace, tuple[int, int]] = {}
     for row in EffectiveEvidence.of(table).evidence():
-        if row["file"] not in replaced:
+        if row.file is None or row.file not in replaced:
             continue
-        dt = row["dt"].isoformat() if row["dt"] else ""
-        place = DiffPlace(row["incarnation"], row["partition"], row["class"], dt)
+        place = DiffPlace(*row.key, cast("Kept", row.offset_class), row.day)  # no other class has a file
         if place.kind == "filtered":
             rows, total = filtered.get(place, (0, 0))
-            filtered[place] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
+            filtered[place] = rows + row.rows, combine(total, row.hash128 or 0)
             continue
-        first, after = hulls.get(row["file"], (row["first"], row["next"]))
-        hulls[row["file"]] = min(first, row["first"]), max(after, row["next"])
-        tasks[row["file"]] = FileTask(place.kind, row["file"], dt, place.incarnation, place.partition, _NOWHERE)
+        first, after = hulls.get(row.file, (row.first, row.next))
+        hulls[row.file] = min(first, row.first), max(after, row.next)
+        tasks[row.file] = FileTask(place.kind, row.file, row.day, place.incarnation, place.partition, _NOWHERE)
     found: Hulls = {}
     for path, one in sorted(tasks.items()):
         found.setdefault((one.incarnation, one.partition), []).append((*hulls[path], one))

@@ -12,7 +12,6 @@ from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, Segmen
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark_spark.audit.evidence import holding
 from tidemark_spark.convert.segment_reader import WINDOW_BYTES
 from tidemark_spark.rebuild.affected_dates import AffectedDates
 from tidemark_spark.run.delta_log import check_columns, schema_change
@@ -83,13 +82,12 @@ def _dates(
 ) -> list[DatePreview]:
     replaced = frozenset(plan.replaced)
     counted = _Counted(Counter(), Counter(), Counter(), Counter())
-    for row, configuration in holding(standing):
+    for row in standing.evidence():
         if row.file not in replaced:
             continue
-        dt = row.dt.isoformat() if row.dt else ""
         by_class = {"landed": counted.landed, "quarantined": counted.quarantined, "filtered": counted.filtered}
-        by_class[row.offset_class][dt] += row.rows
-        counted.others[dt] += row.rows if configuration != plan.configuration else 0
+        by_class[row.offset_class][row.day] += row.rows
+        counted.others[row.day] += row.rows if row.configuration != plan.configuration else 0
     live = [one for one in standing.live.values() if one.path in replaced]
     dates = plan.dates or tuple(sorted({*plan.supersedes, *(one.dt for one in live)}))
     states = standing.ledger.dates

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
 from tidemark.formats.hashsum import combine
@@ -17,7 +16,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
-from tidemark.table.effective_evidence import EffectiveEvidence, SetAside, Told
+from tidemark.table.effective_evidence import EffectiveEvidence, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.model import Execute, Job, Outcome
@@ -145,8 +144,8 @@ def _superseded(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow
     before = _told(table, plan, plan.replaced)
     sums = _sums(evidence)
     # A batch that cannot be decoded counts by its offsets alone, before or now.
-    both: list[SetAside | EvidenceRow] = [*before.aside, *evidence]
-    batches = {(one.incarnation, one.partition) for one in both if one.offset_class == "quarantined" and not one.dt}
+    both = [*before.aside, *evidence]
+    batches = {one.key for one in both if one.offset_class == "quarantined" and not one.dt}
     if any(_known(sums, key, batches) != _known(before.sums, key, batches) for key in {*sums, *before.sums}):
         rows = sum(count for count, _ in sums.values())
         there = sum(count for count, _ in before.sums.values())
@@ -159,7 +158,7 @@ def _superseded(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow
     return _no_more(before.aside)
 
 
-def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tuple[SetAside, ...]:
+def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> tuple[EvidenceRow, ...]:
     """The quarantined and filtered rows that a repair replaces.
 
     Raises:
@@ -196,25 +195,9 @@ def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
     return standing.told(lambda _, file: file in wanted)
 
 
-def _no_more(aside: Iterable[SetAside]) -> list[EvidenceRow]:
+def _no_more(aside: Iterable[EvidenceRow]) -> list[EvidenceRow]:
     """The rows that supersede ``aside``."""
-    return [
-        EvidenceRow(
-            incarnation=one.incarnation,
-            partition=one.partition,
-            first=one.first,
-            next=one.next,
-            offset_class="superseded",
-            rows=one.rows,
-            dt=date.fromisoformat(one.dt) if one.dt else None,
-            segment=one.segment,
-            byte_start=one.byte_start,
-            byte_end=one.byte_end,
-            hash128=one.hash128,
-            file=one.file,
-        )
-        for one in aside
-    ]
+    return [one._replace(offset_class="superseded") for one in aside]
 
 
 _Key = tuple[int, int]

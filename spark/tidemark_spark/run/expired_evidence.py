@@ -7,7 +7,6 @@ from tidemark.formats.plan import RunPlan
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
-from tidemark_spark.audit.evidence import holding
 
 
 def expired(table: TopicTable, plan: RunPlan) -> list[EvidenceRow]:
@@ -19,7 +18,7 @@ def expired(table: TopicTable, plan: RunPlan) -> list[EvidenceRow]:
     standing, replaced = EffectiveEvidence.of(table), frozenset(plan.replaced)
     told = dict.fromkeys(plan.removes, 0)
     found: list[EvidenceRow] = []
-    for row, _ in holding(standing):
+    for row in standing.evidence():
         if row.offset_class not in PARSED or row.file not in replaced:
             continue
         one = row._replace(offset_class="expired", file=None)
