@@ -9,9 +9,9 @@ from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.raw.objects import incarnations
 from tidemark.remote.catalog.log_ends import Observations
 from tidemark.remote.catalog.offset_lookup import IndexObjects
-from tidemark.remote.catalog.partition import PartitionPlace, TidemarkPartition
-from tidemark.remote.catalog.protocol import OffsetForTime, RemotePartition, Stretch
+from tidemark.remote.catalog.partition import PartitionPlace, RemotePartition
 from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.catalog.stretch import OffsetForTime, Stretch
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 
@@ -44,7 +44,7 @@ class RemoteTopics:
         def observe(incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
             return self._observations.log_end(topic, incarnation, partition, highest)
 
-        found = TidemarkPartition(self.storage, place, self._indexes, observe)
+        found = RemotePartition(self.storage, place, self._indexes, observe)
         found.refresh()
         return found
 

@@ -19,7 +19,6 @@ from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.tombstones import Tombstone
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
 from tidemark.remote.catalog.aborted_transactions import Aborts
-from tidemark.remote.catalog.partition import TidemarkPartition
 from tidemark.store.s3_clients import forget_clients
 from tidemark.timestamps import stamp
 
@@ -308,7 +307,6 @@ def test_what_was_found_along_a_course_that_the_log_has_left_decides_nothing_on_
     raw.segment([marker(3, 7, commit=False), simple(4)], aborted=[(7, 0, 3)])
     raw.publish()
     part = opened(local_store.storage())
-    assert isinstance(part, TidemarkPartition)
     look = Aborts._listed
 
     def elected_meanwhile(self: Aborts, *arguments: Any) -> Any:
@@ -394,7 +392,6 @@ def test_times_of_all_formats(remote_store: RemoteStore) -> None:
     raw.segment([batch(9, appended, attributes=0x08, max_timestamp=T0 + 70)])
     raw.publish()
     part = opened(remote_store.storage())
-    assert isinstance(part, TidemarkPartition)
     assert part.offset_for_time(T0) == OffsetForTime(3, T0, -1)
     assert part.offset_for_time(T0 + 3) == OffsetForTime(9, T0 + 70, EPOCH)
     assert part.offset_for_time(T0 + 71) is None

@@ -25,9 +25,9 @@ from tidemark.raw.segments import Segment, SegmentPiece
 from tidemark.raw.transactions import decided_end
 from tidemark.remote.catalog.aborted_transactions import Aborts, Step, Verdicts, is_whole
 from tidemark.remote.catalog.offset_lookup import IndexObjects
-from tidemark.remote.catalog.protocol import OffsetForTime, Stretch
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.catalog.stretch import OffsetForTime, Stretch
 from tidemark.remote.catalog.time_lookup import first_at
 from tidemark.remote.catalog.watermark_view import PartitionView, extended, left_branch, offsets_of, readable_end, split
 
@@ -50,8 +50,13 @@ class PartitionPlace:
     keys: PartitionKeys
 
 
-class TidemarkPartition:
-    """See :class:`tidemark.remote.catalog.protocol.RemotePartition`."""
+class RemotePartition:
+    """A partition of one incarnation, as the remote tier has it.
+
+    Thread-safe. What is known changes by :meth:`refresh` alone. Methods that read the store raise
+    :class:`tidemark.errors.StoreError` or one of its kinds, and :class:`tidemark.errors.FormatError` for an object
+    that does not parse; none retries.
+    """
 
     def __init__(self, storage: Storage, place: PartitionPlace, indexes: IndexObjects, observe: Observe) -> None:
         """Nothing is read yet: refresh it once."""
@@ -67,7 +72,7 @@ class TidemarkPartition:
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
 
     def refresh(self) -> None:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`.
+        """Look again: the watermark, what retention removed, and what is new, by a few small requests.
 
         One GET and a listing of tombstones while nothing has moved; then one listing from the newest base on, and the
         manifest of the newest segment. All is listed again if the log left its branch, line 1 of the watermark went
@@ -127,39 +132,57 @@ class TidemarkPartition:
 
     @property
     def start(self) -> int:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """The first offset that can be read now; retention of raw moves it."""
         return self._view.start
 
     @property
     def branch(self) -> int:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """Grows when the lineage has changed below what could have been read before."""
         return self._view.branch
 
     def end(self, *, committed: bool) -> int:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """The offset after the last that can be read; ``committed``: the remote last stable offset. No request."""
         view = self._view
         return view.stable if committed else view.end
 
     def gap_at(self, offset: int) -> Gap | None:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """The recorded, unacknowledged gap that ``offset`` lies in. No request."""
         return self._view.gap_at(offset)
 
     def diverged(self, offset: int, leader_epoch: int) -> int | None:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """Where, below ``offset``, the log left the branch of a reader that last saw ``leader_epoch``; None: nowhere.
+
+        As Kafka's OffsetsForLeaderEpoch (KIP-320), and by the truncations that the watermark records. No request.
+        """
         return self._view.diverged(offset, leader_epoch)
 
     def observed_log_end(self) -> tuple[int, datetime] | None:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """The log end offset that the leader's agent saw last, and when; None if no agent tells."""
         watermark = self._view.watermark
         highest = sys.maxsize if watermark is None else watermark.leader_epoch  # a later one is no leader's yet
         return self._observe(self.incarnation, self.partition, highest)
 
     def invalidate(self, segment: Segment) -> None:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """Forget what is known of ``segment``: reading it under its ETag found another version, or nothing.
+
+        If it was so before, and its manifest still says the same, what is stored is proved to begin with the segment:
+        it is read under that version's ETag from then on.
+
+        Raises:
+            PreconditionFailed: it does not, or was replaced meanwhile.
+        """
         self._segments.refused(segment)
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """What to read at ``offset``.
+
+        A gap if ``offset`` lies in one that is recorded and that nobody acknowledged, or if the store lacks it without
+        a record (reason ``unknown``). What is acknowledged is passed over: the stretch starts later then. None if there
+        is nothing at or after ``offset`` yet.
+
+        Raises:
+            OutOfRange: ``offset`` lies below :attr:`start`.
+        """
         return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
 
     def _stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
@@ -194,7 +217,10 @@ class TidemarkPartition:
     def offset_for_time(
         self, timestamp_ms: int, *, committed: bool = False, markers: bool = True
     ) -> OffsetForTime | None:
-        """See :class:`~tidemark.remote.catalog.protocol.RemotePartition`."""
+        """The first record with at least this timestamp, as Kafka's ListOffsets finds it (KIP-79); None if none has.
+
+        To Kafka a transaction's marker is a record, with the broker's time: without ``markers`` only data counts.
+        """
         view = self._view
         found = self._on_what_is_there(lambda: self._first_at(timestamp_ms, markers=markers))
         return found if found is not None and found.offset < (view.stable if committed else view.end) else None

@@ -86,7 +86,7 @@ class StoredSegments:
             self._table.forget(base)
 
     def refused(self, segment: Segment) -> None:
-        """Reading ``segment`` found another version of its log. See ``protocol.RemotePartition``.
+        """Reading ``segment`` found another version of its log. See ``partition.RemotePartition``.
 
         An agent that replaces a log writes the manifest a moment later: so what is stored is proved, which takes a read
         of all that the manifest describes, only where the manifest has not moved on when it was read twice. It is done

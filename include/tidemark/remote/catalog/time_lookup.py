@@ -23,8 +23,8 @@ from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment, live_until
 from tidemark.remote.catalog.batch_scan import BatchWindow, windows
 from tidemark.remote.catalog.offset_lookup import IndexObjects
-from tidemark.remote.catalog.protocol import OffsetForTime
 from tidemark.remote.catalog.segment_index import StoredSegments
+from tidemark.remote.catalog.stretch import OffsetForTime
 from tidemark.store import Store
 
 THREADS: Final = 16

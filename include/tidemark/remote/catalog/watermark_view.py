@@ -49,7 +49,7 @@ class PartitionView:
         return min(starts, default=_FOR_EVER)
 
     def diverged(self, offset: int, leader_epoch: int) -> int | None:
-        """See :meth:`tidemark.remote.catalog.protocol.RemotePartition.diverged`."""
+        """See :meth:`tidemark.remote.catalog.partition.RemotePartition.diverged`."""
         if self.watermark is None or leader_epoch < 0:
             return None
         ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote.catalog.protocol import RemotePartition
+from tidemark.remote.catalog.partition import RemotePartition
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.consumer_records import milliseconds
 from tidemark.remote.reader.partition_reader import OnGap

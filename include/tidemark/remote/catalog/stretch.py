@@ -1,0 +1,31 @@
+"""What the catalogue answers: what to read at an offset, and which offset a time has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemark.kafka_log import AbortedTransaction
+from tidemark.raw.segments import Segment
+
+
+class Stretch(NamedTuple):
+    """Offsets ``[start, end)`` of a partition, to be read from one stored segment.
+
+    Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
+    ``If-Match: segment.etag``, from byte ``position`` (a batch starts there, at or below ``start``) to at most
+    ``segment.size``. ``aborted`` are the transactions to leave out; none for read_uncommitted.
+    """
+
+    segment: Segment
+    start: int
+    end: int
+    position: int
+    aborted: tuple[AbortedTransaction, ...]
+
+
+class OffsetForTime(NamedTuple):
+    """A record's offset, its timestamp (milliseconds since 1970), and its leader epoch (-1: unknown)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
