@@ -16,11 +16,11 @@ from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, record
 from tests.uploader_agent.test_answers import answered, ask, led
 from tests.uploader_agent.test_run import get, running, watermark_is
 from tidemark.formats.keys import TopicPartition
+from tidemark.terminal import Output
 from tidemark.timestamps import utc_now
 from uploader_agent import cli
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import Leader, Led
-from uploader_agent.cli.common import Output
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.partitions import lag
@@ -218,9 +218,9 @@ def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str
     world.metadata.default_high = 98
     with world.agent(read_only=True) as agent:
         agent.survey()
-        cli._tell(agent, Output.TEXT)
+        cli._tell(agent, Output.text)
         assert "orders-0: rotated waits, for " in (text := capsys.readouterr().out)
         assert "the high watermark 98 is below the segment's end 100" in text
-        cli._tell(agent, Output.JSON)
+        cli._tell(agent, Output.json)
         [wait] = json.loads(capsys.readouterr().out)["waiting"]
         assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")

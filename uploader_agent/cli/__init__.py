@@ -16,12 +16,13 @@ import typer
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.store import clock
+from tidemark.terminal import Output
 from uploader_agent import __version__
 from uploader_agent.agent import Agent
 from uploader_agent.broker.properties import parse_properties
 from uploader_agent.cli import status_table
 from uploader_agent.cli.adopt_command import adopt
-from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, broker_of, locked, surveyed
+from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, broker_of, locked, surveyed
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
 from uploader_agent.cli.reupload_command import reupload
@@ -65,7 +66,7 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
 
 
 @app.command("upload-once", epilog="Example: tidemark-agent upload-once -c agent.yaml --output json")
-def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
+def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
     """Upload all that may go now, and exit: 1 if a partition failed."""
     settings = load_settings(config)
     with locked(settings) as agent:
@@ -74,7 +75,7 @@ def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Ou
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
-def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
+def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
     """Compare disk, broker and store without uploading anything; may run beside the agent.
 
     What is not stored is named with the reason. What a running agent itself waits for, it says at /waiting.
@@ -91,7 +92,7 @@ app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 
 
 
 @config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")
-def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.TEXT) -> None:
+def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
     """Read the file and the broker's own files, try what holding needs, and show what follows.
 
     Contacts nobody but the store, for the time: it tells if this host's clock is off.
@@ -115,7 +116,7 @@ def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.T
     }
     if problem := clock.problem(endpoint.store, settings.store):
         typer.echo(problem, err=True)
-    if output is Output.JSON:
+    if output is Output.json:
         said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
         typer.echo(json.dumps(found | said))
         return
@@ -131,7 +132,7 @@ def version() -> None:
 def _tell(agent: Agent, output: Output) -> None:
     """Where each partition stands, and what waits there. Exits with 1 if that is not known, or a partition failed."""
     seen, lines, waits = agent.leadership.seen, status_table.of(agent.leadership.partitions.values()), agent.waits()
-    if output is Output.JSON:
+    if output is Output.json:
         partitions, waiting = [line.to_json() for line in lines], [wait.to_json() for wait in waits]
         typer.echo(json.dumps({"broker_reached": seen, "partitions": partitions, "waiting": waiting}))
     else:

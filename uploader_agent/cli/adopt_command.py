@@ -9,14 +9,13 @@ import typer
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError
+from tidemark.terminal import Output, Progress
 from uploader_agent.broker.admin import UNKNOWN_POLICY, AdminMetadata, connect
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
     CommandAnswer,
     ConfigOption,
-    Output,
     OutputOption,
-    Progress,
     broker_of,
     opened,
 )
@@ -33,7 +32,7 @@ def adopt(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.text,
 ) -> None:
     """Take over what Pinterest's uploader stored of a topic: manifests and offset.wm for segments that have none.
 

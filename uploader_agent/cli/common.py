@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,13 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.store import open_store
+from tidemark.terminal import Output, columns
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
 from uploader_agent.broker.leadership_hints import Hints, NoHints
 from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.cli.directory_lock import lock_directories
-from uploader_agent.cli.status_table import columns
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
@@ -30,17 +27,6 @@ from uploader_agent.observability.systemd import Notifier
 from uploader_agent.remote.destinations import OpenStore
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import AgentSettings
-
-_PROGRESS = 2.0
-"""Seconds between two lines of progress."""
-
-
-class Output(StrEnum):
-    """How a command answers."""
-
-    TEXT = "text"
-    JSON = "json"
-
 
 ConfigOption = Annotated[
     Path,
@@ -147,26 +133,12 @@ class CommandAnswer:
 
     def add(self, line: Any) -> None:
         """One more line."""
-        if self._output is Output.JSON:
+        if self._output is Output.json:
             typer.echo(json.dumps(line._asdict()))
         else:
             self._rows.append(line)
 
     def close(self, heads: list[str]) -> None:
         """Print the table, if it is one."""
-        if self._output is Output.TEXT:
+        if self._output is Output.text:
             typer.echo(columns([heads, *self._rows]))
-
-
-class Progress:
-    """Says on standard error what is done, every two seconds."""
-
-    def __init__(self) -> None:
-        self._said = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """What is done so far; usually not printed."""
-        if time.monotonic() - self._said >= _PROGRESS:
-            self._said = time.monotonic()
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()

@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from tidemark.errors import TidemarkError
+from tidemark.terminal import Output, Progress
 from uploader_agent.cli import status_table, upload_plan
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
     CommandAnswer,
     ConfigOption,
-    Output,
     OutputOption,
-    Progress,
     TopicOption,
     surveyed,
 )
@@ -26,7 +25,7 @@ from uploader_agent.settings import load_settings
 from uploader_agent.verify import VerifyFinding, verify
 
 
-def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.TEXT) -> None:
+def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text) -> None:
     """Show what an agent would upload now, with bytes and requests; uploads nothing."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
@@ -42,7 +41,7 @@ def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, outpu
 
 
 def leaders(
-    config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.TEXT
+    config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text
 ) -> None:
     """Show the partitions that this broker leads, by its metadata, as far as the agent's file takes them."""
     settings = load_settings(config)
@@ -59,7 +58,7 @@ def verify_command(
     config: ConfigOption = DEFAULT_CONFIG,
     topic: TopicOption = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read all bytes, in the store and on the disk.")] = False,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.text,
 ) -> None:
     """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
 
@@ -85,7 +84,7 @@ def verify_command(
                 _tell_failure(str(at), f"{type(error).__name__}: {error}", output)
                 continue
             failed |= verdict.wrong > 0
-            if output is Output.JSON:
+            if output is Output.json:
                 typer.echo(json.dumps(verdict._asdict()))
             else:
                 where = f"next offset {verdict.next_offset}, high watermark {verdict.high_watermark}"
@@ -99,7 +98,7 @@ def _tell_progress(partition: str, progress: Progress, done: int) -> None:
 
 
 def _tell(partition: str, output: Output, finding: VerifyFinding) -> None:
-    if output is Output.JSON:
+    if output is Output.json:
         typer.echo(json.dumps({"partition": partition, **finding._asdict()}))
         return
     subject = f"{finding.object}: " if finding.object else ""
@@ -108,7 +107,7 @@ def _tell(partition: str, output: Output, finding: VerifyFinding) -> None:
 
 
 def _tell_failure(partition: str, error: str, output: Output) -> None:
-    if output is Output.JSON:
+    if output is Output.json:
         typer.echo(json.dumps({"partition": partition, "error": error}))
     else:
         typer.echo(f"FAILED     {partition}: {error}")

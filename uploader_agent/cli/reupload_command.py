@@ -10,13 +10,12 @@ import typer
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.terminal import Output, Progress
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
     CommandAnswer,
     ConfigOption,
-    Output,
     OutputOption,
-    Progress,
     broker_of,
     opened,
 )
@@ -33,7 +32,7 @@ def reupload(
     end: Annotated[int, typer.Option("--to", min=0, help="The offset after the last; default: all.")] = MAX_OFFSET,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
-    output: OutputOption = Output.TEXT,
+    output: OutputOption = Output.text,
 ) -> None:
     """Bring a range again from this broker's replica, leader or not, even if the store counts it as final.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidemark.formats.gaps import Gap
+from tidemark.terminal import columns
 from uploader_agent.partitions.led_partition import LedPartition
 
 
@@ -79,15 +80,6 @@ def table(lines: Iterable[StatusRow]) -> str:
     for line in lines:
         shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_told(gap)}" for gap in line.gaps]
     return "\n".join(shown)
-
-
-def columns(rows: Iterable[Sequence[object]]) -> str:
-    """``rows`` of equal length, the first one the heads; None is a dash. The last column is not padded."""
-    cells = [["-" if value is None else str(value) for value in row] for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in cells
-    )
 
 
 def _told(gap: GapLine) -> str:

@@ -15,6 +15,7 @@ from tidemark.backfill.preview import DatePreview, Preview
 from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.request import BackfillRequest
 from tidemark.formats.plan import RunProgress
+from tidemark.terminal import columns
 
 MOST_ROWS: Final = 500
 """Rows of a table that are shown; how many more there are is told."""
@@ -191,10 +192,8 @@ def capped(section: Section, most: int, where: str) -> Section:
 
 
 def _lines(section: Section) -> list[str]:
-    table = [section.header, *section.rows] if section.rows else []
-    widths = [max(len(row[n]) for row in table) for n in range(len(section.header))] if table else []
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    return [section.title, *([section.note] if section.note else []), *lines]
+    table = [columns([section.header, *section.rows])] if section.rows else []
+    return [section.title, *([section.note] if section.note else []), *table]
 
 
 def markdown(sections: Sequence[Section]) -> str:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
 from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
 from tidemark.table.delta_table import open_topic_table
+from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
 

@@ -12,11 +12,12 @@ from tidemark.cli.backfill import backfill
 from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.incidents import incidents
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics, iso_dates
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import files_of, opened, status_of, summary_of, unseen_of
 from tidemark.cli.restore import restore
 from tidemark.endpoints import resolver_of
 from tidemark.store import clock
+from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
 _HELP = (

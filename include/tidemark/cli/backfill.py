@@ -16,8 +16,9 @@ from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import DEFAULTS, report_name
 from tidemark.cli.airflow_client import Airflow
-from tidemark.cli.options import As, Output
+from tidemark.cli.options import As
 from tidemark.errors import ConfigError
+from tidemark.terminal import Output
 
 DAG: Final = "tidemark_backfill"
 TOKEN: Final = "TIDEMARK_AIRFLOW_TOKEN"  # noqa: S105 - the variable's name

@@ -85,8 +85,8 @@ def consume(
     """
     need_consumer_extra()
     from tidemark.cli.consume_sources import Asked, batches_of_kafka, batches_of_remote
-    from tidemark.cli.progress import Progress
     from tidemark.cli.record_writers import writer_of
+    from tidemark.terminal import Counting
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
     asked = Asked(
@@ -106,7 +106,7 @@ def consume(
     _check(bool(client_config) and not bootstrap, "--client-config", "needs --bootstrap")
     needed = not (bootstrap and mode is TierMode.KAFKA_ONLY)
     storage = storage_of(topics, topic, cluster) if needed else None
-    with _sink(file) as sink, Progress("records") as progress:
+    with _sink(file) as sink, Counting("records") as progress:
         writer = writer_of(
             form.value, sink, topic, stream=file == Path("-"), delimiter=delimiter, prefixed=length_prefixed
         )

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Output, TopicName, Topics, iso_dates
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import opened
 from tidemark.inspection.offset_accounting import CLASSES, DATED, continuity_of
+from tidemark.terminal import Output, columns
 
 
 def continuity(
@@ -63,6 +64,4 @@ def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
         counts = [*(one["classes"][name] for name in names), *(one[name] for name in beside)]
         name = f"{one['incarnation']}/{one['partition']}"
         rows.append([name, *map(str, [one["start_offset"], one["next_offset"], *counts]), one["state"]])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    yield columns(rows, right=True)

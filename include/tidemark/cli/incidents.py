@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Output, Topics
+from tidemark.cli.options import DEFAULT_TOPICS, As, Topics
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incidents
+from tidemark.terminal import Output
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
 

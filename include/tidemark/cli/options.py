@@ -12,17 +12,11 @@ import typer
 import yaml
 
 from tidemark.errors import ConfigError
+from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
 if TYPE_CHECKING:
     from tidemark.remote.catalog.storage import Storage
-
-
-class Output(StrEnum):
-    """How an answer is printed."""
-
-    text = "text"
-    json = "json"
 
 
 def iso_dates(values: list[str] | None) -> list[str] | None:

@@ -21,7 +21,6 @@ from tidemark.cli.options import (
     Last,
     OnGap,
     OnGaps,
-    Output,
     Partitions,
     Topics,
     client_settings,
@@ -30,6 +29,7 @@ from tidemark.cli.options import (
 )
 from tidemark.errors import ConfigError, RestoreError
 from tidemark.offset_bounds import BEGINNING, END, parse_bounds
+from tidemark.terminal import Output
 
 if TYPE_CHECKING:
     from tidemark.remote.catalog.storage import Storage
@@ -115,11 +115,11 @@ def restore(
 def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any], *, verify: bool) -> RestoreReport:
     from kafka.errors import KafkaError
 
-    from tidemark.cli.progress import Progress
     from tidemark.remote.reader.tier import RemoteTier
     from tidemark.restore.run import Restore
     from tidemark.restore.target import Target
     from tidemark.restore.verify import verified
+    from tidemark.terminal import Counting
 
     ready = threading.Event()
     try:
@@ -127,7 +127,7 @@ def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any],
             Target(request.target, request.group, client) as target,
             RemoteTier(storage, committed=request.committed, on_gap=request.on_gap, on_ready=ready.set) as tier,
         ):
-            with Progress("records") as progress:
+            with Counting("records") as progress:
                 report = Restore(request, tier, target, ready, progress.set).run()
             return verified(report, target) if verify else report
     except KafkaError as error:

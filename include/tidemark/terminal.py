@@ -1,0 +1,85 @@
+"""How both programs answer in a terminal: tables, JSON, and how far a long command has come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final, Self
+
+_FIRST_SECONDS: Final = 3.0
+_EVERY_SECONDS: Final = 5.0
+
+
+class Output(StrEnum):
+    """How an answer is printed: for people or for programs."""
+
+    text = "text"
+    json = "json"
+
+
+def columns(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
+    """``rows`` of equal length, the first one the heads, padded to columns; None is a dash.
+
+    With ``right``, cells are aligned to the right, as numbers are.
+
+    >>> print(columns([("PARTITION", "BYTES"), ("orders-0", 12), ("orders-10", None)]))
+    PARTITION  BYTES
+    orders-0   12
+    orders-10  -
+    """
+    cells = [["-" if value is None else str(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    pad = str.rjust if right else str.ljust
+    lines = ("  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+class Progress:
+    """Says on standard error how far a command has come: after 3 s, every 5 s, and at the end if it has said anything.
+
+    Use it with ``with``.
+    """
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _FIRST_SECONDS
+        self._told, self._text = False, ""
+
+    def say(self, text: str) -> None:
+        """What is done so far; mostly not printed."""
+        self._text = text
+        if time.monotonic() >= self._next:
+            self._tell()
+
+    def _tell(self) -> None:
+        sys.stderr.write(f"{self._text}\n")
+        sys.stderr.flush()
+        self._next, self._told = time.monotonic() + _EVERY_SECONDS, True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._told:
+            self._tell()
+
+
+class Counting(Progress):
+    """Progress of what is counted, with its speed; ``unit`` is a plural."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit, self._started = unit, time.monotonic()
+        self._count = self._size = 0
+
+    def add(self, count: int, size: int) -> None:
+        """So many more, of so many bytes."""
+        self.set(self._count + count, self._size + size)
+
+    def set(self, count: int, size: int) -> None:
+        """So many in all."""
+        self._count, self._size = count, size
+        seconds = time.monotonic() - self._started
+        speed = count / seconds if seconds else 0.0
+        self.say(f"{count:,} {self._unit}, {size / 1e6:,.1f} MB in {seconds:.0f} s, {speed:,.0f} a second")
