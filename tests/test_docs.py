@@ -146,3 +146,43 @@ def test_a_command_that_is_not_there_is_seen() -> None:
         "tidemark-agent backfill",
         "tidemark chek",
     ]
+
+
+HOMES = {
+    "tidemark": "include/tidemark",
+    "tidemark_airflow": "plugins/tidemark_airflow",
+    "tidemark_spark": "spark/tidemark_spark",
+    "uploader_agent": "uploader_agent",
+}
+
+
+def has_name(dotted: str) -> bool:
+    """Whether there is such a module of ours, or such a name in one."""
+    package, *parts = dotted.split(".")
+    for count in range(len(parts), -1, -1):
+        path = ROOT.joinpath(HOMES[package], *parts[:count])
+        found = [one for one in (path.with_suffix(".py"), path / "__init__.py") if one.exists()]
+        if found:
+            rest = parts[count:]
+            return not rest or re.search(rf"\b{rest[0]}\b", found[0].read_text()) is not None
+    return False
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if one.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_named_files_and_modules_exist(page: Path) -> None:
+    text = page.read_text()
+    files = {
+        str(one.relative_to(ROOT))
+        for folder in (*HOMES.values(), "dags", "spark", "tests", "bench", "demo")
+        for one in (ROOT / folder).rglob("*.py")
+    }
+    named = re.findall(r"`([A-Za-z_][\w./]*/\w+\.py)`", text)
+    assert not [name for name in named if not any(f"/{one}".endswith(f"/{name}") for one in files)]
+    assert not [name for name in re.findall(rf"`((?:{'|'.join(HOMES)})(?:\.\w+)+)", text) if not has_name(name)]
+
+
+def test_a_name_that_is_not_there_is_seen() -> None:
+    assert has_name("tidemark.store.Store")
+    assert has_name("tidemark.formats.base_columns.BASE_COLUMNS")
+    assert not has_name("tidemark.layout")
+    assert not has_name("tidemark.store.Lake")
