@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 _PATIENCE = 30.0
 
 SEGMENT_BYTES: dict[KafkaVersion, tuple[int, int, int]] = {
-    "4.3.1": (1 << 20, 1_200_000, 1_500_000),  # it takes no less than 1 MiB
+    "4.3.1": (1 << 20, 1_300_000, 1_600_000),  # it takes no less than 1 MiB
     "3.9.2": (200_000, 260_000, 330_000),
 }
 _COMMON = {
@@ -52,12 +52,11 @@ def three_brokers(root: Path, version: KafkaVersion) -> KafkaCluster:
     """
     own = {number: {"log.segment.bytes": str(size)} for number, size in enumerate(SEGMENT_BYTES[version], 1)}
     own[2]["log.retention.check.interval.ms"] = "3600000"
-    common = dict(_COMMON)
+    # What a follower fetches at once goes into one segment: were it as large, both would roll at the same offsets.
+    common = _COMMON | {"replica.fetch.max.bytes": str(min(SEGMENT_BYTES[version]) // (2 if version == "3.9.2" else 5))}
     if version == "3.9.2":
         # A busy machine must not cost a broker its session; 10 s is the most that ZooKeeper grants here.
         common["zookeeper.session.timeout.ms"] = "10000"
-        # What a follower fetches at once goes into one segment, so it must fit the smallest.
-        common["replica.fetch.max.bytes"] = str(min(SEGMENT_BYTES[version]) // 2)
     return KafkaCluster(root, version=version, brokers=3, log_dirs=2, common=common, per_broker=own)
 
 
