@@ -137,6 +137,7 @@ def test_a_topic_is_the_same_object_until_an_index_that_names_it_changes(world: 
     assert second["orders"] is not first["orders"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what Airflow left to be collected
 def test_the_garbage_collector_passes_over_what_is_kept(world: World, scanner: IndexScanner) -> None:
     world.put_index(*(entry(partition=n, next_offset=n) for n in range(50)))
     kept = scanner.scan().topics["orders"]

@@ -108,8 +108,11 @@ def certificate_for(directory: Path) -> tuple[Path, Path]:
         subprocess.run([shutil.which("openssl") or "openssl", *words], cwd=directory, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
-    (directory / "usage").write_text("basicConstraints=CA:FALSE\nsubjectAltName=IP:127.0.0.1\n")
-    openssl("req", "-x509", *key, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    # Python 3.13 asks for what RFC 5280 asks for: what an authority's key may do, and which key signed a certificate.
+    usage = "basicConstraints=CA:FALSE\nsubjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
+    (directory / "usage").write_text(usage)
+    signs = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    openssl("req", "-x509", *key, *signs, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
     openssl("req", *key[:-2], "-subj", "/CN=registry", "-keyout", "registry.key", "-out", "registry.csr")
     signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1", "-extfile", "usage")
     openssl("x509", "-req", "-in", "registry.csr", *signed, "-out", "registry.crt")
