@@ -11,11 +11,13 @@ SHELL := bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
-# Processes that share the tests, each with servers of its own; one more runs those with Airflow, which mostly wait.
-WORKERS ?= 2
+# Processes that share the tests, each with servers of its own; one more runs those with Airflow. A third of their time they
+# wait for servers, so three of them keep two cores busy.
+WORKERS ?= 3
 KEEP ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidemark
+MYPY := $(CACHE)/mypy
 STATE := .tidemark
 ENV := $(STATE)/env
 DONE := $(STATE)/done
@@ -28,6 +30,7 @@ export UV_CACHE_DIR := $(CACHE)/uv
 export UV_PYTHON_DOWNLOADS := never
 # Servers are started over and over; without bytecode each start would compile everything anew.
 export UV_COMPILE_BYTECODE := 1
+export PYTHONDONTWRITEBYTECODE :=
 # uv does not read pip's configuration: hand it the index that pip is set up with, if any.
 UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get global.index-url 2>/dev/null || true)}" $(BUILD)/bin/uv
 # $(call step,title,command): run a command and show how long it took.
@@ -96,6 +99,7 @@ kafka-jars: env-dev java
 jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
 	$(call step,jars,$(DEV) -m tests.support.jars)
 
+# Each archive lies beside the jars that it holds for.
 class-data: jars env-spark
 	$(call step,class data,$(DEV) -m tests.support.class_data)
 
@@ -107,12 +111,14 @@ lint: style types ## Check style, formatting and types
 style: env-dev ## Check style and formatting only
 	$(call step,ruff,$(ENV)/dev/bin/ruff check --quiet . && $(ENV)/dev/bin/ruff format --check --quiet .)
 
-# What imports Airflow is checked against Airflow's environment, the rest against dev's.
+# What imports Airflow is checked against Airflow's environment, the rest against dev's. What mypy found lies in the user's
+# cache: a new checkout checks only what differs. Its database is for one process at a time.
 types: env-dev env-airflow ## Check types only
+	@mkdir -p $(MYPY)
 	$(call step,mypy without and with Airflow,\
-		$(DEV) -m mypy --exclude '^(tests/(plugins|dags)|bench/group)/' \
+		flock $(MYPY)/without.lock $(DEV) -m mypy --cache-dir $(MYPY)/without --exclude '^(tests/(plugins|dags)|bench/group)/' \
 			$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo) & without=$$!; \
-		$(DEV) -m mypy --cache-dir .mypy_cache/airflow \
+		flock $(MYPY)/with.lock $(DEV) -m mypy --cache-dir $(MYPY)/with \
 			--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags bench/group/dag.py) & with=$$!; \
 		wait $$without && wait $$with)
 
@@ -134,7 +140,7 @@ test-full: env-dev ## All tests, the long ones too; goes on where an interrupted
 	@export TIDEMARK_FULL=1; TIDEMARK_JOURNAL="$$($(DEV) -m tests.support.journal --path)" $(MAKE) test
 
 screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
-	$(AIRFLOW) -m tests.plugins.page_screenshots
+	$(AIRFLOW) -m tests.plugins.web.page_screenshots
 
 bench: env jars ## Benchmarks against Spark's Kafka source
 	$(DEV) -m bench

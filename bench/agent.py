@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +58,7 @@ def backlog(made: Data, s3: S3Server) -> list[Row]:
 
 def latency(cluster: KafkaCluster, s3: S3Server, *, rotations: int = 60) -> list[Row]:
     """Rotation to watermark, as an observer of both sees it: the next segment's file appears, `offset.wm` covers it."""
-    topic = "bench-latency"
+    topic = f"bench-latency-{uuid.uuid4().hex[:8]}"  # the brokers outlive the bench
     cluster.create_topic(topic, config={"segment.bytes": str(1 << 20)})
     config = agent_file(cluster, "latency", "s3://raw/latency", [topic], tail_after="10m")
     store = open_store("s3://raw")

@@ -27,7 +27,7 @@ from tests.support.process import ManagedProcess
 from tests.support.raw_builder import RawBuilder
 from tests.support.spark import ConnectServer
 from tests.support.waiting import wait_until
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics

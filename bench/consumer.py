@@ -26,7 +26,7 @@ from tests.support.paths import ROOT, env_python
 from tests.support.ports import free_port
 from tests.support.raw_builder import RawBuilder
 from tests.support.s3 import S3Server
-from tests.tidemark.records.build import T0, Record, batch
+from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.store import open_store
 
 TOPICS: Final = tuple(Topic(codec, 1000, partitions=1, segment=32 << 20) for codec in ("none", "zstd"))

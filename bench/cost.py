@@ -38,7 +38,7 @@ class Deployment:
 class PerSegment:
     """Requests that one segment takes: its objects, manifest and ``offset.wm``; the fence reads ``offset.wm``."""
 
-    put: float = 6
+    put: float = 5
     get: float = 1
 
 

@@ -28,7 +28,7 @@ from tests.support.paths import ROOT
 from tests.support.pipeline import pipeline_env
 from tests.support.process import ManagedProcess
 from tests.support.spark import ConnectServer
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 
 SCAN_SECONDS: Final = 10.0
 RUN_SECONDS: Final = 75.0

@@ -55,7 +55,7 @@ def scans(s3: S3Server) -> list[Row]:
     )
     given = {"source": source.model_dump(mode="json"), "baselines": [_baseline(topic) for topic in range(TOPICS)]}
     scans = 1 + QUIET + 2
-    command = [str(env_python("airflow")), "-m", "tests.plugins.triggerer", str(scans)]
+    command = [str(env_python("airflow")), "-m", "tests.plugins.triggers.triggerer", str(scans)]
     found: list[dict[str, float]] = []
     with (
         (HOME / "triggerer.log").open("w") as log,

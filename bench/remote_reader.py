@@ -20,7 +20,7 @@ import boto3
 import kafka
 from kafka.consumer.fetcher import ConsumerRecord
 
-from tidemark.consumer import TieredConsumer
+from tidemark import TieredConsumer
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote import Storage
 from tidemark.remote.reader.consumer_records import consumer_records

@@ -19,7 +19,7 @@ from tests.spark.world import World, in_process
 from tests.support.memory import own_peak
 from tests.support.paths import ROOT
 from tests.support.spark import spark_env, submit_command
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.planning import plan_ingest, plan_rebuild

@@ -15,7 +15,7 @@ from bench.measure import Row
 from bench.remote_reader import CLUSTER
 from tests.support.raw_builder import RawBuilder
 from tests.support.s3 import S3Server
-from tests.tidemark.records.build import T0, Record, batch
+from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote import Storage
 from tidemark.remote.reader.tier import RemoteTier

@@ -28,7 +28,7 @@ from tests.support.pipeline import pipeline_env
 from tests.support.process import ManagedProcess
 from tests.support.spark import ConnectServer
 from tests.support.waiting import wait_until
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 
 SCAN_SECONDS: Final = 2.0
 ROUNDS: Final = {"spark": 6, "spark_connect": 12}

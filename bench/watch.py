@@ -83,7 +83,7 @@ class _World:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._lakes = [open_topic_table(deployment, one) for one in deployment.topics]
+        self._tables = [open_topic_table(deployment, one) for one in deployment.topics]
 
     def fill(self, first: TopicTable) -> None:
         """One commit each: that of ``first``, copied."""
@@ -99,7 +99,7 @@ class _World:
                 table.store.put(key.replace(first.keys.root, table.keys.root, 1), body)
             self._leave(table, _of(ledger, table))
 
-        in_parallel(copy, self._lakes)
+        in_parallel(copy, self._tables)
 
     def land(self, end: int) -> None:
         """Runs that land up to ``end``, without their commits in the tables' logs."""
@@ -123,13 +123,13 @@ class _World:
             self._leave(table, after)
 
         self.upload(end)
-        in_parallel(one, self._lakes)
+        in_parallel(one, self._tables)
 
     def upload(self, end: int) -> None:
         """What agents say."""
         default = resolver_of(self._deployment.raw).default()
         store = open_store(default.store, self._deployment.store)
-        topics = [one.topic.topic for one in self._lakes]
+        topics = [one.topic.topic for one in self._tables]
         for broker in range(BROKERS):
             led = [(topic, part) for topic in topics for part in range(PARTITIONS) if part % BROKERS == broker]
             index = WatermarkIndex(

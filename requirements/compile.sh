@@ -13,4 +13,5 @@ compile dev pyproject.toml --extra agent --extra spark --group dev
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
 compile java --group java
+compile object-store pyproject.toml --extra object-store --constraint requirements/agent.txt
 compile build requirements/build.in

@@ -16,8 +16,10 @@ from tests.support.fixtures import (
     FULL,
     SEED,
     full,
+    inner_sessions_apart,
     kafka,
     kafka39,
+    models_read_once,
     no_power_cut,
     rng,
     s3_server,
@@ -31,8 +33,10 @@ from tests.support.orphans import OrphanWatch
 
 __all__ = [
     "full",
+    "inner_sessions_apart",
     "kafka",
     "kafka39",
+    "models_read_once",
     "no_power_cut",
     "rng",
     "s3_server",
@@ -71,13 +75,13 @@ _TOGETHER = {
         "tests/test_support_kafka.py",
         "tests/tidemark/decode/test_real_brokers.py",
         "tests/uploader_agent/test_real.py",
-        "tests/uploader_agent/test_zookeeper.py",
+        "tests/uploader_agent/broker/test_zookeeper.py",
     ),
     "quick brokers": ("tests/consumer/",),
     "Spark's cluster": (
-        "tests/spark/test_executors.py",
+        "tests/spark/cluster/test_executors.py",
         "tests/spark/test_export.py",
-        "tests/spark/test_poison.py",
+        "tests/spark/convert/test_poison.py",
         "tests/spark/test_spark.py",
     ),
 }

@@ -15,11 +15,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.support.raw_builder import RawBuilder
 from tests.support.s3 import ADMIN, S3Server
+from tests.tidemark.kafka_log.build import simple
 from tidemark import cli, retry
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3_clients import forget_clients
-from tidemark_spark.cli import audit, compact, export, ingest, rebuild, repair, replay, retain, vacuum
+from tidemark_spark.cli import audit, compact, export, ingest, rebuild, repair, replay, retain, run_plan, vacuum
 
 Main = Callable[[Sequence[str]], int]
 
@@ -34,6 +36,7 @@ JOBS: dict[str, tuple[Main, tuple[str, ...]]] = {
     "compact": (compact.main, ()),
     "retain": (retain.main, ()),
     "export": (export.main, ("--to", "file:///nowhere")),
+    "run_plan": (run_plan.main, ("--plan", "_tidemark/plan.json")),
 }
 COMMANDS: dict[str, tuple[str, ...]] = {
     "status": ("orders",),
@@ -42,9 +45,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "consume": ("orders", "--limit", "1"),
     "incidents": (),
     "acknowledge-gap": ("orders", "0", "1", "2", "--by", "ada", "--reason", "lost", "-y"),
+    "restore": ("orders", "--to-topic", "again", "--bootstrap", "127.0.0.1:1", "--dry-run"),
 }
 ALL = (*JOBS, *COMMANDS)
-OF_RAW = ("export", "consume", "acknowledge-gap")
+FILES = (*ALL, "config")
+"""What reads the topics file."""
+OF_RAW = ("export", "consume", "acknowledge-gap", "restore")
 """They do not read the table."""
 
 
@@ -102,17 +108,17 @@ FAULTS = {
     ),
     "a topic that no agent knows": Fault(
         "no agent of cluster east has ever seen this topic in s3://raw/seen: did you mean orders-v2?",
-        of=without("consume", "acknowledge-gap", "incidents"),
+        of=without("consume", "acknowledge-gap", "incidents", "restore"),
         text=(("s3://raw", "s3://raw/seen"),),
     ),
     "an empty bucket": Fault(
-        "no agent of cluster east has ever written to s3://raw/empty; there is none of any cluster",
-        of=without("consume", "acknowledge-gap", "incidents"),
+        "no agent of cluster east has ever written to s3://raw/empty; nothing of any cluster is there",
+        of=without("consume", "acknowledge-gap", "incidents", "restore"),
         text=(("s3://raw", "s3://raw/empty"),),
     ),
     "a wrong cluster": Fault(
         "no agent of cluster west has ever written to s3://raw/seen; there are east",
-        of=without("consume", "acknowledge-gap", "incidents"),
+        of=without("consume", "acknowledge-gap", "incidents", "restore"),
         text=(("s3://raw", "s3://raw/seen"), ("cluster: east", "cluster: west")),
     ),
     "an unknown key": Fault(
@@ -123,10 +129,59 @@ FAULTS = {
     "a topic that is not in the file": Fault(
         "must name one topic of the topics file, which has: east/other",
         code=2,
-        of=without("incidents", "consume"),
+        of=without("incidents", "consume", "restore"),
         text=(("topic: orders", "topic: other"),),
     ),
-    "no YAML": Fault("is no valid YAML: line", code=2, text=(("topics:", "topics: ]"),)),
+    "a topic that no agent knows, read from raw": Fault(
+        "the remote tier of cluster east has no such topic",
+        code=2,
+        of=("consume", "restore"),
+        text=(("s3://raw", "s3://raw/seen"),),
+    ),
+    "an empty bucket, read from raw": Fault(
+        "the remote tier of cluster east has no such topic",
+        code=2,
+        of=("consume", "restore"),
+        text=(("s3://raw", "s3://raw/empty"),),
+    ),
+    "a gap of a topic that no agent knows": Fault(
+        "no agent has uploaded this topic; check its name and cluster",
+        of=("acknowledge-gap",),
+        text=(("s3://raw", "s3://raw/empty"),),
+    ),
+    "a cluster that no watch has looked at": Fault("", of=("incidents",), text=(("cluster: east", "cluster: west"),)),
+    "no YAML": Fault("is not valid YAML: line", code=2, of=FILES, text=(("topics:", "topics: ]"),)),
+    "a date that is none": Fault(
+        "line 6, column 49: this is not a valid timestamp",
+        code=2,
+        of=FILES,
+        text=(("orders}", "orders, sane_timestamps: {earliest: 2026-02-30}}"),),
+    ),
+    "a length of time without a unit": Fault(
+        "topics.0.lateness: must be a number with a unit",
+        code=2,
+        of=FILES,
+        text=(("orders}", "orders, lateness: 10}"),),
+    ),
+    "a size with another unit": Fault(
+        "topics.0.batch.size: must be bytes or a number with a unit",
+        code=2,
+        of=FILES,
+        text=(("orders}", "orders, batch: {size: 1MB}}"),),
+    ),
+    "an endpoint that is no URL": Fault(
+        "store.endpoint_url: must be a URL such as", code=2, of=FILES, text=(("ENDPOINT", "http://[::1"),)
+    ),
+    "a lake that is no URL": Fault("lake: must be s3://", code=2, of=FILES, text=(("s3://lake", "lake"),)),
+    "no topics": Fault(
+        "topics: must name one topic at least", code=2, of=FILES, text=(("  - {topic: orders}", "  []"),)
+    ),
+    "a resolver that is not there": Fault(
+        "nowhere:Resolver: names nothing that can be imported",
+        code=2,
+        of=without("incidents"),
+        text=(("url: 's3://raw'", "url: 's3://raw', resolver: 'nowhere:Resolver'"),),
+    ),
 }
 
 
@@ -158,7 +213,11 @@ class Deployment:
         self._set(self._environment)
         options = StoreOptions(endpoint_url=server.endpoint, region="us-east-1")
         self._lake = open_store("s3://lake", options)
-        open_store("s3://raw", options).put("seen/_topics/east/orders-v2.json", b"{}")
+        raw = open_store("s3://raw", options)
+        raw.put("seen/_topics/east/orders-v2.json", b"{}")
+        filled = RawBuilder(raw, prefix="filled")
+        filled.segment([simple(0, 4)])
+        filled.publish()
 
     def topics(self, fault: Fault) -> Path:
         """The topics file with the fault; what the fault needs is planted, and the environment is as it says."""
@@ -205,10 +264,14 @@ class _Output(io.TextIOWrapper):
 
 
 def outcome(name: str, topics: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, str]:
-    """(exit code, what was said) of a command or job; an exception that it lets through fails the test."""
+    """(exit code, what was said) of a command or job; an exception that it lets through fails the test.
+
+    Where JSON is asked for, nothing else stands on standard output.
+    """
     said: Any = io.StringIO()
+    output = _Output()
     monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr(sys, "stdout", _Output())
+    monkeypatch.setattr(sys, "stdout", output)
     try:
         if name in JOBS:
             main, arguments = JOBS[name]
@@ -220,6 +283,9 @@ def outcome(name: str, topics: Path, monkeypatch: pytest.MonkeyPatch, *more: str
             code = 0
     except SystemExit as ended:
         code = ended.code or 0
+    if "json" in more:
+        for line in output.buffer.getvalue().splitlines():  # type: ignore[attr-defined] # a BytesIO
+            json.loads(line)
     return int(str(code)), said.getvalue()
 
 
@@ -229,12 +295,103 @@ def test_a_fault_is_one_message(
 ) -> None:
     one = FAULTS[fault]
     topics = deployment.topics(one)
-    for name in one.of if full else rng.sample(one.of, 3):
-        code, said = outcome(name, topics, monkeypatch)
+    monkeypatch.setitem(COMMANDS, "config", ("check",))
+    for name in one.of if full else rng.sample(one.of, min(3, len(one.of))):
+        more = ("--output", "json") if name in COMMANDS and name != "consume" else ()
+        code, said = outcome(name, topics, monkeypatch, *more)
         assert (name, code) == (name, one.code), said
         assert one.says in said, name
         assert "Traceback" not in said
-        assert len(said.strip().splitlines()) == 1, (name, said)
+        assert len(said.strip().splitlines()) == (1 if one.says else 0), (name, said)
+
+
+@pytest.mark.parametrize("kind", ["missing", "a directory", "no text"])
+def test_a_topics_file_that_cannot_be_read_is_one_message(
+    kind: str, deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "other.yaml"
+    if kind == "a directory":
+        path.mkdir()
+    elif kind == "no text":
+        path.write_bytes(b"\xff\xfe")
+    monkeypatch.setitem(COMMANDS, "config", ("check",))
+    for name in FILES:
+        code, said = outcome(name, path, monkeypatch)
+        assert (name, code, f"{path}: cannot be read: " in said) == (name, 2, True), said
+        assert len(said.strip().splitlines()) == 1
+
+
+BIG = "9" * 30
+WRONG: tuple[tuple[str, tuple[str, ...], int, str], ...] = (
+    ("ingest", ("--attempt", "x"), 2, "'x' is not a number from 0 to"),
+    ("ingest", ("--attempt", "-1"), 2, "'-1' is not a number from 0 to"),
+    ("ingest", ("--attempt", BIG), 2, "is not a number from 0 to"),
+    ("compact", ("--attempt", "-1"), 2, "'-1' is not a number from 0 to"),
+    ("ingest", ("--cluster", "west"), 2, "must name one topic of the topics file, which has: east/orders"),
+    ("ingest", ("--remote", "http://host"), 2, "must be sc://host:port"),
+    ("ingest", ("--remote", "sc://host", "--master", "local"), 2, "not allowed with"),
+    ("ingest", ("--bogus",), 2, "unrecognized arguments: --bogus"),
+    ("rebuild", ("--from", "2026-01-03"), 2, "--to not before --from"),
+    ("rebuild", ("--all",), 2, "or only --all"),
+    ("rebuild", ("--report", "x"), 2, "'x' is not the name of a report"),
+    ("repair", ("--report", "x"), 2, "'x' is not the name of a report"),
+    ("replay", ("--report", "x"), 2, "'x' is not the name of a report"),
+    ("run_plan", ("--report", "x"), 2, "'x' is not the name of a report"),
+    ("run_plan", ("--report", "0" * 16), 2, "--report: is an option of --compare"),
+    ("run_plan", (), 1, "_tidemark/plan.json"),
+    ("audit", ("--from", "2026-01-01"), 2, "both are needed"),
+    ("audit", ("--from", "2026-01-05", "--to", "2026-01-01"), 2, "--to lies before --from"),
+    ("audit", ("--topic", "nothing"), 2, "nothing must name one topic"),
+    ("retain", ("--only", "all"), 2, "invalid choice: 'all'"),
+    ("export", ("--to", "nowhere"), 2, "--to: nowhere: must be s3://<bucket>"),
+    ("export", ("--to", "s3://BAD"), 2, "--to: s3://BAD: must be s3://<bucket>"),
+    ("export", ("--option", "bogus=1"), 2, "bogus: is not an option of this format"),
+    ("export", ("--option", "fromOffset=soon"), 2, "fromOffset: 'soon' is wrong: the first offset"),
+    ("export", ("--option", "partitions=1,,2"), 2, "partitions: '1,,2' is wrong: their numbers"),
+    ("export", ("--option", "fromTime=2026-01-01"), 2, "is wrong: the first record time, such as 2026-11-20T00"),
+    ("export", ("--option", "isolation=none"), 2, "is wrong: read_committed"),
+    ("status", ("--cluster", "west"), 2, "must name one topic of the topics file, which has: east/orders"),
+    ("status", ("--output", "xml"), 2, "--output"),
+    ("incidents", ("--cluster", "west"), 2, "has no topic of cluster west, only of east"),
+    ("consume", ("--cluster", "a/b"), 2, "--cluster: 'a/b' is not a valid cluster name"),
+    ("consume", ("--cluster", "west"), 2, "the remote tier of cluster west has no such topic"),
+    ("consume", ("--to", "1", "--to", "2"), 2, "--to: '2': is given twice"),
+    ("consume", ("--from", "3:soon"), 2, "must be beginning, end, an offset"),
+    ("consume", ("--partition", "7"), 2, "has partitions 0, and not 7"),
+    ("consume", ("--partition", "-1"), 2, "--partition"),
+    ("consume", ("--limit", "many"), 2, "--limit"),
+    ("consume", ("--delimiter", "\\x", "--format", "raw"), 2, "--delimiter"),
+    ("consume", ("--file", "/dev/null/x"), 2, "/dev/null/x: --file: cannot be written"),
+    ("consume", ("--file", "/dev/full"), 1, "No space left on device: '/dev/full'"),
+    ("consume", ("--group", "g"), 2, "--group: needs --bootstrap"),
+    ("consume", ("--bootstrap", "host:port"), 2, "--bootstrap: 'host:port' must be HOST:PORT"),
+    ("consume", ("--bootstrap", ""), 2, "--bootstrap: '' must be HOST:PORT"),
+    ("consume", ("--bootstrap", "host:1", "--client-config", "/nowhere"), 2, "/nowhere: --client-config: cannot be"),
+    ("restore", ("--bootstrap", "host:port"), 2, "--bootstrap: 'host:port' must be HOST:PORT"),
+    ("restore", ("--config", "a=b"), 2, "--config: is for a topic that --create makes"),
+    ("restore", ("--create", "--config", "a"), 2, "--config: 'a' must be NAME=VALUE"),
+    ("restore", ("--from", "soon"), 2, "--from: 'soon' must be beginning"),
+    ("restore", ("--to-topic", "a/b"), 2, "'a/b' is not a valid topic name"),
+    ("acknowledge-gap", ("--incarnation", "9"), 1, "has incarnations 0 to 0, and not 9"),
+    ("acknowledge-gap", ("--by", " "), 2, "must say something"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "code", "says"), WRONG, ids=[f"{one} {' '.join(more)[:40]}" for one, more, _, _ in WRONG]
+)
+def test_a_wrong_option_says_which_and_why(
+    name: str, more: tuple[str, ...], code: int, says: str, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a topic with a segment, so that nothing else is wrong."""
+    topics = deployment.topics(Fault("", text=(("s3://raw", "s3://raw/filled"),)))
+    if name == "restore":
+        real = tuple(one for one in COMMANDS[name] if one != "--dry-run")
+        monkeypatch.setitem(COMMANDS, name, real)
+    found, said = outcome(name, topics, monkeypatch, *more)
+    flat = " ".join(said.replace("│", " ").split())
+    assert (found, says in flat) == (code, True), said
+    assert "Traceback" not in said
 
 
 DAYS = {

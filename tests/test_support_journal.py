@@ -15,6 +15,8 @@ from tests.support.paths import ROOT
 from tests.support.waiting import HUNG, wait_until
 
 CONFTEST = "from tests.conftest import pytest_configure\nfrom tests.support.fixtures import tried\n"
+LIGHT = {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio"}
+"""Without the plugins that take most of the start of pytest."""
 TESTS = """
 import os, pathlib, pytest
 
@@ -39,7 +41,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"TIDEMARK_JOURNAL": str(project / "journal.jsonl"), "PYTHONPATH": str(ROOT)}
+    env = os.environ | LIGHT | {"TIDEMARK_JOURNAL": str(project / "journal.jsonl"), "PYTHONPATH": str(ROOT)}
     env.pop("PYTEST_XDIST_WORKER", None)
     command = [sys.executable, "-m", "pytest", "-q", *options]
     return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=HUNG, check=False)
@@ -213,10 +215,10 @@ def test_what_tests_have_started_ends_with_them(
 ) -> None:
     (project / "tests" / "test_four.py").write_text(CHILD)
     ours = {MARK, "PYTEST_XDIST_WORKER", "TIDEMARK_JOURNAL"}  # this session's, which the one started here must not meet
-    env = {name: value for name, value in os.environ.items() if name not in ours}
+    env = {name: value for name, value in os.environ.items() if name not in ours} | LIGHT | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-q", *options]
     with (project / "out").open("wb") as out:
-        session = subprocess.Popen(command, cwd=project, env=env | {"PYTHONPATH": str(ROOT)}, stdout=out, stderr=out)
+        session = subprocess.Popen(command, cwd=project, env=env, stdout=out, stderr=out)
     try:
         started = project / "server"
         wait_until(lambda: started.exists() and bool(started.read_text()), what="the test's server")

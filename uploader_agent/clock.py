@@ -1,7 +1,7 @@
-"""The time that the agent states: the store's, as far as it is known, whatever this host's clock says.
+"""The time that the agent states: the store's time, once it is known, and not this host's.
 
-All that others judge goes by it: when offsets were observed, a gap was found, an object was written. What is compared
-with this host's files goes by this host's clock. There is one for the process.
+Every time that others read uses it: when offsets were observed, a gap was found, an object was written. Times that are
+compared with this host's files use this host's clock. The process has one such clock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ _skew = timedelta()
 
 
 def measure(store: Store, host_now: Callable[[], datetime] | None = None) -> timedelta:
-    """Compare this host's clock with the store's, by which :func:`utc_now` goes from now on; how far it is ahead.
+    """Compare this host's clock with the store's, and return how far it is ahead; :func:`utc_now` uses it from now on.
+
+    A reading that is not exact replaces only one that it contradicts.
 
     Raises:
         StoreError: the store failed; what was known before still counts.
     """
     global _skew  # noqa: PLW0603 - a process has one clock
     reading = clock.read(store, host_now)
-    if reading is not None:
+    if reading is not None and (reading.exact or abs(reading.skew - _skew) > clock.MOST):
         _skew = reading.skew
     return _skew
 

@@ -1,8 +1,7 @@
 """Time and threads, as the agent's classes ask for them: those of the machine, unless a test passes others in.
 
-Whatever waits for another thread or for time to pass waits by what :class:`Runtime` gives, so that a simulation can run
-the same classes in virtual time, one thread at a time. Locks that guard memory alone need no seam: nobody waits while
-holding one.
+Every wait for another thread or for time goes through :class:`Runtime`, so that a simulation can run the same classes
+in virtual time, one thread at a time. Locks that guard memory alone do not: no thread waits while it holds one.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ Result = TypeVar("Result")
 
 
 class Lock(Protocol):
-    """As :class:`threading.Lock`."""
+    """What is used of :class:`threading.Lock`."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it; whether it is held now."""
+        """Take the lock, and return whether it is now held."""
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock; RuntimeError unless it is held."""
         ...
 
     def __enter__(self) -> bool: ...
@@ -38,7 +37,7 @@ class Lock(Protocol):
 
 
 class EventLike(Protocol):
-    """As :class:`threading.Event`."""
+    """What is used of :class:`threading.Event`."""
 
     def is_set(self) -> bool:
         """Whether it is set."""
@@ -58,14 +57,14 @@ class EventLike(Protocol):
 
 
 class ConditionLike(Protocol):
-    """As :class:`threading.Condition`."""
+    """What is used of :class:`threading.Condition`."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until woken, or until ``timeout`` seconds have passed; False if they have."""
         ...
 
     def wait_for(self, predicate: Callable[[], Result], timeout: float | None = None) -> Result:
-        """Wait until ``predicate`` holds, or time is up; what it said last."""
+        """Wait until ``predicate`` holds or the time is up, and return its last value."""
         ...
 
     def notify_all(self) -> None:
@@ -80,7 +79,7 @@ class ConditionLike(Protocol):
 
 
 class Thread(Protocol):
-    """As :class:`threading.Thread`."""
+    """What is used of :class:`threading.Thread`."""
 
     @property
     def ident(self) -> int | None:
@@ -88,7 +87,7 @@ class Thread(Protocol):
         ...
 
     def start(self) -> None:
-        """Run it, once."""
+        """Start the thread; it can be started once."""
         ...
 
     def join(self, timeout: float | None = None) -> None:

@@ -20,15 +20,22 @@ from tidemark.store import StoreOptions
 
 ENVIRONMENT_PREFIX = "TIDEMARK_AGENT__"
 
+PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+"""Kafka's security protocols (``SecurityProtocol``)."""
+
 _INTERNAL = re.compile(r"__.*|.*-(?:changelog|repartition)")
 """Kafka's own topics, and those that Kafka Streams makes for itself (its "internal topics")."""
+
+
+_BROKER = r"([^\s:/@,\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}"
+_BROKERS = f"^{_BROKER}(,{_BROKER})*$"
 
 
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from error
+        raise ValueError(f"is not a valid regular expression: {error}") from error
     return text
 
 
@@ -44,7 +51,7 @@ class BrokerSettings(Settings):
     """
 
     properties: Path
-    bootstrap: str | None = None
+    bootstrap: str | None = Field(default=None, pattern=_BROKERS)
     client: dict[str, str | int | bool] = Field(default_factory=dict)
     zookeeper: dict[str, str | int | bool | dict[str, str]] = Field(default_factory=dict)
 
@@ -56,6 +63,12 @@ class BrokerSettings(Settings):
         unknown = sorted(options.keys() - KafkaAdminClient.DEFAULT_CONFIG.keys())
         if unknown:
             raise ValueError(f"kafka-python's admin client knows no {', '.join(unknown)}")
+        for name, value in options.items():
+            kind = type(KafkaAdminClient.DEFAULT_CONFIG[name])
+            if kind in {int, bool} and type(value) is not kind:
+                raise ValueError(f"{name} must be {'a whole number' if kind is int else 'true or false'}")
+        if (protocol := options.get("security_protocol", "SSL")) not in PROTOCOLS:
+            raise ValueError(f"security_protocol must be one of {', '.join(sorted(PROTOCOLS))}, but it is {protocol!r}")
         return options
 
     @field_validator("zookeeper")
@@ -155,7 +168,7 @@ class AgentSettings(Settings):
         check_served(self.raw, self.store)
         return self
 
-    def takes(self, topic: str) -> bool:
+    def accepts_topic(self, topic: str) -> bool:
         """Whether the topic's segments are uploaded: included, not excluded, and no internal topic unless asked for."""
         if _INTERNAL.fullmatch(topic) and not self.internal_topics:
             return False
@@ -174,7 +187,7 @@ def changed_fields(old: AgentSettings, new: AgentSettings) -> list[str]:
 
 
 def is_fixed(field: str) -> bool:
-    """Whether ``field``, a dotted name, or a section that it lies in, stands in :data:`FIXED`."""
+    """Whether :data:`FIXED` contains ``field``, a dotted name, or a section that contains it."""
     return any(field == name or field.startswith(f"{name}.") for name in FIXED)
 
 

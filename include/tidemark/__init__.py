@@ -22,16 +22,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidemark.consumer import Mode, TieredConsumer
+    from tidemark.consumer.consumer import TieredConsumer
+    from tidemark.consumer.modes import Mode
     from tidemark.remote import Storage
     from tidemark.remote.reader.read_range import read_range, read_time
 
 __all__ = ["Mode", "Storage", "TieredConsumer", "read_range", "read_time"]
 
 _HOMES = {
-    "Mode": "tidemark.consumer",
+    "Mode": "tidemark.consumer.modes",
     "Storage": "tidemark.remote",
-    "TieredConsumer": "tidemark.consumer",
+    "TieredConsumer": "tidemark.consumer.consumer",
     "read_range": "tidemark.remote.reader.read_range",
     "read_time": "tidemark.remote.reader.read_range",
 }

@@ -14,21 +14,26 @@ from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
-from tidemark.errors import ConfigError, FormatError
+from tidemark.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "TIDEMARK__"
 
 _DIRECTORY = "directory"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_LONGEST = timedelta(days=36_500)
+"""Beyond a century, the sum of a date and a length of time may not be a valid date."""
 _SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 _USER_INFO = re.compile(r"//[^/@]*@")
-_SECRET = re.compile(r"(?i)password|passwd|secret|token|credential|(access|api|private|session)_?key(?!_?id)")
+_SECRET = re.compile(
+    r"(?i)password|passwd|secret|token|credential|(access|account|api|private|sas|session)_?key(?!_?id)"
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -45,6 +50,8 @@ def _duration(value: object) -> object:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value) if isinstance(value, str) else None
     if not match:
         raise ValueError("must be a number with a unit, such as 500ms, 30s, 10m, 1h or 2d")
+    if float(match[1]) * timedelta(**{_UNITS[match[2]]: 1}).total_seconds() > _LONGEST.total_seconds():
+        raise ValueError(f"must be at most {_LONGEST.days}d")
     return timedelta(**{_UNITS[match[2]]: float(match[1])})
 
 
@@ -86,13 +93,24 @@ def imported(name: str) -> Any:
     """The function or class that an :data:`ObjectName` names.
 
     Raises:
-        FormatError: it cannot be imported.
+        ConfigError: it cannot be imported.
     """
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise FormatError(name, f"names nothing that can be imported: {error}") from error
+        raise ConfigError("the configuration", [(name, f"names nothing that can be imported: {error}")]) from error
+
+
+def http_url(url: str) -> str:
+    """``url`` if a host and a port can be taken from it. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            return url
+    except ValueError:
+        pass
+    raise ValueError("must be a URL such as https://host.example.com:9000")
 
 
 def is_secret(name: str) -> bool:
@@ -100,21 +118,36 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, where a key that stands twice is an error instead of the last one winning."""
+class _StrictLoader(yaml.SafeLoader):
+    """YAML's safe loader, where a key that appears twice is an error instead of the last one winning.
+
+    Scalars that look like a date, a number or a tag's type and are none are YAML errors with their place.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """See :class:`yaml.constructor.BaseConstructor`."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"this is not a valid {kind}", node.start_mark
+            ) from error
 
 
-def _construct_mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[object] = set()
     for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a single word", key_node.start_mark)
         key = loader.construct_object(key_node)
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", key_node.start_mark)
         seen.add(key)
     return loader.construct_mapping(node)
 
 
-_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
 
 
 def load(
@@ -123,7 +156,7 @@ def load(
     """Read ``path`` as a ``model``; ``prefix`` is that of the environment's overrides.
 
     Raises:
-        ConfigError: the file is missing, is no YAML mapping, or breaks a rule; names file, field and rule.
+        ConfigError: the file is missing, is not a YAML mapping, or breaks a rule; names file, field and rule.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -141,10 +174,7 @@ def parse(
     prefix: str = ENVIRONMENT_PREFIX,
 ) -> Model:
     """Read YAML ``text`` as a ``model``; ``source`` names it in errors. Raises like :func:`load`."""
-    try:
-        value = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derives from SafeLoader
-    except yaml.YAMLError as error:
-        raise ConfigError(source, [("", f"is no valid YAML: {_where(error)}")]) from None
+    value = _yaml(text, source, "")
     if not isinstance(value, dict):
         raise ConfigError(source, [("", "must be a mapping of keys to values")])
     _override(value, source, environment, prefix)
@@ -152,6 +182,15 @@ def parse(
         return model.model_validate(value, context={_DIRECTORY: Path(source).parent})
     except ValidationError as error:
         raise ConfigError(source, [_problem(item, model) for item in error.errors()]) from None
+
+
+def _yaml(text: str, source: str, field: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(source, [(field, f"is not valid YAML: {_where(error)}")]) from None
+    except RecursionError:
+        raise ConfigError(source, [(field, "is not valid YAML: it is nested too deeply")]) from None
 
 
 def _where(error: yaml.YAMLError) -> str:
@@ -174,7 +213,7 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
     if item["type"] == "extra_forbidden":
         near = get_close_matches(str(item["loc"][-1]), sorted(_fields(model, set())), n=1)
         return field, f"is not a known key; {f'did you mean {near[0]}?' if near else 'see the documentation for those'}"
-    return field, f"{item['msg']}{_quoted(field, item['input'])}"
+    return field, f"{item['msg'].removeprefix('Value error, ')}{_quoted(field, item['input'])}"
 
 
 def _fields(kind: Any, seen: set[Any]) -> set[str]:
@@ -206,7 +245,4 @@ def _override(value: dict[str, Any], source: str, environment: Mapping[str, str]
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
                 raise ConfigError(source, [(name, f"{part} is not a section, so nothing below it can be set")])
-        try:
-            target[last] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(source, [(name, f"is no valid YAML: {_where(error)}")]) from None
+        target[last] = _yaml(text, source, name)

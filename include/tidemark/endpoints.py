@@ -11,11 +11,13 @@ from functools import partial
 from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, Field, field_validator
+from typing_extensions import override
 
 from tidemark.config import ObjectName, Settings, imported
 from tidemark.errors import FormatError
 from tidemark.formats.keys import Endpoint, check_topic
 from tidemark.store.options import StoreOptions
+from tidemark.store.schemes import SCHEMES, check_options, scheme_of
 from tidemark.store.url import split_store_url
 
 
@@ -40,7 +42,7 @@ def _check_url(url: str, *, any_scheme: bool = False) -> str:
 
 
 StoreUrl = Annotated[str, AfterValidator(_check_url)]
-"""``s3://bucket[/prefix]`` or ``file:///directory``."""
+"""A URL of :data:`tidemark.store.schemes.SCHEMES`, such as ``s3://bucket[/prefix]`` or ``file:///directory``."""
 
 RawUrl = Annotated[str, AfterValidator(partial(_check_url, any_scheme=True))]
 """A :data:`StoreUrl`, or one of another scheme, which ``store.backend`` then has to serve."""
@@ -54,7 +56,7 @@ class EndpointOverride(Settings):
 
 
 class EndpointSettings(Settings):
-    """``url`` is ``s3://bucket[/prefix]`` or ``file:///directory``, or what ``store.backend`` understands."""
+    """``url`` is a :data:`StoreUrl`, or what ``store.backend`` understands."""
 
     url: RawUrl
     entropy_bits: int = Field(default=0, ge=0, le=128)
@@ -69,32 +71,45 @@ class EndpointSettings(Settings):
         return topics
 
 
-def check_served(settings: EndpointSettings, options: StoreOptions) -> None:
-    """Check that each URL is of a scheme for which there is a store.
+def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | None = None) -> None:
+    """Check that there is a store for each URL, and that each option means something to each of them.
 
     Raises:
-        ValueError: naming the URL that is not.
+        ValueError: naming the URL and the option.
     """
-    for url in (settings.url, *(one.url for one in settings.topics.values() if one.url is not None)):
+    urls = [(f"raw: {url}", url) for url in _urls(settings)]
+    if lake is not None:
+        urls.append((f"lake: {lake}", lake))
+    for what, url in urls:
         try:
             split_store_url(url, any_scheme=options.backend is not None)
+            check_options(url, options)
         except FormatError as error:
-            raise ValueError(f"raw: {error}") from error
+            raise ValueError(f"{what}: {error.rule}") from error
+    served = sorted({scheme for _, url in urls if (scheme := scheme_of(url)) in SCHEMES} - {"file"})
+    if options.endpoint_url is not None and len(served) > 1:
+        raise ValueError(
+            f"store.endpoint_url is one server, and cannot serve both {' and '.join(served)}; leave it out"
+        )
 
 
-class ConfiguredEndpoints:
-    """The default resolver."""
+def _urls(settings: EndpointSettings) -> list[str]:
+    return [settings.url, *(one.url for one in settings.topics.values() if one.url is not None)]
+
+
+class ConfiguredEndpoints(EndpointResolver):
+    """Endpoints by the rules of the configuration: those of a topic, else the default."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
         self._default = _endpoint(settings.url, settings.entropy_bits)
 
+    @override
     def default(self) -> Endpoint:
-        """See :class:`EndpointResolver`."""
         return self._default
 
+    @override
     def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
-        """See :class:`EndpointResolver`."""
         override = self._settings.topics.get(topic)
         if override is None:
             return self._default
@@ -107,7 +122,7 @@ def resolver_of(settings: EndpointSettings) -> EndpointResolver:
     """The resolver that the settings name, or the default one.
 
     Raises:
-        FormatError: the named factory cannot be imported.
+        ConfigError: the named factory cannot be imported.
     """
     if settings.resolver is None:
         return ConfiguredEndpoints(settings)

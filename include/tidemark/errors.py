@@ -15,6 +15,8 @@
   x AirflowError          Airflow's REST API refused, or did not answer
   x BrokerError           Kafka's brokers refused, or did not answer
   x RegistryUnavailable   a schema could not be fetched; the task is run again
+  x SparkUnavailable      Spark did not start, or did not answer
+  x TaskFailed            a task of Spark's failed for good, with one of these errors in the worker
   x ParserError           a parser broke its promise, and no row is to blame
   x ContinuityError       an offset is missing, or is claimed twice
     + GapError            ... and it is known to be: the offsets that are missing, and why
@@ -48,7 +50,7 @@ class ConfigError(TidemarkError):
     def __init__(self, source: str, problems: list[tuple[str, str]]) -> None:
         self.source = source
         self.problems = problems
-        lines = [f"{source}: {field or '(file)'}: {rule}" for field, rule in problems]
+        lines = [f"{source}: {field}: {rule}" if field else f"{source}: {rule}" for field, rule in problems]
         super().__init__("\n".join(lines))
 
 
@@ -131,6 +133,14 @@ class RegistryUnavailable(TidemarkError):
         super().__init__(f"{url}: {reason}; the run is tried again, or run it when the registry answers")
 
 
+class SparkUnavailable(TidemarkError):
+    """Spark did not start, or did not answer: nothing was done."""
+
+
+class TaskFailed(TidemarkError):
+    """A task of Spark's failed as often as it is tried; the message is the worker's."""
+
+
 class ParserError(TidemarkError):
     """A parser broke its promise, as a function of somebody's own may; no row is to blame."""
 
@@ -170,7 +180,7 @@ class OutOfRange(ContinuityError):
 
 
 class NeverSeen(TidemarkError):
-    """No agent has ever told of a topic, so that nothing of it is there means nothing."""
+    """No agent has ever reported a topic, so its absence from the store proves nothing."""
 
 
 class WakeupError(TidemarkError):

@@ -95,7 +95,7 @@ def parse_bounds(texts: Sequence[str], option: str, default: Bound) -> OffsetBou
     for text in texts:
         partition, bound = _parse(text, option)
         if (whole if partition is None else parts.get(partition)) is not None:
-            raise ConfigError(option, [("", f"{text!r}: stands twice for the same partitions; give it once")])
+            raise ConfigError(option, [("", f"{text!r}: is given twice for the same partitions; give it once")])
         if partition is None:
             whole = bound
         else:

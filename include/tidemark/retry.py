@@ -4,7 +4,8 @@ A read may be made again after any failure whose outcome is unknown: no answer, 
 too much is asked. What says that the object is another one, gone or forbidden is an answer, and final. A write is made
 again by :func:`tidemark.store.put_once`, which reads back what became of it, and by :func:`tidemark.store.put_over`.
 
-No layer below or above repeats reads: boto3's client tries once.
+No layer below or above repeats reads: boto3's and obstore's clients try once. docs/storage.md, "How requests are
+repeated", has a table of everything that is repeated, writes and the agent's jobs included.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Tries:
         self._since = time.monotonic()
 
     def begin(self) -> None:
-        """A try begins."""
+        """Count the try that begins now."""
         self._attempt += 1
         self._retry.began()
 

@@ -49,11 +49,17 @@ class Progress:
     def say(self, text: str) -> None:
         """What is done so far; mostly not printed."""
         self._text = text
+        self._tell_if_due()
+
+    def _line(self) -> str:
+        return self._text
+
+    def _tell_if_due(self) -> None:
         if time.monotonic() >= self._next:
             self._tell()
 
     def _tell(self) -> None:
-        sys.stderr.write(f"{self._text}\n")
+        sys.stderr.write(f"{self._line()}\n")
         sys.stderr.flush()
         self._next, self._told = time.monotonic() + _EVERY_SECONDS, True
 
@@ -80,6 +86,9 @@ class Counting(Progress):
     def set(self, count: int, size: int) -> None:
         """So many in all."""
         self._count, self._size = count, size
+        self._tell_if_due()
+
+    def _line(self) -> str:
         seconds = time.monotonic() - self._started
-        speed = count / seconds if seconds else 0.0
-        self.say(f"{count:,} {self._unit}, {size / 1e6:,.1f} MB in {seconds:.0f} s, {speed:,.0f} a second")
+        speed = self._count / seconds if seconds else 0.0
+        return f"{self._count:,} {self._unit}, {self._size / 1e6:,.1f} MB in {seconds:.0f} s, {speed:,.0f} a second"

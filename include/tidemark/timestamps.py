@@ -12,5 +12,5 @@ def utc_now() -> datetime:
 
 
 def stamp(at: datetime) -> str:
-    """A UTC time as it stands in keys, to the millisecond: ``20261120T120000123Z``. Later times sort later."""
+    """A UTC time as in keys, to the millisecond: ``20261120T120000123Z``. Later times sort later."""
     return f"{at:%Y%m%dT%H%M%S}{at.microsecond // 1000:03d}Z"

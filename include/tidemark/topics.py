@@ -163,7 +163,11 @@ class Deployment(Settings):
             return value
         value = dict(value)
         shared = {"cluster": value.pop("cluster", None)} if value.get("cluster") is not None else {}
-        shared |= value.pop("defaults", None) or {}
+        defaults = value.pop("defaults", None) or {}
+        if not isinstance(defaults, dict):
+            rule = "defaults must be a mapping of keys to values, as a topic is"
+            raise ValueError(rule)  # noqa: TRY004 - what pydantic takes for a broken rule
+        shared |= defaults
         topics = value.get("topics")
         if isinstance(topics, list):
             value["topics"] = [_with_defaults(item, shared) for item in topics]
@@ -177,12 +181,12 @@ class Deployment(Settings):
         ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise ValueError(f"{what} {', '.join(twice)} stands twice; each must be unique in a deployment")
+                raise ValueError(f"{what} {', '.join(twice)} appears twice; each must be unique in a deployment")
         return self
 
     @model_validator(mode="after")
     def _check_served(self) -> Self:
-        check_served(self.raw, self.store)
+        check_served(self.raw, self.store, self.lake)
         return self
 
     def topic(self, name: str, cluster: str | None = None) -> TopicSettings:
@@ -228,4 +232,7 @@ def _with_defaults(item: object, shared: dict[str, object]) -> object:
 
 def load_topics(path: Path) -> Deployment:
     """Read a topics file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
-    return load(Deployment, path)
+    deployment = load(Deployment, path)
+    if not deployment.topics:
+        raise ConfigError(str(path), [("topics", "must name one topic at least")])
+    return deployment

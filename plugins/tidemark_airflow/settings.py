@@ -34,7 +34,7 @@ _HOME = Path(__file__).resolve().parents[2]
 
 
 def topics_file() -> Path:
-    """The topics file."""
+    """The path of the topics file: ``TIDEMARK_TOPICS``, else ``include/topics.yaml`` beside this folder."""
     return Path(os.environ.get("TIDEMARK_TOPICS") or _HOME / "include" / "topics.yaml")
 
 

@@ -1,4 +1,4 @@
-"""Raw segments as a source of Spark's: rows straight from what the agents uploaded, with no table between.
+"""Raw segments as a Spark data source: rows straight from the uploaded segments, without a table.
 
     spark.dataSource.register(TidemarkSource)
     rows = spark.read.format("tidemark").options(topics="topics.yaml", topic="orders", fromOffset=1000).load()
@@ -57,7 +57,7 @@ OPTIONS: Final = {
     "topic": "the topic",
     "cluster": "needed where two clusters have the topic's name",
     "isolation": "read_committed (the default) or read_uncommitted",
-    "incarnation": "one life of a re-created topic (the default: all)",
+    "incarnation": "one incarnation of a re-created topic (default: all)",
     "partitions": "their numbers, separated by commas (the default: all)",
     "fromOffset": "the first offset of each partition",
     "toOffset": "the offset before which to end",
@@ -96,11 +96,11 @@ class RowBounds:
         )
 
     def wants_segment(self, segment: Segment) -> bool:
-        """Whether the segment may hold a wanted time; a segment says how late it ends, not how early it starts."""
+        """Whether the segment may hold a wanted time. A segment states its latest time, not its earliest."""
         return segment.max_timestamp is None or segment.max_timestamp * 1000 >= self.from_time or self.any_time
 
     def narrowed(self, one: Filter) -> RowBounds:
-        """These bounds and what ``one`` says, as far as they can hold it."""
+        """These bounds, narrowed by the filter ``one`` where bounds can express it."""
         [name, *nested] = getattr(one, "attribute", ("",))
         if nested or not isinstance(one, EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
             return self
@@ -144,11 +144,11 @@ class TidemarkSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name that ``spark.read.format`` takes."""
         return "tidemark"
 
     def schema(self) -> StructType:
-        """Kafka's columns; to Spark all may be null."""
+        """Kafka's columns; all are nullable in Spark."""
         return from_arrow_schema(pa.schema([one.with_nullable(True) for one in SCHEMA]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -159,7 +159,7 @@ class TidemarkSource(DataSource):
         """
         problems = [("schema", f"there is no column {one}") for one in schema.names if one not in SCHEMA.names]
         known = {name.lower() for name in OPTIONS}
-        problems += [(name, "is no option of this format") for name in self.options if name.lower() not in known]
+        problems += [(name, "is not an option of this format") for name in self.options if name.lower() not in known]
         problems += [(name, f"is needed: {OPTIONS[name]}") for name in ("topics", "topic") if not self._option(name)]
         if problems:
             raise ConfigError("format tidemark", problems)
@@ -199,7 +199,7 @@ class TidemarkSource(DataSource):
 
 
 class SegmentReader(DataSourceReader):
-    """Plans in the driver, reads in the workers."""
+    """Plans in the driver, and reads in the workers."""
 
     def __init__(
         self, table: TopicTable, schema: pa.Schema, bounds: RowBounds, *, committed: bool, fail_on_loss: bool
@@ -212,8 +212,8 @@ class SegmentReader(DataSourceReader):
         """A Spark task for each 64 MiB of segments that may hold wanted rows.
 
         Raises:
-            ContinuityError: raw has a hole between what it holds.
-            NeverSeen: nothing is there, and no agent was ever seen that could upload anything.
+            ContinuityError: raw has a hole.
+            NeverSeen: raw is empty, and no agent was ever seen that could upload to it.
         """
         table = open_topic_table(self._deployment, self._topic)
         raw = RawTopic(table)
@@ -259,7 +259,9 @@ class SegmentReader(DataSourceReader):
         lost = reading.gone.clip(there[0].start, there[-1].end) if there else Intervals()
         if lost and self._fail_on_loss:
             spans = ", ".join(f"{first} to {after - 1}" for first, after in lost)
-            raise ContinuityError(f"{part.keys.folder}: raw has no offsets {spans}; say failOnDataLoss=false to go on")
+            raise ContinuityError(
+                f"{part.keys.folder}: raw has no offsets {spans}; set failOnDataLoss=false to continue"
+            )
         return [SegmentPartition(task, reading.plan, self._deployment.store) for task in reading.tasks]
 
     def _in_time(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -274,7 +276,7 @@ class SegmentReader(DataSourceReader):
 
 
 class PushingReader(SegmentReader):
-    """Takes Spark's filters as well. Spark evaluates them all again: they only spare reading."""
+    """Also uses Spark's filters to read less. Spark evaluates all of them again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
         """Narrow the bounds by ``filters``; returns all of them."""

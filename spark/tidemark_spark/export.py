@@ -1,13 +1,13 @@
 """Raw segments as plain files: lines of text, or Hadoop SequenceFiles as Pinterest's Secor writes them.
 
-* ``text``: the values, each followed by a newline; a value that has one in it is refused
+* ``text``: the values, each followed by a newline; a value that contains one is refused
 * ``sequence``: key ``LongWritable``, the offset; value ``BytesWritable``
 * ``messagepack``: key ``BytesWritable``, a MessagePack map of 1: the offset, 2: the message's key if it has one; value
   ``BytesWritable``
 
 A null value is written as an empty one, as Secor does. A task writes one file,
-``<topic>[@<incarnation>]/0_<partition>_<first offset>.<extension>``; its bytes are a function of the rows and the
-name, so a task that runs twice writes the same object. Memory is bounded by one window of a segment.
+``<topic>[@<incarnation>]/0_<partition>_<first offset>.<extension>``; its bytes depend only on the rows and the name, so
+a task that runs twice writes the same object. Memory is bounded by one window of a segment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BYTES_WRITABLE: Final = "org.apache.hadoop.io.BytesWritable"
 _LONG_WRITABLE: Final = "org.apache.hadoop.io.LongWritable"
 _VERSION: Final = b"SEQ\x06"
 _SYNC_BYTES: Final = 100 * 1024
-"""How far apart sync marks are, about: Hadoop's ``SequenceFile.SYNC_INTERVAL``."""
+"""The approximate distance of sync marks: Hadoop's ``SequenceFile.SYNC_INTERVAL``."""
 
 
 class Export(NamedTuple):
@@ -60,8 +60,8 @@ def export_part(export: Export, part: SegmentPartition) -> Exported | None:
     """Write the rows of ``part``; None if there are none.
 
     Raises:
-        FormatError: a value has a newline in it, and the format is text.
-        PreconditionFailed: the key holds other bytes: an export of other settings went there before.
+        FormatError: a value contains a newline, and the format is text.
+        PreconditionFailed: the key holds other bytes, from an earlier export with other settings.
     """
     key = _key(export, part)
     count = 0
@@ -101,7 +101,7 @@ def _text(file: BinaryIO, rows: pa.RecordBatch) -> None:
 
 
 class _Sequence:
-    """A SequenceFile under way, version 6, uncompressed (Hadoop's ``SequenceFile.Writer``)."""
+    """A SequenceFile being written, version 6, uncompressed (Hadoop's ``SequenceFile.Writer``)."""
 
     def __init__(self, file: BinaryIO, name: str, kind: Format) -> None:
         self._sync = hashlib.md5(name.encode(), usedforsecurity=False).digest()

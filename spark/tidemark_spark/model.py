@@ -1,4 +1,4 @@
-"""What goes to the workers, and what comes back: summaries only, never rows."""
+"""The messages to the workers and back: summaries only, never rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tidemark.topics import TopicSettings
 class Job:
     """What all tasks of a run share.
 
-    A rebuild wants rows of its ``dates`` alone, if any are named, and none of those that it ``leaves``.
-    None among them stands for refused and filtered rows without a date.
+    A rebuild wants only rows of its ``dates``, if there are any, and none of the dates that it ``leaves``. None as a
+    date means refused and filtered rows without a date.
     """
 
     topic: TopicSettings
@@ -59,7 +59,7 @@ class Job:
         )
 
     def wants(self, dt: date | None) -> bool:
-        """Whether rows of ``dt`` are the run's."""
+        """Whether the run wants rows of ``dt``."""
         return (not self.dates or dt in self.dates) and dt not in self.leaves
 
 
@@ -79,16 +79,16 @@ class DataFile:
 
     @property
     def live(self) -> LiveFile:
-        """The file as the table's log will tell of it."""
+        """The file as the table's log will list it."""
         return LiveFile(self.path, self.size, self.rows, self.dt.isoformat())
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a task ended before its last offset: at ``offset``, and nothing is known of what lies below ``end``.
+    """Why a task ended before its last offset: at ``offset``. The offsets from there to ``end`` are unknown.
 
     ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was removed
-    since the plan, or replaced by one with other bytes, so that only a new plan can say.
+    since the plan, or replaced by one with other bytes, so that a new plan is needed.
     """
 
     offset: int
@@ -99,7 +99,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task did: all offsets of ``[from_offset, next_offset)`` of the partition stand in ``evidence`` once.
+    """What a task did: ``evidence`` has each offset of the partition's ``[from_offset, next_offset)`` once.
 
     ``other_rows`` are rows of dates that a rebuild leaves alone.
     """

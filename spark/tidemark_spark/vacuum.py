@@ -1,7 +1,7 @@
-"""The vacuum of a table: what :mod:`tidemark.planning.vacuum` lets go is deleted, each object as it was listed.
+"""The vacuum of a table: deletes the objects that :mod:`tidemark.planning.vacuum` chooses, each as it was listed.
 
-Data and quarantined files go first, then the ledgers and the evidence of dead attempts, and their plans last: a plan is
-what tells whose the rest is. So a vacuum may be killed anywhere and is done by the next one.
+Data and quarantined files go first, then the ledgers and the evidence of dead attempts, and their plans last, because a
+plan names the owner of the other objects. So a vacuum may be killed at any point, and the next one completes it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_d
 from tidemark.table.evidence import evidence_key, evidence_that_counts
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.run.driver import run
-from tidemark_spark.run.success_markers import mend
+from tidemark_spark.run.success_markers import update_markers
 
 _NAMED: Final = ("landed", "quarantined")
 
 
 class UnusedObject(Model):
-    """An object and why it goes; of ``unknown`` ones, why they stay."""
+    """An object and why it is deleted; for ``unknown`` ones, why they stay."""
 
     key: str
     size: int
@@ -37,7 +37,7 @@ class UnusedObject(Model):
 
 
 class VacuumReport(StoredObject):
-    """What a vacuum did or, for a dry run, would do. ``unknown`` objects stay: nobody knows whose they are."""
+    """What a vacuum did or, for a dry run, would do. ``unknown`` objects stay: their owner is not known."""
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
@@ -51,12 +51,12 @@ class VacuumReport(StoredObject):
 
 
 def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
-    """Vacuum; tells what was removed, the dead attempts of which nothing is left, and how many landed were folded.
+    """Vacuum, and report the removed objects, the fully removed dead attempts, and the folded landed attempts.
 
     Raises:
         ContinuityError: evidence of a landed run is missing; nothing was removed.
-        TableTampered: somebody changed the table behind Tidemark's back; nothing was removed.
-        StoreError: the store did not answer; what is left is the next vacuum's.
+        TableTampered: another program changed the table; nothing was removed.
+        StoreError: the store did not answer; the next vacuum removes the rest.
     """
     now = table.store.now()
     plans = {plan.attempt: plan for plan in in_parallel(lambda key: read_plan(table, key), _keys(table))}
@@ -82,7 +82,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
                 unknown.append(UnusedObject(key=info.key, size=info.size, why=why))
     dead = known.dead()
     past = [*dead, *known.folded(ledger.landed)]
-    # A plan with files that others may still read says since when they are replaced.
+    # A plan whose files may still be read tells when they were replaced.
     finished = [one for one in past if not there.intersection(plans[one].replaced)]
     folds = to_fold(ledger.landed, known, rows)
     if not dry_run:
@@ -91,7 +91,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         in_parallel(table.store.delete, [evidence_key(table, one) for one in past])
         in_parallel(table.store.delete, [table.keys.result(one) for one in past])
         in_parallel(table.store.delete, [table.keys.attempt(one) for one in finished])
-        mend(table, ledger, ledger.dates)
+        update_markers(table, ledger, ledger.dates)
         if folds:
             _fold(table, ledger, folds)
     return VacuumReport(
@@ -121,7 +121,7 @@ def _listed(table: TopicTable, folder: str) -> Iterator[ObjectInfo]:
 
 
 def _fold(table: TopicTable, ledger: Ledger, folds: tuple[int, ...]) -> None:
-    """Commit the ledger with one attempt in place of ``folds``; if another vacuum was faster, it is done."""
+    """Commit the ledger with one attempt in place of ``folds``, unless another vacuum was faster."""
     plan = RunPlan(
         **following(table, ledger),
         kind="vacuum",
@@ -132,7 +132,7 @@ def _fold(table: TopicTable, ledger: Ledger, folds: tuple[int, ...]) -> None:
 
 
 def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[int], dict[int, int]]:
-    """The files that counted evidence names, the attempts of its rows, and how many rows each object has."""
+    """The files in counted evidence, the attempts of its rows, and the number of rows of each object."""
     named: set[str] = set()
     authors: set[int] = set()
     rows: dict[int, int] = {}
@@ -143,14 +143,14 @@ def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[int], di
         named.update(str(file) for kind, file in files if kind in _NAMED)
     if len(rows) != len(ledger.landed):
         raise ContinuityError(
-            f"{table.url}: the evidence of {len(ledger.landed) - len(rows)} landed runs is gone, and with it what "
-            "tells which files hold; restore the objects, nothing is removed without them"
+            f"{table.url}: the evidence of {len(ledger.landed) - len(rows)} landed runs is missing, which "
+            "says which files count; restore the objects, because nothing is removed without them"
         )
     return named, authors, rows
 
 
 def _delete(table: TopicTable, info: ObjectInfo) -> None:
-    """Delete the very object that was listed; one that was replaced or removed meanwhile is the next vacuum's."""
+    """Delete exactly the listed object; one replaced or removed in the meantime is left to the next vacuum."""
     try:
         table.store.delete(info.key, if_match=info.etag)
     except (NotFound, PreconditionFailed):

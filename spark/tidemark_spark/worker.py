@@ -1,4 +1,4 @@
-"""What a Python worker of Spark does with one task, by the kind of its job."""
+"""Carries out one task in a Spark Python worker, by the kind of its job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def convert(job: Job, task: ConversionTask) -> Outcome:
     """Carry out ``task``, up to its end or to the first offset that is missing, damaged or replaced.
 
     Raises:
-        ContinuityError: a batch has another number of records than its header says, or offsets do not ascend.
+        ContinuityError: a batch has another number of records than its header states, or offsets do not ascend.
         StoreError: a store did not answer, or refused.
     """
     if job.kind == "replay":

@@ -14,7 +14,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.waiting import wait_until
 from tests.tidemark.decode.clients import Client, PythonClient, RdkafkaClient
 from tests.tidemark.decode.real_logs import consumed_of, random_records, small_segments, unique
-from tests.tidemark.records.build import T0, Record
+from tests.tidemark.kafka_log.build import T0, Record
 from tests.uploader_agent.in_process import run_here
 
 SEGMENT_BYTES = 8000

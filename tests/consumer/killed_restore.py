@@ -18,12 +18,12 @@ from tidemark.restore import resume, run
 from tidemark.restore.producer import Sender
 from tidemark.restore.target import Target
 
-STEP_RECORDS, SETTLE_SECONDS = 40, 0.3
+STEP_RECORDS, STABLE_SECONDS = 40, 0.3
 POINTS: dict[str, tuple[type[Any], str, bool]] = {
     "begun": (Target, "save", True),  # the first progress, and without transactions each
     "sending": (KafkaProducer, "send", True),  # some of the records are on their way
-    "sent": (Sender, "settle", False),
-    "acknowledged": (Sender, "settle", True),
+    "sent": (Sender, "flush", False),
+    "acknowledged": (Sender, "flush", True),
     "committing": (Sender, "commit", False),
     "offsets in the transaction": (KafkaProducer, "send_offsets_to_transaction", True),
     "committed": (Sender, "commit", True),
@@ -50,7 +50,7 @@ def _fatal(method: Callable[..., Any], nth: int, *, after: bool) -> Callable[...
 def main(point: str, nth: int, *arguments: str) -> None:
     """Run the command with small steps."""
     run.STEP_RECORDS = STEP_RECORDS  # type: ignore[misc]  # the tests' own size of steps
-    resume.SETTLE_SECONDS = SETTLE_SECONDS  # type: ignore[misc]  # likewise
+    resume.STABLE_SECONDS = STABLE_SECONDS  # type: ignore[misc]  # likewise
     kind, name, after = POINTS[point]
     setattr(kind, name, _fatal(getattr(kind, name), nth, after=after))
     sys.argv = ["tidemark", "restore", *arguments]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tidemark.consumer import TieredConsumer
+from tidemark import TieredConsumer
 from tidemark.remote import Storage
 
 

@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from tests.consumer.history import Kept
-from tests.consumer.killed_restore import SETTLE_SECONDS, STEP_RECORDS
+from tests.consumer.killed_restore import STABLE_SECONDS, STEP_RECORDS
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.decode.real_logs import random_records, unique
-from tests.tidemark.records.build import CODEC_IDS, Record, batch, marker, transactional
+from tests.tidemark.kafka_log.build import CODEC_IDS, Record, batch, marker, transactional
 from tidemark import cli
 from tidemark.formats.watermark import parse, render
 from tidemark.restore import resume
@@ -67,7 +67,7 @@ class RawHistory:
         output, errors = io.StringIO(), io.StringIO()
         with (
             patch.object(running, "STEP_RECORDS", STEP_RECORDS),
-            patch.object(resume, "SETTLE_SECONDS", SETTLE_SECONDS),
+            patch.object(resume, "STABLE_SECONDS", STABLE_SECONDS),
             patch.object(sys, "argv", ["tidemark", "restore", *arguments]),
             redirect_stdout(output),
             redirect_stderr(errors),

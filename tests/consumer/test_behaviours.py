@@ -29,7 +29,7 @@ from tests.consumer.conftest import VERSIONS, brokers_of, place_of
 from tests.consumer.world import World, partitions, produce, read_to, read_until
 from tests.support.fixtures import SEED
 from tests.support.waiting import wait_until
-from tidemark.consumer import Mode
+from tidemark import Mode
 
 COUNT = 300
 TOPIC = "behaviours"

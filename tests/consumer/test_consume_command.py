@@ -63,7 +63,7 @@ def test_a_group_goes_on_where_it_stopped(made: History, capsys: Capture, tmp_pa
     code, _, errors = call(
         capsys, "consume", made.topic, *options, "--client-config", settings, "--topics", made.topics_file
     )
-    assert (code, "auto_offset_reset: is no setting of connections" in errors) == (2, True), errors
+    assert (code, "auto_offset_reset: is not a connection setting" in errors) == (2, True), errors
 
 
 def test_brokers_that_do_not_answer_are_an_error(made: History, capsys: Capture, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
-from tidemark.consumer import Mode, TieredConsumer
-from tidemark.restore.resume import SETTLE_SECONDS
+from tidemark import Mode, TieredConsumer
+from tidemark.restore.resume import STABLE_SECONDS
 from tidemark.restore.run import STEP_BYTES, STEP_RECORDS
 
 PAGE = (ROOT / "docs" / "consumer.md").read_text()
@@ -165,4 +165,4 @@ def test_the_page_names_every_mode_setting_and_figure() -> None:
     )
     assert all(one in PAGE for one in told)
     assert f"{STEP_RECORDS:,} records or {STEP_BYTES >> 20} MiB" in PAGE
-    assert f"stood still for {SETTLE_SECONDS:g} s" in PAGE
+    assert f"stood still for {STABLE_SECONDS:g} s" in PAGE

@@ -13,7 +13,7 @@ from kafka import TopicPartition
 from tests.consumer.test_tiers import stored
 from tests.consumer.world import World, read_to, read_until
 from tests.support.waiting import HUNG, wait_until
-from tidemark.consumer import Mode, TieredConsumer
+from tidemark import Mode, TieredConsumer
 from tidemark.remote import RemoteTopics
 
 COUNT = 100

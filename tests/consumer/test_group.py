@@ -23,7 +23,7 @@ from tests.consumer.world import World, partitions, produce
 from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess
 from tests.support.waiting import HUNG, wait_until
-from tidemark.consumer import Mode
+from tidemark import Mode
 
 PARTS = 6
 pytestmark = pytest.mark.parametrize("local_world", VERSIONS, indirect=True)

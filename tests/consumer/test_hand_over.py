@@ -12,7 +12,7 @@ from kafka import TopicPartition
 
 from tests.consumer.world import World, origins, partitions, produce, read_until
 from tests.support.waiting import wait_until
-from tidemark.consumer import Mode
+from tidemark import Mode
 from tidemark.remote import RemoteTopics
 
 PARTS = 2

@@ -15,7 +15,7 @@ from tests.consumer.kinds import KINDS, Kind, read_by_librdkafka
 from tests.consumer.world import World, origins, partitions, read_to
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
-from tidemark.consumer import Mode
+from tidemark import Mode
 from tidemark.remote import RemoteTopics
 
 

@@ -11,7 +11,7 @@ from tests.consumer.kinds import KINDS
 from tests.consumer.test_modes import FEW, Uploaded, check_deleted, check_records
 from tests.consumer.world import Place, World
 from tests.support.kafka import KafkaCluster
-from tidemark.consumer import Mode
+from tidemark import Mode
 
 
 @pytest.fixture(scope="module")

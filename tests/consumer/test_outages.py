@@ -12,7 +12,8 @@ from tests.consumer.shaky import Shaky, nowhere, of_segments_from, shaken
 from tests.consumer.test_tiers import Made, values
 from tests.consumer.world import World, origins, read_to, read_until
 from tests.support.waiting import wait_until
-from tidemark.consumer import Mode, TieredConsumer, partition_placement
+from tidemark import Mode, TieredConsumer
+from tidemark.consumer import partition_placement
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.errors import Refused, SegmentError, TidemarkError
 from tidemark.remote import RemoteTopics

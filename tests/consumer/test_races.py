@@ -11,7 +11,8 @@ import pytest
 from tests.consumer.test_tiers import Made, stored, values
 from tests.consumer.world import World, read_to, read_until
 from tests.support.waiting import HUNG, wait_until
-from tidemark.consumer import Mode, TieredConsumer, tier_selection
+from tidemark import Mode, TieredConsumer
+from tidemark.consumer import tier_selection
 from tidemark.consumer.tier_metadata import THREADS
 from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import GapError, UnknownOutcome, WakeupError

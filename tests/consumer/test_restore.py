@@ -16,7 +16,7 @@ from tests.consumer.raw_history import raw_history
 from tests.support.kafka import KafkaCluster
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
-from tests.tidemark.records.build import T0, Record
+from tests.tidemark.kafka_log.build import T0, Record
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_compacted_target_is_restored_with_transactions(
     made.raw.publish()
     options = ("--config", "cleanup.policy=compact", "--transactional")
     code, _, errors = call(capsys, "restore", *made.command(kafka, target := unique("restored"), *options))
-    assert (code, "only the last record of each key stays" in errors) == (0, True), errors
+    assert (code, "only the last one of each key stays" in errors) == (0, True), errors
     assert {one[0]: one[1] for one in kept(kafka, target, 1)[0]} == {b"0": b"6", b"1": b"7", b"2": b"8"}
 
 

@@ -21,8 +21,8 @@ from tests.consumer.world import SMALL, Place, World, origins, partitions, produ
 from tests.support.kafka import KafkaCluster
 from tests.support.raw_builder import RawBuilder
 from tests.support.waiting import wait_until
-from tests.tidemark.records.build import Record, batch
-from tidemark.consumer import Mode, TieredConsumer
+from tests.tidemark.kafka_log.build import Record, batch
+from tidemark import Mode, TieredConsumer
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.consumer.tier_metadata import notation
 from tidemark.decode import SCHEMA
@@ -391,7 +391,7 @@ def test_between_the_tiers_the_wait_ends_with_the_reset(
 ) -> None:
     with made.consumer(mode, 20, remote_wait_ms=1000, auto_offset_reset="latest") as consumer:
         wait_until(lambda: consumer.poll(timeout_ms=100) or consumer.position(made.tp) == 100, what="a reset")
-    assert sum("gone from Kafka" in line for line in caplog.messages) == 1
+    assert sum("Kafka no longer has offset" in line for line in caplog.messages) == 1
     with made.consumer(mode, 20, remote_wait_ms=500, auto_offset_reset="none") as consumer:
         with pytest.raises(OffsetOutOfRangeError):
             read_until(consumer, bool)

@@ -15,7 +15,7 @@ from kafka import TopicPartition
 
 from tests.consumer.world import SMALL, World, partitions, read_to
 from tests.support.waiting import wait_until
-from tidemark.consumer import Mode
+from tidemark import Mode
 from tidemark.remote import RemotePartition, RemoteTopics
 
 Answers = dict[TopicPartition, dict[int, Any]]

@@ -20,7 +20,7 @@ from tests.support.paths import env_bin
 from tests.support.process import ManagedProcess
 from tests.support.waiting import HUNG
 from tests.uploader_agent.in_process import run_here
-from tidemark.consumer import Mode, TieredConsumer
+from tidemark import Mode, TieredConsumer
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.remote import Storage
 from tidemark.store import StoreOptions

@@ -25,7 +25,7 @@ from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
-from tests.support.spark import delta_conf, jars_conf, s3a_conf, spark_submit
+from tests.support.spark import delta_conf, jars_env, s3a_conf, spark_submit
 
 DAY = 86_400_000
 NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
@@ -111,8 +111,8 @@ def test_spark_reads_the_same_rows(landed: tuple[SmallDeployment, str, Rows]) ->
         Path(__file__).with_name("read_with_spark.py"),
         json.dumps(blocks),
         json.dumps(files_command(small, topic)),
-        conf=jars_conf("spark-s3a", "delta-spark") | s3a_conf(small.s3.endpoint) | delta_conf(),
-        env={**small.s3.env(), "PATH": os.environ["PATH"]},
+        conf=s3a_conf(small.s3.endpoint) | delta_conf(),
+        env={**small.s3.env(), **jars_env("spark-s3a", "delta-spark"), "PATH": os.environ["PATH"]},
     )
     found = [json.loads(line.removeprefix("ROWS ")) for line in printed.splitlines() if line.startswith("ROWS ")]
     assert found == [[list(row) for row in expected]] * len(SPARK)

@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 from tests.support.pipeline import pipeline_env
 from tests.support.spark import ConnectServer
 from tests.support.waiting import wait_until
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 
 DAG = "tidemark_ingest__east__orders"
 TOKEN = "token-that-nobody-may-find"

@@ -17,34 +17,13 @@ from pathlib import Path
 import yaml
 
 from tests.plugins.world import CLUSTER, World
-from tests.support.airflow import AirflowStack
+from tests.support.airflow import AirflowStack, import_early
 from tests.support.paths import ROOT
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 
 DAILY = "daily_orders"
 STORE_SECRET = "store-secret-of-this-test"
 _FIRST_LINE = "from __future__ import annotations\n"
-_LOCAL_SETTINGS = """\
-import importlib
-import sys
-
-if "scheduler" in sys.argv:
-    for name in (
-        "airflow.dag_processing.dagbag",
-        "airflow.providers.http.hooks.http",
-        "airflow.providers.smtp.notifications.smtp",
-        "airflow.sdk.execution_time.task_runner",
-        "deltalake",
-        "pyarrow.parquet",
-        "tidemark.planning",
-        "tidemark.monitoring.observe_cluster",
-        "tidemark_airflow.dag_factories.ingest",
-        "tidemark_airflow.dag_factories.monitor",
-        "tidemark_airflow.notifications.webhook",
-    ):
-        importlib.import_module(name)
-"""
-"""The scheduler's workers are forks of it: what it has imported, none of the tasks imports anew."""
 
 
 class SharedStack(AirflowStack):
@@ -58,8 +37,7 @@ class SharedStack(AirflowStack):
         self.watched.write_topics(**content, watch={"agent_gone": "1h"})  # as nobody writes indexes all the while
         self.page = folder / "page"
         home = folder / "airflow"
-        (home / "config").mkdir(parents=True)
-        (home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
+        import_early(home)
         dags = home / "dags"
 
         for path in (ROOT / "dags").glob("*.py"):

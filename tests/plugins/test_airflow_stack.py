@@ -206,10 +206,15 @@ def scan_status(world: World) -> ScanStatus:
 
 def test_a_store_that_fails_the_scan_is_told_of_and_tried_again(stack: SharedStack, world: World) -> None:
     start(stack, CLICKS)
-    broken = world.root / "raw" / world.control.index(500)
-    broken.symlink_to("/proc/self/mem")  # reading it is an I/O error
+    world.put_index(entry("clicks", next_offset=landed(world, "clicks")), broker=500)
+    wait_until((world.root / "lake" / world.deployment.deployment_keys(CLUSTER).scan).exists, what="the first scan")
+    indexes = [*(world.root / "raw" / world.control.indexes).glob("*.json")]
+    for index in indexes:
+        index.rename(index.with_suffix(".aside"))
+        index.symlink_to("/proc/self/mem")  # reading it is an I/O error
     wait_until(lambda: scan_status(world).failing_since is not None, what="the failure to be told of")
-    broken.unlink()
+    for index in indexes:
+        index.with_suffix(".aside").replace(index)
     end = landed(world, "clicks") + 100
     world.upload("clicks", end, start=end - 100)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.programs import Programs
+from tests.spark.cli.programs import Programs
 from tests.spark.world import World
 from tests.support.paths import env_python
 from tests.support.s3 import S3Server
@@ -31,5 +31,5 @@ def on_spark(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> I
     told = {"PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"]), **s3_server.env()}
     log = tmp_path_factory.mktemp("on-spark") / "driver.log"
     with Programs(env_python("dev"), spark_env(small_jvm_env() | told, env="dev"), log) as programs:
-        assert programs.run("tests.spark.at_parallelism", "local[2]").code == 0
+        assert programs.run("tests.spark.cluster.at_parallelism", "local[2]").code == 0
         yield programs

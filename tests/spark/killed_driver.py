@@ -67,7 +67,7 @@ def arm(point: str) -> None:
     elif point == "commit":
         die_after(commit, "commit")
     elif point == "marks":
-        die_after(driver, "mend")
+        die_after(driver, "update_markers")
     elif point == "result":
         die_after(driver, "_report")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.spark.cli.programs import Programs
 from tests.spark.inline import Inline
-from tests.spark.programs import Programs
-from tests.spark.test_runs import spread
+from tests.spark.run.test_runs import spread
 from tests.spark.world import World
-from tests.tidemark.records.build import T0, Record, batch, simple
+from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark_spark import export as exporting
 from tidemark_spark.cli import export as command
 from tidemark_spark.export import packed

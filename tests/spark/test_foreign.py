@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.world import World
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.planning.ingest import dates_to_close

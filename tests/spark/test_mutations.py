@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import struct
 
-from tests.spark.test_parts import judged
-from tests.tidemark.records.build import simple
+from tests.spark.convert.test_parts import judged
+from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import SegmentError
 
 LINEAGE = ((3, 0), (4, 12), (7, 20))

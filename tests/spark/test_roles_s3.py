@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.rebuilds import carry_out, planned_here
-from tests.spark.test_compaction import merge
-from tests.spark.test_retain_s3 import deployed
+from tests.spark.compaction.test_compaction import merge
+from tests.spark.rebuild.rebuilds import carry_out, planned_here
+from tests.spark.retention.test_s3 import deployed
 from tests.spark.world import World
 from tests.support.s3 import S3Server
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
 from tidemark.errors import AccessDenied
 from tidemark.formats.gaps import Gap

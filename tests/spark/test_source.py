@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tests.spark.test_runs import DAY, spread
+from tests.spark.run.test_runs import DAY, spread
 from tests.spark.world import World
-from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
+from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.decode import SCHEMA, decoder
 from tidemark.errors import ConfigError, ContinuityError, SegmentError
 from tidemark_spark.datasource import PushingReader, SegmentReader, TidemarkSource
@@ -131,7 +131,7 @@ def test_wrong_options_are_named(published: World) -> None:
     for name, value in (("partitions", "one"), ("isolation", "none"), ("fromTime", "2026-11-20"), ("pushdown", "x")):
         with pytest.raises(ConfigError, match=name):
             reader_of(published, **{name: value})
-    with pytest.raises(ConfigError, match="offset: is no option"):
+    with pytest.raises(ConfigError, match="offset: is not an option"):
         reader_of(published, offset=1)
     with pytest.raises(ConfigError, match="topic: is needed"):
         TidemarkSource({"topics": "x"}).reader(TidemarkSource({}).schema())

@@ -20,10 +20,10 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.cli.programs import Programs
 from tests.spark.killed_driver import without_spark
-from tests.spark.programs import Programs
-from tests.spark.racer import PRELOADED
-from tests.spark.test_runs import spread
+from tests.spark.run.racer import PRELOADED
+from tests.spark.run.test_runs import spread
 from tests.spark.test_vacuum import OLDER, age_all
 from tests.spark.world import World, in_process
 from tests.support.jars import class_path
@@ -31,7 +31,7 @@ from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.support.spark import delta_conf, s3a_conf, small_jvm_env, spark_env, spark_submit
 from tests.support.waiting import HUNG
-from tests.tidemark.records.build import Record, batch, simple
+from tests.tidemark.kafka_log.build import Record, batch, simple
 from tidemark.cli.read_models import files_of
 from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.planning import read_plan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 
 from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
-from tests.tidemark.records.build import T0, Record, batch, simple
+from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
 from tidemark.formats.plan import RUN_LIMIT, ConversionTask, RunPlan
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
@@ -58,6 +59,22 @@ def die(world: World, plan: RunPlan) -> None:
         patch.setattr(driver, "publish", dying)
         with pytest.raises(Died):
             run(world.table, plan, in_process)
+
+
+@contextmanager
+def dying_after(point: str) -> Iterator[None]:
+    """Who publishes is killed right after ``point``, a function of the driver or of the commit; it must get there."""
+    where = driver if point in {"_write_evidence", "update_markers"} else commit
+    real = getattr(where, point)
+
+    def dying(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(where, point, dying)
+        with pytest.raises(Died):
+            yield
 
 
 def files(world: World) -> set[str]:
@@ -415,23 +432,12 @@ def test_a_folded_attempt_that_is_run_again_lands_nothing(world: World) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("point", ["_write_evidence", "_written", "commit", "mend"])
-def test_a_fold_that_dies_leaves_the_truth_and_is_done_by_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+@pytest.mark.parametrize("point", ["_write_evidence", "_written", "commit", "update_markers"])
+def test_a_fold_that_dies_leaves_the_truth_and_is_done_by_the_next(world: World, point: str) -> None:
     many(world)
     before = truth(world)
-    where = driver if point in {"_write_evidence", "mend"} else commit
-    real = getattr(where, point)
-
-    def dying(*arguments: Any, **options: Any) -> None:
-        real(*arguments, **options)
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(where, point, dying)
-        with pytest.raises(Died):
-            vacuum(world.table)
+    with dying_after(point):
+        vacuum(world.table)
     assert truth(world) == before
     vacuum(world.table)
     assert len(world.ledger.landed) == 1

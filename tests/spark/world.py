@@ -21,6 +21,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store import open_store
+from tidemark.store.url import split_store_url
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
@@ -60,9 +61,7 @@ class World:
         self.table: TopicTable = open_topic_table(
             deployment := load_topics(self.topics_file), deployment.topic("orders")
         )
-        endpoint = deployment.raw.url.removeprefix("s3://")
-        bucket, _, prefix = endpoint.partition("/") if raw.startswith("s3://") else (endpoint, "", "")
-        url = f"s3://{bucket}" if raw.startswith("s3://") else raw
+        url, prefix = split_store_url(raw)
         self.raw = RawBuilder(open_store(url, deployment.store), prefix=prefix)
 
     @property

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.airflow_client import AirflowApiError, AirflowClient
-from tests.support.paths import ROOT, STATE, env_bin
+from tests.support.paths import ROOT, cache_dir, env_bin
 from tests.support.ports import HOST, free_port
 from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
 from tests.support.waiting import wait_until
@@ -35,6 +35,41 @@ _COMPONENTS = {
     "triggerer": ("--skip-serve-logs",),
 }
 """By name their options, in the order in which they start."""
+_IMPORTED = (
+    "airflow.dag_processing.dagbag",
+    "airflow.providers.http.hooks.http",
+    "airflow.providers.smtp.notifications.smtp",
+    "airflow.providers.standard.operators.hitl",
+    "airflow.sdk.execution_time.task_runner",
+    "botocore.client",
+    "deltalake",
+    "pyarrow.parquet",
+    "tidemark.backfill.report_tables",
+    "tidemark.monitoring.observe_cluster",
+    "tidemark.planning",
+    "tidemark_airflow.dag_factories.backfill",
+    "tidemark_airflow.dag_factories.ingest",
+    "tidemark_airflow.dag_factories.maintenance",
+    "tidemark_airflow.dag_factories.monitor",
+    "tidemark_airflow.notifications.webhook",
+)
+_LOCAL_SETTINGS = f"""\
+import importlib
+import sys
+
+if {{"scheduler", "dag-processor"}} & set(sys.argv):
+    for name in {_IMPORTED}:
+        importlib.import_module(name)
+"""
+
+
+def import_early(home: Path) -> None:
+    """Let the scheduler and the DAG processor of ``home`` import at their start what Tidemark's tasks and DAGs need.
+
+    Tasks and parsers are forks of them, and import none of it anew.
+    """
+    (home / "config").mkdir(parents=True, exist_ok=True)
+    (home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
 
 
 class AirflowStack:
@@ -171,7 +206,7 @@ class AirflowStack:
     def _make_database(self) -> None:
         """A new database; migrations take longer than all else at the start, so the first home's is kept for others."""
         database, pins = self.home / "airflow.db", (ROOT / "requirements" / "airflow.txt").read_bytes()
-        template = STATE / "airflow-db" / f"{hashlib.sha256(pins).hexdigest()[:12]}.db"
+        template = cache_dir() / "airflow-db" / f"{hashlib.sha256(pins).hexdigest()[:12]}.db"
         template.parent.mkdir(parents=True, exist_ok=True)
         with (template.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

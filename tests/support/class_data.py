@@ -1,22 +1,29 @@
 """Class data that JVMs of the tests share: a broker starts in two thirds of the CPU time, and so does Spark's driver.
 
-``python -m tests.support.class_data`` makes what is missing, one archive for each set of jars, in the checkout, since
-an archive holds for one class path only. A JVM whose class path or version is another one starts as without.
+``python -m tests.support.class_data`` makes what is missing, one archive for each set of jars. It lies where the jars
+do, since an archive holds for one class path only: Spark's in the checkout, Kafka's in the user's cache. A JVM whose
+class path or version is another one starts as without.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from tests.support.jars import fetch
 from tests.support.java import java_home
-from tests.support.paths import STATE
+from tests.support.paths import STATE, cache_dir
 
-_FOLDER: Final = STATE / "class-data"
+if TYPE_CHECKING:
+    from tests.support.kafka_broker import KafkaVersion
+
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 _JOB: Final = """
 from pyspark.sql import SparkSession
@@ -27,7 +34,7 @@ spark.stop()
 
 
 def options(name: str) -> tuple[str, ...]:
-    """What tells a JVM to use the archive of ``name`` (``spark`` or ``kafka-4.3.1``); nothing if there is none."""
+    """What tells a JVM to use the archive of ``name`` (``spark``, ``kafka-4.3.1``, ...); nothing if there is none."""
     archive = _archive(name)
     return (f"-XX:SharedArchiveFile={archive}", *_QUIET) if archive.exists() else ()
 
@@ -36,9 +43,12 @@ def make_missing() -> None:
     """Make the archives that are not there, side by side; none by a Java that brings none of its own classes."""
     if not (java_home() / "lib" / "server" / "classes.jsa").exists():
         return
-    made = {"spark": _spark, "kafka-4.3.1": _kafka}
+    made: dict[str, Callable[[str, Path], None]] = {
+        "spark": _spark,
+        "kafka-4.3.1": partial(_kafka, "4.3.1"),
+        "kafka-3.9.2": partial(_kafka, "3.9.2"),
+    }
     missing = {name: make for name, make in made.items() if not _archive(name).exists()}
-    _FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         done = [pool.submit(make, name, Path(folder) / name) for name, make in missing.items()]
         for one in done:
@@ -46,9 +56,11 @@ def make_missing() -> None:
 
 
 def _archive(name: str) -> Path:
-    release = (java_home() / "release").read_text() if (java_home() / "release").exists() else ""
-    version = next((line.split('"')[1] for line in release.splitlines() if line.startswith("JAVA_VERSION=")), "java")
-    return _FOLDER / f"{name}-{version}.jsa"
+    release = java_home() / "release"
+    of = hashlib.sha256(release.read_bytes() if release.exists() else b"").hexdigest()[:8]
+    if name == "spark":
+        return STATE / "class-data" / f"spark-java-{of}.jsa"
+    return cache_dir() / "class-data" / f"{fetch(name).name}-java-{of}.jsa"
 
 
 def _dumping(archive: Path) -> str:
@@ -67,18 +79,19 @@ def _spark(name: str, folder: Path) -> None:
     _keep(partial, name)
 
 
-def _kafka(name: str, folder: Path) -> None:
+def _kafka(version: KafkaVersion, name: str, folder: Path) -> None:
     """A broker ends, and leaves the archive."""
     from tests.support.kafka import KafkaCluster
     from tests.support.kafka_broker import SMALL_JVM
 
-    with KafkaCluster(folder, jvm=(*SMALL_JVM, _dumping(partial := folder / "partial.jsa"))):
+    with KafkaCluster(folder, version=version, jvm=(*SMALL_JVM, _dumping(partial := folder / "partial.jsa"))):
         pass
     _keep(partial, name)
 
 
 def _keep(partial: Path, name: str) -> None:
     """In place under a name that no JVM has opened yet."""
+    _archive(name).parent.mkdir(parents=True, exist_ok=True)
     copy = _archive(name).with_suffix(f".{os.getpid()}")
     copy.write_bytes(partial.read_bytes())
     copy.replace(_archive(name))
@@ -86,4 +99,4 @@ def _keep(partial: Path, name: str) -> None:
 
 if __name__ == "__main__":
     make_missing()
-    sys.stdout.write(f"class data: {', '.join(sorted(one.stem for one in _FOLDER.glob('*.jsa')))}\n")
+    sys.stdout.write(f"class data in {_archive('spark').parent} and {_archive('kafka-4.3.1').parent}\n")

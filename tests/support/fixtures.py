@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,29 @@ def seed() -> int:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def inner_sessions_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Give the pytest sessions that tests start a root of their own.
+
+    Each session closes its root to other users, and some tests run an agent as another user below ours.
+    """
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.mktemp("inner"))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_power_cut() -> Iterator[None]:
     """Spare the disk: what a process has written outlives its death without ``fsync``, and no test cuts the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models_read_once() -> Iterator[None]:
+    """Keep what botocore reads of S3's interface: each new client would parse megabytes of JSON again."""
+    from botocore.loaders import JSONFileLoader
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", staticmethod(cache(JSONFileLoader().load_file)))
         yield
 
 

@@ -18,7 +18,7 @@ import tidemark.planning.ingest
 import tidemark.raw.topic
 from tests.support.memory import own_peak
 from tests.support.raw_builder import RawBuilder
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.ledger import Ledger, PartitionState
 from tidemark.formats.manifest import ObjectSum, SegmentManifest

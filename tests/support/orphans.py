@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import uuid
 
 import psutil
@@ -39,9 +40,20 @@ def end_marked(mark: str) -> list[psutil.Process]:
     found = [process for process in psutil.process_iter() if _carries(process, mark)]
     for process in found:
         _end(process, force=False)
-    for process in psutil.wait_procs(found, timeout=_PATIENCE)[1]:
+    deadline = time.monotonic() + _PATIENCE
+    while (left := [process for process in found if _runs(process)]) and time.monotonic() < deadline:
+        psutil.wait_procs(left, timeout=0.1)
+    for process in left:
         _end(process, force=True)
     return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended; what has ended stays a zombie while the session that started it waits for us."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:

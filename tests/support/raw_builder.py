@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from crc32c import crc32c
 
@@ -25,7 +26,7 @@ from tidemark.kafka_log import SegmentScanner, segment_name
 from tidemark.store import Store
 
 EPOCH = 3
-"""The leader epoch of the batches that ``tests.tidemark.records.build`` makes."""
+"""The leader epoch of the batches that ``tests.tidemark.kafka_log.build`` makes."""
 
 UPLOADED_AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -104,15 +105,16 @@ class RawBuilder:
         base: int | None = None,
         next_offset: int | None = None,
         lineage: LineagePairs | None = None,
-        state: str = "whole",
         compacted: bool = False,
         aborted: Iterable[tuple[int, int, int]] = (),
         damage: SegmentDamage | None = None,
         incarnation: int | None = None,
+        rotated: bool = True,
     ) -> str:
         """Upload a segment; returns the key of its log. Each is uploaded a minute after the one before.
 
-        ``base`` defaults to where the last one ended, ``aborted`` has (producer id, first offset, last offset).
+        ``base`` defaults to where the last one ended, ``aborted`` has (producer id, first offset, last offset). A
+        segment that is not ``rotated`` was sealed from an active one.
         """
         log = data if isinstance(data, bytes) else b"".join(data)
         known = self.partition(partition, incarnation)
@@ -161,26 +163,57 @@ class RawBuilder:
                 "last_stable_offset": None,
                 "offsets_from": "checkpoint",
                 "cleanup_policy": "compact" if compacted else "delete",
-                "rotated_at": self.now,
+                "rotated_at": self.now if rotated else None,
                 "uploaded_at": self.now,
                 "broker": 1,
                 "agent_version": "test",
-                "state": "corrupt" if damage else state,
+                "state": "corrupt" if damage else "whole",
                 "damage": damage,
                 "objects": sums,
             }
         )
         self.store.put(keys.segment(base, "manifest.json"), manifest.to_bytes())
-        known.end, known.line1 = end, base
-        if state != "provisional":
-            known.open_transactions = opened
+        known.end, known.line1, known.open_transactions = end, base, opened
         return keys.segment(base, extension)
 
-    def half_replace(self, batches: Sequence[bytes], base: int, *, aborted: Iterable[tuple[int, int, int]] = ()) -> str:
-        """Replace a segment as an agent does that ends before the manifest; returns the key of its log."""
+    def seals(
+        self,
+        batches: Sequence[bytes],
+        cuts: Iterable[int],
+        partition: int = 0,
+        *,
+        aborted: Iterable[tuple[int, int, int]] = (),
+        compacted: bool = False,
+        end: int | None = None,
+    ) -> None:
+        """Upload a run of v2 batches as sealed segments that begin at the batches with the numbers ``cuts`` and at 0.
+
+        ``aborted`` is as in :meth:`segment`, of all together; ``end`` is where the next segment starts.
+        """
+        ended = list(aborted)
+        bounds = sorted({0, *cuts, len(batches)})
+        starts = [int.from_bytes(batches[number][:8]) for number in bounds[:-1]]
+        for (first, after), (start, stop) in zip(pairwise(bounds), pairwise([*starts, end]), strict=True):
+            assert start is not None
+            own = [one for one in ended if start <= one[2] and (stop is None or one[2] < stop)]
+            self.segment(
+                batches[first:after],
+                partition,
+                base=start,
+                next_offset=stop if compacted else None,
+                compacted=compacted,
+                aborted=own,
+                rotated=False,
+            )
+
+    def half_replace(self, batches: Sequence[bytes], base: int, *, lineage: LineagePairs | None = None) -> str:
+        """Replace a segment by one of another branch, as an agent does that ends before the manifest.
+
+        Returns the key of its log.
+        """
         path, known = self.keys().segment(base, "manifest.json"), self.partition()
         manifest, before = self.store.get(path).body, replace(known)
-        key = self.segment(batches, base=base, aborted=aborted)
+        key = self.segment(batches, base=base, lineage=lineage)
         self.store.put(path, manifest)
         known.end, known.line1, known.open_transactions = before.end, before.line1, before.open_transactions
         return key

@@ -68,15 +68,18 @@ class S3Server:
         root: Path,
         *,
         buckets: Sequence[str] = ("raw", "lake"),
+        versioned: Sequence[str] = (),
         locked: Sequence[str] = (),
         users: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
     ) -> None:
         """Nothing is started yet. ``users`` maps a name to the statements of its policy, see :func:`allow`.
 
-        Those of ``buckets`` that are ``locked`` keep versions, each for a day by Object Lock in governance mode.
+        Those of ``buckets`` that are ``versioned`` keep every version of an object. Those that are ``locked`` do so,
+        too, each for a day by Object Lock in governance mode.
         """
         self._root = root.resolve()
         self._buckets, self._locked = list(buckets), frozenset(locked)
+        self._versioned = self._locked | frozenset(versioned)
         self._policies = {name: list(statements) for name, statements in (users or {}).items()}
         self.credentials = {name: Credentials() for name in (ADMIN, *self._policies)}
         self._served = False
@@ -197,8 +200,9 @@ class S3Server:
 
     def _create(self, client: S3Client, bucket: str) -> None:
         client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=bucket in self._locked)
-        if bucket in self._locked:
+        if bucket in self._versioned:
             client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        if bucket in self._locked:
             rule: Any = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
             lock: Any = {"ObjectLockEnabled": "Enabled", "Rule": rule}
             client.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)

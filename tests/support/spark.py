@@ -38,7 +38,7 @@ def spark_env(extra: Mapping[str, str] | None = None, *, env: EnvName = "spark")
         "JAVA_HOME": str(java_home()),
         "PYSPARK_DRIVER_PYTHON": python,
         "PYSPARK_PYTHON": python,
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "SPARK_DAEMON_JAVA_OPTS": _small_jvm(),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_HOSTNAME": "localhost",
@@ -57,6 +57,11 @@ def local_conf() -> dict[str, str]:
         "spark.sql.warehouse.dir": str(STATE / "spark-warehouse"),
         "spark.ui.enabled": "false",
     }
+
+
+def jars_env(*sets: str) -> dict[str, str]:
+    """The environment of a driver with jar sets behind Spark's own jars, of which there is class data."""
+    return {"SPARK_DIST_CLASSPATH": os.pathsep.join(class_path(name) for name in sets)}
 
 
 def jars_conf(*sets: str) -> dict[str, str]:

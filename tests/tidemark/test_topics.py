@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tidemark.config import load, parse
 from tidemark.endpoints import EndpointSettings, resolver_of
-from tidemark.errors import ConfigError, FormatError
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import Endpoint
 from tidemark.topics import Deployment, load_topics
 
@@ -82,7 +83,7 @@ class ByPartition:
 def test_a_resolver_of_ones_own() -> None:
     settings = EndpointSettings(url="s3://raw", resolver=f"{__name__}:ByPartition")
     assert resolver_of(settings).resolve("c", "t", 3) == Endpoint("s3://raw-c-1", "t")
-    with pytest.raises(FormatError, match="names nothing that can be imported"):
+    with pytest.raises(ConfigError, match="names nothing that can be imported"):
         resolver_of(EndpointSettings(url="s3://raw", resolver="tidemark.nowhere:thing"))
 
 
@@ -93,18 +94,33 @@ def test_a_resolver_of_ones_own() -> None:
         ("lateness: 2d", "lateness: 2", "topics.yaml: topics.1.lateness: .*number with a unit.*but it is 2"),
         ("size: 1MiB", "size: 1MB", "topics.yaml: topics.1.batch.size: .*64MiB"),
         ("cluster: demo\n", "", "topics.yaml: topics.0.cluster: is required"),
-        ("table: sales", "table: clicks", "table clicks stands twice"),
-        ("topic: orders", "topic: clicks", "topic demo/clicks stands twice"),
-        ("topic: orders", "topic: a/b", "topics.yaml: topics.1.topic: .*no legal topic name"),
+        ("table: sales", "table: clicks", "table clicks appears twice"),
+        ("topic: orders", "topic: clicks", "topic demo/clicks appears twice"),
+        ("topic: orders", "topic: a/b", "topics.yaml: topics.1.topic: .*not a valid topic name"),
         ("table: sales", "time_zone: Mars/Olympus", "topics.1.time_zone: .*tz database"),
         ("table: sales", "table: x__quarantine", "topics.1.table: .*__quarantine"),
         ("table: sales", "table: x.final", "topics.1.table: .*[.]final"),
         ("s3://lake/tables", "lake", "topics.yaml: lake: .*s3://<bucket>"),
         ("url: s3://raw/tidemark", "url: raw", "topics.yaml: raw.url: .*s3://<bucket>"),
         ("entropy_bits: 4", "entropy_bits: 400", "topics.yaml: raw.entropy_bits: .*128"),
-        ("defaults:", "cluster: demo\ndefaults:", "topics.yaml: .*the key 'cluster' stands twice"),
+        ("defaults:", "cluster: demo\ndefaults:", "topics.yaml: .*the key 'cluster' appears twice"),
+        ("s3://lake/tables", "gs://Lake", "topics.yaml: lake: .*gs://<bucket>"),
+        ("s3://lake/tables", "az://a--b", "topics.yaml: lake: .*az://<container>"),
         (GOOD, "- a", "topics.yaml: .*must be a mapping"),
-        (GOOD, "a: [", "topics.yaml: .*no valid YAML"),
+        (GOOD, "a: [", "topics.yaml: .*not valid YAML"),
+        (GOOD, "[a]: 1", "topics.yaml: .*not valid YAML: line 1, column 1: a key must be a single word"),
+        (GOOD, "[" * 5000, "topics.yaml: .*not valid YAML: it is nested too deeply"),
+        (
+            "lateness: 2d",
+            "sane_timestamps: {earliest: 2026-02-30}",
+            "line .*: this is not a valid timestamp",
+        ),
+        ("lateness: 2d", f"lateness: {'9' * 30}d", "topics.1.lateness: must be at most 36500d"),
+        ("lateness: 2d", "lateness: 900000000d", "topics.1.lateness: must be at most 36500d"),
+        ("size: 1MiB", f"size: {'9' * 5000}", "not valid YAML: line .*: this is not a valid int"),
+        (GOOD, "defaults: 3", "topics.yaml: .*defaults must be a mapping"),
+        (GOOD, "store: {endpoint_url: 'http://[::1'}", "store.endpoint_url: must be a URL such as"),
+        (GOOD, "store: {endpoint_url: 'http://store:99999'}", "store.endpoint_url: must be a URL such as"),
     ],
 )
 def test_every_error_names_file_field_and_rule(old: str, new: str, message: str) -> None:
@@ -113,9 +129,47 @@ def test_every_error_names_file_field_and_rule(old: str, new: str, message: str)
         read(GOOD.replace(old, new))
 
 
+@pytest.mark.parametrize(
+    ("lake", "store", "message"),
+    [
+        ("gs://lake", "sse_kms_key_id: k", "lake: gs://lake: stores at gs:// do not know store.sse_kms_key_id"),
+        ("gs://lake", "path_style: true", "do not know store.path_style"),
+        (
+            "az://lake",
+            "region: r, tags: {a: b}",
+            "lake: az://lake: stores at az:// do not know store.region, store.tags",
+        ),
+        ("az://lake", "endpoint_url: 'https://x'", "store.endpoint_url is one server, and cannot serve both az and s3"),
+    ],
+)
+def test_an_option_that_a_store_does_not_know_is_refused(lake: str, store: str, message: str) -> None:
+    file = GOOD.replace("s3://lake/tables", lake)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read(f"{file}store: {{{store}}}\n")
+    assert read(f"{file}store: {{deadline: 90s, part_size: 8MiB, connections: 4}}\n").lake == lake
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_the_lake_may_lie_on_other_clouds(scheme: str) -> None:
+    deployment = read(
+        GOOD.replace("s3://lake/tables", f"{scheme}://lake/tables").replace("s3://raw", f"{scheme}://raw")
+    )
+    assert deployment.lake_store == f"{scheme}://lake"
+    assert deployment.table_keys(deployment.topic("orders")).root == "tables/sales"
+    assert resolver_of(deployment.raw).default().store == f"{scheme}://raw"
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml: \(file\): cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
         load_topics(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("wrong", ["2026-02-30", "[" * 5000, "!!int x", "{[a]: 1}"])
+def test_a_variable_that_is_no_yaml_is_named(wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "topics.yaml"
+    path.write_text(GOOD)
+    with pytest.raises(ConfigError, match="TIDEMARK__LAKE: is not valid YAML"):
+        load(Deployment, path, {"TIDEMARK__LAKE": wrong})
 
 
 def test_a_variable_below_a_value_is_refused(tmp_path: Path) -> None:

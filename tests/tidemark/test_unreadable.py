@@ -15,7 +15,7 @@ import tidemark
 from tests.plugins.world import CLUSTER, World, entry, gap
 from tests.spark import world as spark_world
 from tests.support.bad_objects import BODIES, HUGE, refused, spoil
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats import object_sizes, watermark

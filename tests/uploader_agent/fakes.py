@@ -13,17 +13,18 @@ from typing import Any, BinaryIO
 
 from crc32c import crc32c
 
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
+from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
-from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
+from uploader_agent.components import Components
 from uploader_agent.disk.watcher import NoWatcher, Watcher
 from uploader_agent.settings import AgentSettings
 
@@ -37,7 +38,7 @@ def records(base: int, end: int, *, epoch: int = 3, value: str = "") -> bytes:
     """Batches of ten records from ``base`` to ``end``; another ``value`` gives other bytes of the same size."""
     producer = sum(value.encode()) if value else -1
     return b"".join(
-        simple(at, min(10, end - at), leader_epoch=epoch, producer_id=producer) for at in range(base, end, 10)
+        simple(start, min(10, end - start), leader_epoch=epoch, producer_id=producer) for start in range(base, end, 10)
     )
 
 
@@ -50,8 +51,8 @@ class Disk:
             folder.mkdir(parents=True)
             (folder / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={CLUSTER}\n")
 
-    def partition(self, at: TopicPartition = T, *, topic_id: str | None = ID, log_dir: int = 0) -> FakePartition:
-        folder = self.log_dirs[log_dir] / str(at)
+    def partition(self, tp: TopicPartition = T, *, topic_id: str | None = ID, log_dir: int = 0) -> FakePartition:
+        folder = self.log_dirs[log_dir] / str(tp)
         folder.mkdir(exist_ok=True)
         if topic_id:
             (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
@@ -137,13 +138,13 @@ class FakeMetadata:
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         self._check()
         self.asked += 1
-        ours = {at: Leader(self.node_id, led) for at, led in self.leads.items()}
-        return {at: leader for at, leader in (ours | self.others).items() if at in wanted}
+        ours = {tp: Leader(self.node_id, led) for tp, led in self.leads.items()}
+        return {tp: leader for tp, leader in (ours | self.others).items() if tp in wanted}
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._check()
-        found = {at: self.high.get(at, self.default_high) for at in led if self.leads.get(at) == led[at]}
-        return {at: Offsets(high, high, self.log_start) for at, high in found.items()}
+        found = {tp: self.high.get(tp, self.default_high) for tp in led if self.leads.get(tp) == led[tp]}
+        return {tp: Offsets(high, high, self.log_start) for tp, high in found.items()}
 
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
         self._check()
@@ -242,36 +243,38 @@ class World:
         return AgentSettings.model_validate(base | changes)
 
     @contextmanager
-    def agent(self, watcher: Watcher | None = None, *, read_only: bool = False, **changes: Any) -> Iterator[Agent]:
+    def agent(
+        self, watcher: Watcher | None = None, *, read_only: bool = False, **changes: Any
+    ) -> Iterator[TestedAgent]:
         self.metadata.node_id = self.broker.node_id
         with closing(watcher or NoWatcher()) as bell:
             settings = self.settings(**changes)
             surroundings = settings, self.broker, self.metadata, lambda _url: self.store, bell
-            yield Agent(*surroundings, authority=self.authority, read_only=read_only)
+            yield TestedAgent(Components(*surroundings, authority=self.authority, read_only=read_only))
 
-    def once(self, **changes: Any) -> Agent:
+    def once(self, **changes: Any) -> TestedAgent:
         """Run a new agent's ``upload_once``, as after a restart."""
         with self.agent(**changes) as agent:
             agent.upload_once()
             return agent
 
-    def keys(self, at: TopicPartition = T, place: str | None = None) -> PartitionKeys:
-        return PartitionKeys(self.endpoint, CLUSTER, place or at.topic, at.partition)
+    def keys(self, tp: TopicPartition = T, place: str | None = None) -> PartitionKeys:
+        return PartitionKeys(self.endpoint, CLUSTER, place or tp.topic, tp.partition)
 
-    def watermark(self, at: TopicPartition = T, place: str | None = None) -> tuple[int, Watermark]:
-        key = self.keys(at, place).watermark
+    def watermark(self, tp: TopicPartition = T, place: str | None = None) -> tuple[int, Watermark]:
+        key = self.keys(tp, place).watermark
         base, found = parse(self.store.inner.get(key).body, key)
         assert found is not None
         return base, found
 
-    def manifest(self, base: int, at: TopicPartition = T, place: str | None = None) -> SegmentManifest:
-        key = self.keys(at, place).segment(base, "manifest.json")
+    def manifest(self, base: int, tp: TopicPartition = T, place: str | None = None) -> SegmentManifest:
+        key = self.keys(tp, place).segment(base, "manifest.json")
         return SegmentManifest.from_bytes(self.store.inner.get(key).body, key)
 
-    def stored(self, base: int, extension: str = "log", at: TopicPartition = T) -> bytes:
-        return self.store.inner.get(self.keys(at).segment(base, extension)).body
+    def stored(self, base: int, extension: str = "log", tp: TopicPartition = T) -> bytes:
+        return self.store.inner.get(self.keys(tp).segment(base, extension)).body
 
-    def names(self, at: TopicPartition = T) -> list[str]:
+    def names(self, tp: TopicPartition = T) -> list[str]:
         """Names of the objects of a partition."""
-        folder = self.keys(at).folder
+        folder = self.keys(tp).folder
         return [info.key.removeprefix(folder) for info in self.store.inner.list(folder)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.uploader_agent.fakes import WatchedStore
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3_timeouts import Traffic
+from tidemark.store.traffic import Traffic
 from uploader_agent import cli
 from uploader_agent.cli import common
 

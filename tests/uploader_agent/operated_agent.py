@@ -22,7 +22,7 @@ from tests.uploader_agent.fakes import FakeMetadata, WatchedStore
 from tidemark.errors import AccessDenied
 from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3_timeouts import Traffic
+from tidemark.store.traffic import Traffic
 from uploader_agent import cli
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.cli import common
@@ -99,7 +99,8 @@ class Gates:
 
 
 def _quotation() -> RuntimeError:
-    return RuntimeError(f"signed with {os.environ['AWS_SECRET_ACCESS_KEY']}, logged in with hunter2-of-sasl")
+    keys = " or ".join(os.environ.get(name, "none") for name in ("AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_KEY"))
+    return RuntimeError(f"signed with {keys}, logged in with hunter2-of-sasl")
 
 
 def replaced(folder: Path) -> dict[str, Callable[..., object]]:

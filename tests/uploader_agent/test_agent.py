@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -10,17 +11,17 @@ import pytest
 from crc32c import crc32c
 
 from tests.support.raw_builder import word
-from tests.tidemark.records.build import Record, batch, marker, transactional
+from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
+from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import WatermarkIndex
-from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import Led
 
 
-def no_errors(agent: Agent) -> None:
+def no_errors(agent: TestedAgent) -> None:
     assert {str(at): one.error for at, one in agent.leadership.partitions.items() if one.error} == {}
 
 
@@ -32,13 +33,11 @@ def test_rotated_and_committed_segments_go_and_nothing_else(world: World) -> Non
     no_errors(agent)
     assert world.names() == [
         *(f"{0:020d}.{kind}" for kind in ("index", "log", "manifest.json", "timeindex")),
-        *(f"{100:020d}.{kind}" for kind in ("index", "log", "manifest.json", "snapshot", "timeindex")),
-        f"{200:020d}.snapshot",
+        *(f"{100:020d}.{kind}" for kind in ("index", "log", "manifest.json", "timeindex")),
         "offset.wm",
     ]
     for base in (0, 100):
-        for kind in ("log", "index", "timeindex"):
-            assert world.stored(base, kind) == partition.log(base).with_suffix(f".{kind}").read_bytes()
+        assert world.stored(base) == partition.log(base).read_bytes()
     base, watermark = world.watermark()
     assert (base, watermark.next_offset, watermark.start_offset, watermark.leader_epoch) == (100, 200, 0, 3)
     assert watermark.lineage == ((3, 0),)
@@ -104,12 +103,10 @@ def test_partition_of_another_leader_is_left_alone(world: World) -> None:
     assert world.names() == []
 
 
-def test_quiet_tail_goes_as_provisional_and_grows_and_is_replaced(world: World) -> None:
+def test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own(world: World) -> None:
     partition = world.disk.partition()
     partition.fill(0, end=100)
     partition.segment(100, records(100, 130))
-    index = partition.log(100).with_suffix(".index")
-    index.write_bytes(index.read_bytes() + bytes(1000))  # preallocated by Kafka
     world.metadata.default_high = 120
     world.once(tail_after="1h")
     assert world.watermark()[1].next_offset == 100, "an active segment that was just written to stays"
@@ -117,36 +114,84 @@ def test_quiet_tail_goes_as_provisional_and_grows_and_is_replaced(world: World) 
     old = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     os.utime(partition.log(100), (old, old))
     no_errors(world.once(tail_after="1h"))
-    assert world.manifest(100).state == "provisional"
-    assert (world.manifest(100).next_offset, world.manifest(100).rotated_at) == (120, None)
+    first = world.manifest(100)
+    assert (first.state, first.next_offset, first.rotated_at) == ("whole", 120, None)
     assert world.stored(100) == records(100, 120), "up to the high watermark, no further"
-    assert world.stored(100, "index") == index.read_bytes()[:8], "valid entries only"
     assert (world.watermark()[0], world.watermark()[1].next_offset) == (100, 120)
 
     world.metadata.default_high = 130
     no_errors(world.once(tail_after="1h"))
-    assert world.stored(100) == records(100, 130)
+    assert world.stored(120) == records(120, 130)
     assert world.watermark()[1].next_offset == 130
 
     partition.segment(100, records(100, 150))
     partition.roll(150)
     world.metadata.default_high = 150
     no_errors(world.once(tail_after="1h"))
-    assert (world.manifest(100).state, world.manifest(100).next_offset) == ("whole", 150)
-    assert world.stored(100) == records(100, 150)
+    assert [(world.manifest(base).next_offset, world.stored(base)) for base in (100, 120, 130)] == [
+        (120, records(100, 120)),
+        (130, records(120, 130)),
+        (150, records(130, 150)),
+    ]
+    assert world.manifest(100) == first
+    assert world.manifest(130).rotated_at is not None
     assert world.watermark()[1].next_offset == 150
-    assert not [info.key for info in world.store.list("_superseded/")], "a proved prefix needs no copy"
+    segments = [key for key in world.store.puts if key.startswith(world.keys().folder) and not key.endswith(".wm")]
+    assert len(segments) == len(set(segments)), "no object is written twice"
 
 
-def test_rotated_right_at_the_provisional_end_becomes_whole(world: World) -> None:
+def test_rotated_right_at_the_end_of_a_sealed_tail(world: World) -> None:
     partition = world.disk.partition()
     partition.segment(0, records(0, 50))
     world.metadata.default_high = 50
     world.once(tail_after="0s")
-    assert world.manifest(0).state == "provisional"
     partition.roll(50)
+    world.store.puts.clear()
     world.once(tail_after="0s")
-    assert (world.manifest(0).state, world.manifest(0).next_offset) == ("whole", 50)
+    assert world.store.puts == [world.control.index(1)], "there is nothing left to seal"
+
+
+@pytest.mark.parametrize("hint", ["index", "no index", "stale index"])
+def test_a_run_begins_at_its_own_batch_wherever_the_index_points(world: World, hint: str) -> None:
+    partition = world.disk.partition()
+    content = records(0, 90)
+    partition.segment(0, content)
+    world.metadata.default_high = 70
+    world.once(tail_after="0s")
+    index = partition.log(0).with_suffix(".index")
+    if hint == "no index":
+        index.unlink()
+    elif hint == "stale index":  # of a log that was truncated: an offset and a byte where no batch begins
+        index.write_bytes(struct.pack(">ii", 39, len(records(0, 30)) + 7))
+    partition.roll(90)
+    world.metadata.default_high = 90
+    no_errors(world.once())
+    assert world.stored(70) == records(70, 90)
+    assert (world.manifest(70).next_offset, world.manifest(70).batch_count) == (90, 2)
+
+
+def test_an_active_segment_that_is_damaged_is_not_sealed(world: World) -> None:
+    """It may be read again: a person may restore the replica."""
+    content = records(0, 50)
+    partition = world.disk.partition()
+    partition.segment(0, content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    world.metadata.default_high = 50
+    agent = world.once(tail_after="0s")
+    assert "checksum" in (agent.leadership.partitions[T].error or "")
+    assert [name for name in world.names() if name.endswith((".log", ".corrupt"))] == []
+
+
+def test_what_a_later_leader_wrote_is_not_sealed_under_a_former_leadership(world: World) -> None:
+    """The deposed broker has truncated its log and fetches; its last answered high watermark is of before."""
+    partition = world.disk.partition()
+    partition.lineage([(3, 0), (4, 30)])
+    partition.segment(0, records(0, 30) + records(30, 50, epoch=4))
+    world.metadata.default_high = 50
+    world.once(tail_after="0s")
+    assert [name for name in world.names() if name.endswith(".log")] == []
+    world.metadata.leads = {T: Led(4, ID)}
+    world.once(tail_after="0s")
+    assert world.watermark()[1].next_offset == 50
 
 
 def test_same_bytes_from_another_broker_are_adopted(world: World) -> None:
@@ -184,10 +229,7 @@ def test_diverging_segment_is_copied_aside_and_replaced(world: World) -> None:
     world.once()
     theirs = {
         name: world.store.get(world.keys().file(name)).body
-        for name in [
-            *(f"{100:020d}.{kind}" for kind in ("log", "index", "timeindex", "manifest.json")),
-            f"{200:020d}.snapshot",
-        ]
+        for name in [f"{100:020d}.{kind}" for kind in ("log", "index", "timeindex", "manifest.json")]
     }
     world.metadata.leads = {T: Led(5, ID)}
     partition.lineage([(3, 0), (5, 100)])
@@ -253,9 +295,12 @@ def test_topic_made_again_lies_elsewhere(world: World, place: str) -> None:
     assert world.stored(0) == before
     assert world.watermark(place=f"orders@{OTHER_ID}")[1].next_offset == 40
     key = world.control.incarnations("orders")
-    lives = TopicIncarnations.from_bytes(world.store.get(key).body, key).incarnations
-    assert [(life.topic_id, life.place) for life in lives] == [(ID, "orders"), (OTHER_ID, f"orders@{OTHER_ID}")]
-    assert lives[0].ended_at is not None
+    incarnations = TopicIncarnations.from_bytes(world.store.get(key).body, key).incarnations
+    assert [(incarnation.topic_id, incarnation.place) for incarnation in incarnations] == [
+        (ID, "orders"),
+        (OTHER_ID, f"orders@{OTHER_ID}"),
+    ]
+    assert incarnations[0].ended_at is not None
     index = WatermarkIndex.from_bytes(world.store.get(world.control.index(1)).body, "index")
     assert index.entries[0].incarnation == 1
 
@@ -347,7 +392,7 @@ def test_damaged_segment_is_kept_whole_and_holds_its_partition_alone(
     assert world.store.puts == [world.control.index(1)], "it is not sent again"
 
 
-def test_good_copy_of_another_replica_replaces_a_corrupt_one(world: World) -> None:
+def test_good_copy_of_another_replica_completes_a_corrupt_one(world: World) -> None:
     partition = world.disk.partition()
     partition.fill(0, 100, end=200)
     partition.segment(0, flipped(records(0, 100)))
@@ -356,7 +401,8 @@ def test_good_copy_of_another_replica_replaces_a_corrupt_one(world: World) -> No
     world.broker = world.broker.__class__(2, *[getattr(world.broker, name) for name in world.broker.__slots__[1:]])
     world.metadata.leads = {T: Led(4, ID)}
     no_errors(world.once())
-    assert world.manifest(0).state == "whole"
+    assert (world.manifest(0).state, world.manifest(0).next_offset) == ("corrupt", 100), "it stays as it was stored"
+    assert (world.manifest(90).state, world.stored(90)) == ("whole", records(90, 100))
     assert world.watermark()[1].next_offset == 200
     assert world.watermark()[1].gaps == ()
 

@@ -119,7 +119,7 @@ def refused(call: Callable[..., object], **arguments: Any) -> bool:
 
 
 def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> None:
-    """It creates by If-None-Match, replaces by If-Match, copies aside, and lists."""
+    """It creates by If-None-Match, replaces ``offset.wm`` by If-Match, copies aside, and lists."""
     operated = Operated(
         tmp_path,
         raw={"url": f"s3://raw/{PREFIX}"},
@@ -135,10 +135,10 @@ def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> N
         pages = server.client().list_objects_v2(Bucket="raw", Prefix=f"{PREFIX}/")
         return {one["Key"].removeprefix(f"{FOLDER}/") for one in pages["Contents"]}
 
-    assert f"{100:020d}.manifest.json" in once(), "a provisional tail"
+    assert f"{100:020d}.manifest.json" in once(), "a quiet tail"
     disk.segment(100, records(100, 200))
     disk.roll(200)
-    assert f"{200:020d}.snapshot" in once(), "replaced by If-Match"
+    assert f"{150:020d}.manifest.json" in once(), "the rest of its segment"
     body = server.client().get_object(Bucket="raw", Key=WATERMARK)["Body"].read()
     assert json.loads(body.splitlines()[1])["next_offset"] == 200
     disk.lineage([(3, 0), (4, 100)])

@@ -79,7 +79,6 @@ def test_exactly_what_is_rotated_goes(
             )
             assert manifest.cleanup_policy == "delete"
             assert manifest.lineage == watermark.lineage
-            assert f"{manifest.next_offset:020d}.snapshot" in manifest.objects
         assert set(range(watermark.next_offset)) <= load.acknowledged[partition].keys()
     index = WatermarkIndex.from_bytes(raw.get(deployment.control.index(1)).body, "index")
     assert [entry.partition for entry in index.entries] == [0, 1, 2]
@@ -130,7 +129,7 @@ def test_what_another_uploader_left_is_adopted(
     assert deployment.watermark()[1].next_offset == last.next_offset
     assert deployment.run("verify", env) == 0, deployment.log.read_text()
     for manifest in found:
-        names = [name for name in manifest.objects if not name.endswith((".snapshot", "index"))]
+        names = [name for name in manifest.objects if not name.endswith("index")]
         assert [raw.get(keys.file(name)).body for name in names] == [(folder / name).read_bytes() for name in names]
 
 
@@ -170,16 +169,19 @@ def test_quiet_tail_then_more(
     load.send(50)
     deployment = deploy(tmp_path, kafka, raw, s3_server, topic, tail_after="0s")
     assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
-    assert deployment.manifests()[-1].state == "provisional"
     base, watermark = deployment.watermark()
+    tail = deployment.manifests()[-1]
+    assert (tail.base_offset, tail.next_offset, tail.rotated_at) == (base, len(load.acknowledged[0]), None)
     assert watermark.next_offset == len(load.acknowledged[0])
     disk = deployment.folder() / f"{base:020d}.log"
     assert raw.get(deployment.keys().segment(base, "log")).body == disk.read_bytes()
-    assert raw.head(deployment.keys().segment(base, "index")).size < 1000
     load.send(60)
     deploy(tmp_path, kafka, raw, s3_server, topic)
     assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
-    deployment.check_exact()
+    assert tail in deployment.check_exact()
+    folder = deployment.keys().folder
+    segments = [key for key in deployment.puts() if key.startswith(folder) and not key.endswith("offset.wm")]
+    assert len(segments) == len(set(segments)), "no object is written twice"
     assert not list(raw.list(f"{topic}/_superseded/"))
 
 

@@ -38,10 +38,10 @@ def test_defaults(tmp_path: Path) -> None:
         ("tail_after: 5", "tail_after", "number with a unit"),
         ("upload: {concurrency: many}", "upload.concurrency", "valid integer"),
         ("upload: {concurrency: 0}", "upload.concurrency", "greater than or equal to 1"),
-        ("include: ['(']", "include.0", "no regular expression"),
+        ("include: ['(']", "include.0", "not a valid regular expression"),
         ("http: {port: 70000}", "http.port", "less than or equal to 65535"),
-        ("cluster: 'a b'", "cluster", "no cluster name"),
-        ("tail_after: 5m\ntail_after: 6m", "", "stands twice"),
+        ("cluster: 'a b'", "cluster", "not a valid cluster name"),
+        ("tail_after: 5m\ntail_after: 6m", "", "appears twice"),
         ("broker: {properties: p, client: {ssl_ca: x}}", "broker.client", "knows no ssl_ca"),
     ],
 )
@@ -69,7 +69,7 @@ def test_missing_key_and_missing_file(tmp_path: Path) -> None:
         ("broker: {properties: p, client: {ssl_password: [hunter2]}}", "broker.client.ssl_password"),
         ("broker: {properties: p, client: {sasl_plain_password: hunter2, ssl_ca: x}}", "knows no ssl_ca"),
         ("store: {endpoint_url: 'https://me:hunter2@s3.example'}", "https://***@s3.example"),
-        ("broker: {properties: p, client: {ssl_password: 'hunter2}}", "is no valid YAML: line"),
+        ("broker: {properties: p, client: {ssl_password: 'hunter2}}", "is not valid YAML: line"),
     ],
 )
 def test_a_mistake_shows_no_secret(tmp_path: Path, line: str, told: str) -> None:
@@ -84,7 +84,7 @@ def test_a_mistake_shows_no_secret(tmp_path: Path, line: str, told: str) -> None
 
 def test_a_mistake_in_the_environment_shows_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_AGENT__BROKER__CLIENT__SSL_PASSWORD", "[hunter2")
-    with pytest.raises(ConfigError, match="SSL_PASSWORD: is no valid YAML") as caught:
+    with pytest.raises(ConfigError, match="SSL_PASSWORD: is not valid YAML") as caught:
         load_settings(write(tmp_path, GOOD))
     assert "hunter2" not in str(caught.value)
 
@@ -109,9 +109,9 @@ def test_environment_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_which_topics(topic: str, taken: bool) -> None:
     base = {"broker": {"properties": "p"}, "raw": {"url": "s3://raw"}, "state_dir": "s"}
     settings = AgentSettings.model_validate(base | {"include": ["orders.*"], "exclude": [".*dlq"]})
-    assert settings.takes(topic) is taken
+    assert settings.accepts_topic(topic) is taken
     everything = AgentSettings.model_validate(base | {"internal_topics": True})
-    assert everything.takes(topic)
+    assert everything.accepts_topic(topic)
 
 
 def test_cli_tells_a_configuration_error_and_exits_with_2(

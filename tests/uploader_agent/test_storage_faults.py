@@ -31,7 +31,6 @@ LIMITS = {"connect_timeout": "2s", "no_progress": "600ms", "deadline": "1500ms"}
 PHASES: Mapping[str, Callable[[Request], bool]] = {
     ".log": lambda request: request.path.endswith(".log"),
     ".index": lambda request: request.path.endswith("index"),
-    ".snapshot": lambda request: request.path.endswith(".snapshot"),
     "manifest": lambda request: request.path.endswith(".manifest.json"),
     "offset.wm": lambda request: request.path.endswith("offset.wm"),
     "_topics": lambda request: "/_topics/" in request.path,

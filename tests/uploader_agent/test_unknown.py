@@ -9,7 +9,7 @@ from tests.uploader_agent.fakes import World
 from tidemark.errors import PreconditionFailed, SlowDown, UnknownOutcome
 from tidemark.formats.watermark import parse
 
-OBJECTS = [".log", ".index", ".timeindex", ".snapshot", ".manifest.json", "offset.wm", "/orders.json"]
+OBJECTS = [".log", ".index", ".timeindex", ".manifest.json", "offset.wm", "/orders.json"]
 LOST = "told so"
 
 

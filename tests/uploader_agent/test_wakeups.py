@@ -16,9 +16,10 @@ from structlog import get_logger
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
+from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
 from uploader_agent import agent as loop
-from uploader_agent.agent import Agent
+from uploader_agent import monitor
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
@@ -55,7 +56,7 @@ def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
     world.metadata.default_high = 50
     never = {"scan_interval": NEVER, "metadata_interval": NEVER}
     with running(world, NoWatcher(), **never, tail_after=NEVER) as agent:
-        wait_until(lambda: T in agent._timers._times, what="the timer of the tail")
+        wait_until(lambda: T in agent.components.timers._times, what="the timer of the tail")
         shorter = world.settings(**never, tail_after="1s")
         agent.soon(lambda: agent.reconfigure(shorter, "agent.yaml"))
         world.store.await_put(lambda: watermark_is(world, 50))
@@ -95,7 +96,7 @@ def test_a_former_index_that_is_never_read_is_given_up(world: World, monkeypatch
 def test_a_tail_goes_by_the_checkpoint_while_the_broker_hangs_and_is_said_to(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_BROKER_LIMIT", 0.5)
+    monkeypatch.setattr(monitor, "_BROKER_LIMIT", 0.5)
     monkeypatch.setattr(loop, "_BROKER_PATIENCE", 0.1)
     partition = world.disk.partition()
     partition.segment(0, records(0, 50))
@@ -168,28 +169,10 @@ def test_a_partition_is_looked_at_again_only_when_its_job_has_ended(world: World
         queue.offer(T, [PartitionJob(partition, "survey")])
         assert looked.wait(HUNG)
         looked.clear()
-        queue.offer(T, [PartitionJob(partition, Work(7, 8, 9, provisional=False))])  # there is no such segment
+        queue.offer(T, [PartitionJob(partition, Work(7, 8, 7, 8))])  # there is no such segment
         assert looked.wait(HUNG)
         queue.close()
     assert seen == [0, 0]
-
-
-def test_what_ends_while_a_replacement_is_announced_is_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.disk.partition().fill(0, 100, end=200)
-    with world.agent() as agent:
-        agent.upload_once()
-        partition, writes = agent.leadership.partitions[T], [0]
-
-        def write() -> None:
-            writes[0] += 1
-            if writes[0] == 1:  # another worker has brought a segment meanwhile, and finds the lock taken
-                partition._unwritten = True
-                partition.publish()
-
-        monkeypatch.setattr(partition, "_write_watermark", write)
-        partition._announce(0)
-        assert writes == [2]
-        assert not partition._unwritten
 
 
 def ended(name: str) -> threading.Thread:
@@ -209,9 +192,9 @@ def test_a_thread_that_has_ended_is_not_healthy() -> None:
     assert health.trouble() is None
 
 
-THREADS: dict[str, Callable[[Agent], Any]] = {
-    "metadata": lambda agent: agent._poller,
-    "index": lambda agent: agent._index,
+THREADS: dict[str, Callable[[TestedAgent], Any]] = {
+    "metadata": lambda agent: agent.poller,
+    "index": lambda agent: agent.index,
 }
 
 

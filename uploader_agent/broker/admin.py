@@ -12,11 +12,14 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from typing_extensions import override
 
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
@@ -76,7 +79,7 @@ class Metadata(Protocol):
         ...
 
 
-class AdminMetadata:
+class AdminMetadata(Metadata):
     """:class:`Metadata` by kafka-python's admin client, connected on first use and again after a failure."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
@@ -85,30 +88,30 @@ class AdminMetadata:
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and none is ever created by asking."""
-        named = sorted({at.topic for at in wanted})
+        named = sorted({tp.topic for tp in wanted})
         topics = self._ask(lambda client: client.describe_topics(named)) if named else []
-        found: dict[TopicPartition, Leader] = {}
+        leaders: dict[TopicPartition, Leader] = {}
         for topic in topics:
             name, topic_id = topic["name"], kafka_topic_id(topic)
             for part in topic["partitions"]:
-                at = TopicPartition(name, part["partition_index"])
-                if at in wanted:
-                    found[at] = Leader(part["leader_id"], Led(part["leader_epoch"], topic_id))
-        return found
+                tp = TopicPartition(name, part["partition_index"])
+                if tp in wanted:
+                    leaders[tp] = Leader(part["leader_id"], Led(part["leader_epoch"], topic_id))
+        return leaders
 
+    @override
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
-        """See :class:`Metadata`."""
         found: dict[TopicPartition, Offsets] = {}
         for chunk in _chunks(led):
             stable = self._list_offsets(chunk, led, "LATEST", committed=True)
             high = self._list_offsets(list(stable), led, "LATEST", committed=False)
             start = self._list_offsets(list(high), led, "EARLIEST", committed=False)
-            for at, high_watermark in high.items():
-                found[at] = Offsets(high_watermark, stable[at], start.get(at))
+            for tp, high_watermark in high.items():
+                found[tp] = Offsets(high_watermark, stable[tp], start.get(tp))
         return found
 
+    @override
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
-        """See :class:`Metadata`."""
         from kafka.admin import ConfigResource, ConfigResourceType
 
         policies: dict[str, str] = {}
@@ -138,7 +141,7 @@ class AdminMetadata:
         if not wanted:
             return {}
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        specs = {KafkaPartition(*at): OffsetSpec[spec] for at in wanted}
+        specs = {KafkaPartition(*tp): OffsetSpec[spec] for tp in wanted}
         try:
             answer = self._ask(lambda client: client.list_partition_offsets(specs, isolation, timeout_ms=1000))
         except BrokerUnavailable as error:
@@ -149,22 +152,31 @@ class AdminMetadata:
             half = len(wanted) // 2
             first = self._list_offsets(wanted[:half], led, spec, committed=committed)
             return first | self._list_offsets(wanted[half:], led, spec, committed=committed)
-        ours = {TopicPartition(*at): found for at, found in answer.items()}
-        epochs = {at: led[at].leader_epoch for at in wanted}
+        ours = {TopicPartition(*tp): answered for tp, answered in answer.items()}
+        epochs = {tp: led[tp].leader_epoch for tp in wanted}
         fresh = spec == "EARLIEST"  # its epoch is the record's, not the leader's
-        return {at: found.offset for at, found in ours.items() if fresh or found.leader_epoch in {None, epochs[at]}}
+        return {
+            tp: answered.offset for tp, answered in ours.items() if fresh or answered.leader_epoch in {None, epochs[tp]}
+        }
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         from kafka.errors import BrokerResponseError, KafkaError
 
         try:
             if self._client is None:
-                self._client = self._connect()
+                self._client = self._connected()
             return question(self._client)
         except (KafkaError, OSError, TimeoutError) as error:
             if not isinstance(error, BrokerResponseError):  # an answer, if not the wanted one, proves the connection
                 self.close()
             raise BrokerUnavailable(f"the broker cannot be asked: {type(error).__name__}: {error}") from error
+
+    def _connected(self) -> Any:
+        try:
+            return self._connect()
+        except (AttributeError, TypeError, ValueError) as error:
+            rule = "kafka-python takes no such broker.bootstrap or broker.client, as the agent's file has them"
+            raise BrokerUnavailable(f"{rule}: {type(error).__name__}: {error}") from error
 
 
 def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | int | bool]) -> Any:
@@ -183,7 +195,8 @@ def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | 
         client.__init__(**(chosen | dict(options)))
     except BaseException:
         client._closed = False
-        client.close()
+        with suppress(AttributeError):  # it may not have come as far as having anything that can be closed
+            client.close()
         raise
     return client
 
@@ -210,9 +223,9 @@ def checkpointed_offsets(
         except OSError as error:
             raise FormatError(str(path), f"cannot be read: {error}") from error
         for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items():
-            at = TopicPartition(topic, partition)
-            if at in wanted and _made(wanted[at]) <= written:
-                found[at] = Offsets(offset, source="checkpoint")
+            tp = TopicPartition(topic, partition)
+            if tp in wanted and _made(wanted[tp]) <= written:
+                found[tp] = Offsets(offset, source="checkpoint")
     return found
 
 

@@ -19,6 +19,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, kafka_topic_id
 from uploader_agent.broker.leadership_hints import TOPICS, state_path
@@ -44,38 +46,38 @@ class MetadataMark:
 
 
 class Authority(Protocol):
-    """Every method raises :class:`BrokerUnavailable` where there is no answer to build on."""
+    """Every method raises :class:`BrokerUnavailable` if there is no usable answer."""
 
     def mark(self) -> MetadataMark:
         """Up to where the cluster's metadata goes now."""
         ...
 
     def confirms(self, mark: MetadataMark) -> bool | None:
-        """Whether the metadata went to ``mark`` indeed, and this broker has it by now; None: ask for a new mark."""
+        """Whether the metadata did reach ``mark`` and this broker now has it; None: ask for a new mark."""
         ...
 
-    def leader(self, at: TopicPartition) -> Leader | None:
-        """Who leads ``at`` by what this broker has; None if there is no such partition."""
+    def leader(self, tp: TopicPartition) -> Leader | None:
+        """The leader of ``tp`` in this broker's metadata; None if there is no such partition."""
         ...
 
 
-class NoAuthority:
+class NoAuthority(Authority):
     """Of commands that change nothing: nothing is ever certain."""
 
+    @override
     def mark(self) -> MetadataMark:
-        """See :class:`Authority`."""
         raise BrokerUnavailable("the cluster's metadata is not asked for here")
 
+    @override
     def confirms(self, mark: MetadataMark) -> bool | None:
-        """See :class:`Authority`."""
         raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not up to {mark}")
 
-    def leader(self, at: TopicPartition) -> Leader | None:
-        """See :class:`Authority`."""
-        raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not about {at}")
+    @override
+    def leader(self, tp: TopicPartition) -> Leader | None:
+        raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not about {tp}")
 
 
-class QuorumAuthority:
+class QuorumAuthority(Authority):
     """The quorum's leader, asked through any broker; then this broker itself. Needs DESCRIBE on the cluster."""
 
     def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
@@ -83,35 +85,38 @@ class QuorumAuthority:
         self._node_id = node_id
         self._connect = connect
 
+    @override
     def mark(self) -> MetadataMark:
-        """See :class:`Authority`."""
-        found = self._quorum()
-        if found["high_watermark"] < 0:
+        quorum = self._quorum()
+        if quorum["high_watermark"] < 0:
             raise BrokerUnavailable("the quorum's new leader does not know its high watermark yet")
-        return MetadataMark(found["leader_id"], found["leader_epoch"], found["high_watermark"], _fetched(found))
+        return MetadataMark(quorum["leader_id"], quorum["leader_epoch"], quorum["high_watermark"], _fetched(quorum))
 
+    @override
     def confirms(self, mark: MetadataMark) -> bool | None:
-        """See :class:`Authority`."""
-        found = self._quorum()
-        if (found["leader_id"], found["leader_epoch"]) != (mark.leader, mark.epoch):
+        quorum = self._quorum()
+        if (quorum["leader_id"], quorum["leader_epoch"]) != (mark.leader, mark.epoch):
             return None
-        voters = _fetched(found)
+        voters = _fetched(quorum)
         heard = [one for one, at in voters.items() if one == mark.leader or at > mark.fetched.get(one, at)]
-        ends = {one["replica_id"]: one["log_end_offset"] for one in (*found["current_voters"], *found["observers"])}
+        ends = {
+            replica["replica_id"]: replica["log_end_offset"]
+            for replica in (*quorum["current_voters"], *quorum["observers"])
+        }
         return 2 * len(heard) > len(voters) and ends.get(self._node_id, -1) >= mark.offset
 
-    def leader(self, at: TopicPartition) -> Leader | None:
-        """See :class:`Authority`."""
+    @override
+    def leader(self, tp: TopicPartition) -> Leader | None:
         from kafka.protocol.metadata import MetadataRequest
 
-        topic = MetadataRequest.MetadataRequestTopic(name=at.topic)
+        topic = MetadataRequest.MetadataRequestTopic(name=tp.topic)
         request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
         # kafka-python's own describe_topics asks any broker, and it must be the one that has what was confirmed.
         answer = self._ask(lambda client: client._manager.run(_sent, client, request, self._node_id))
-        for found in answer["topics"]:
-            for part in found["partitions"]:
-                if (found["name"], part["partition_index"]) == at and not found["error_code"]:
-                    return Leader(part["leader_id"], Led(part["leader_epoch"], kafka_topic_id(found)))
+        for described in answer["topics"]:
+            for part in described["partitions"]:
+                if (described["name"], part["partition_index"]) == tp and not described["error_code"]:
+                    return Leader(part["leader_id"], Led(part["leader_epoch"], kafka_topic_id(described)))
         return None
 
     def _quorum(self) -> Any:
@@ -131,7 +136,7 @@ class QuorumAuthority:
             raise BrokerUnavailable(f"the cluster cannot be asked: {type(error).__name__}: {error}") from error
 
 
-class ZooKeeperAuthority:
+class ZooKeeperAuthority(Authority):
     """The partition's state where the controller writes it."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -142,12 +147,12 @@ class ZooKeeperAuthority:
         """See :class:`Authority`: what is read later is newer than all that was written before."""
         return MetadataMark()
 
+    @override
     def confirms(self, mark: MetadataMark) -> bool | None:
-        """See :class:`Authority`."""
         return mark == MetadataMark()
 
-    def leader(self, at: TopicPartition) -> Leader | None:
-        """See :class:`Authority`."""
+    @override
+    def leader(self, tp: TopicPartition) -> Leader | None:
         from kazoo.client import KazooClient
         from kazoo.exceptions import KazooException, NoNodeError
 
@@ -156,9 +161,9 @@ class ZooKeeperAuthority:
             client.start(timeout=_PATIENCE)
             if client.exists(_MIGRATION) is not None:
                 raise BrokerUnavailable("the cluster migrates to KRaft, whose quorum writes to ZooKeeper afterwards")
-            client.sync(state_path(at))
-            state = json.loads(client.get(state_path(at))[0])
-            topic = json.loads(client.get(f"{TOPICS}/{at.topic}")[0])
+            client.sync(state_path(tp))
+            state = json.loads(client.get(state_path(tp))[0])
+            topic = json.loads(client.get(f"{TOPICS}/{tp.topic}")[0])
             return Leader(state["leader"], Led(state["leader_epoch"], topic.get("topic_id")))
         except NoNodeError:
             return None
@@ -174,4 +179,4 @@ async def _sent(client: Any, request: Any, node_id: int) -> Any:
 
 
 def _fetched(quorum: Mapping[str, Any]) -> dict[int, int]:
-    return {one["replica_id"]: one["last_fetch_timestamp"] for one in quorum["current_voters"]}
+    return {voter["replica_id"]: voter["last_fetch_timestamp"] for voter in quorum["current_voters"]}

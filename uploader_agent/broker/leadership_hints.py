@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from typing_extensions import override
+
 from tidemark.formats.keys import TopicPartition
 
 TOPICS = "/brokers/topics"
 """Where ZooKeeper has the topics."""
 
 
-def state_path(at: TopicPartition) -> str:
+def state_path(tp: TopicPartition) -> str:
     """Where the controller writes to ZooKeeper who leads a partition."""
-    return f"{TOPICS}/{at.topic}/partitions/{at.partition}/state"
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
 
 
 class Hints(Protocol):
@@ -32,14 +34,17 @@ class Hints(Protocol):
         ...
 
 
-class NoHints:
+class NoHints(Hints):
     """Of a cluster without ZooKeeper: the poll finds everything."""
 
+    @override
     def start(self, hint: Callable[[], None]) -> None:
-        """See :class:`Hints`."""
+        pass
 
+    @override
     def watch(self, replicas: Collection[TopicPartition]) -> None:
-        """See :class:`Hints`."""
+        pass
 
+    @override
     def close(self) -> None:
-        """See :class:`Hints`."""
+        pass

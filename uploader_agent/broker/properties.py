@@ -14,6 +14,7 @@ from typing import TypeVar
 from tidemark.errors import ConfigError, FormatError
 from tidemark.kafka_log import parse_meta_properties
 from uploader_agent.disk.log_dirs import read_text
+from uploader_agent.settings import PROTOCOLS
 
 Value = TypeVar("Value", int, str)
 
@@ -55,7 +56,7 @@ def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
         rule = f"no directory of {named} has a readable {_META}: start the broker first, or correct the path"
         raise ConfigError(str(path), [("log.dirs", rule)])
     name, address = _listener(properties, path)
-    protocols = dict(part.strip().split(":") for part in _list(properties.get("listener.security.protocol.map", "")))
+    protocols = _protocols(properties, path)
     return Broker(
         node_id=_one_value(path, "node.id", [_own_id(properties), *(_own_id(meta) for meta in metas.values())]),
         cluster_id=_one_value(path, "cluster.id", [meta["cluster.id"] for meta in metas.values()]),
@@ -121,13 +122,25 @@ def _listener(properties: dict[str, str], path: Path) -> tuple[str, str]:
         if match["name"] not in controllers:
             host = "localhost" if match["host"] in _PLACEHOLDERS else match["host"]
             return match["name"], f"{host}:{match['port']}"
-    raise ConfigError(str(path), [("listeners", "has no listener for clients, so this node is no broker")])
+    raise ConfigError(str(path), [("listeners", "has no listener for clients, so this node is not a broker")])
+
+
+def _protocols(properties: dict[str, str], path: Path) -> dict[str, str]:
+    """The protocol of each listener that has not a protocol's name."""
+    found: dict[str, str] = {}
+    for part in _list(properties.get("listener.security.protocol.map", "")):
+        name, colon, protocol = part.partition(":")
+        if not colon or protocol not in PROTOCOLS:
+            rule = f"{part!r} is not <listener>:<protocol>, one of {', '.join(sorted(PROTOCOLS))}"
+            raise ConfigError(str(path), [("listener.security.protocol.map", rule)])
+        found[name] = protocol
+    return found
 
 
 def _zookeeper(properties: dict[str, str]) -> dict[str, str | int | bool] | None:
     """From ``zookeeper.connect``, chroot and all, and ``zookeeper.ssl.*``, of whose stores PEM files alone serve here.
 
-    Source: Kafka's ``ZkConfigs``; passwords of a login stand in a JAAS file that ``server.properties`` does not name.
+    Source: Kafka's ``ZkConfigs``; the passwords of a login are in a JAAS file that ``server.properties`` does not name.
     """
     hosts = properties.get("zookeeper.connect")
     if not hosts or properties.get("process.roles"):

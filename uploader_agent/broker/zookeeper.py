@@ -20,9 +20,10 @@ import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from typing_extensions import override
 
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.leadership_hints import TOPICS, state_path
+from uploader_agent.broker.leadership_hints import TOPICS, Hints, state_path
 
 logger = structlog.get_logger(__name__)
 
@@ -31,12 +32,12 @@ _PATIENCE = 10.0
 """Seconds for ZooKeeper to answer one request."""
 
 _RETRY = 30.0
-"""Seconds without a connection after which a client is made anew: one whose login was refused never tries again."""
+"""Seconds without a connection after which a new client is made: a client whose login was refused never tries again."""
 
 _LOGIN = "broker.zookeeper in the agent's file says how to log in, and which certificates to trust (PEM files)"
 
 
-class ZooKeeperHints:
+class ZooKeeperHints(Hints):
     """:class:`uploader_agent.broker.leadership_hints.Hints` by kazoo; the connection lives in a thread of its own."""
 
     def __init__(self, options: Mapping[str, Any], *, retry: float = _RETRY) -> None:
@@ -52,21 +53,21 @@ class ZooKeeperHints:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="zookeeper", daemon=True)
 
+    @override
     def start(self, hint: Callable[[], None]) -> None:
-        """See :class:`Hints`."""
         self._hint = hint
         self._thread.start()
 
+    @override
     def watch(self, replicas: Collection[TopicPartition]) -> None:
-        """See :class:`Hints`."""
         wanted = frozenset({TOPICS, _BROKERS, *map(state_path, replicas)})
         with self._changed:
             self._unset |= wanted - self._wanted
             self._wanted = wanted
             self._changed.notify_all()
 
+    @override
     def close(self) -> None:
-        """See :class:`Hints`."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -155,4 +156,4 @@ def _ask(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) 
 
 
 def _nobody() -> None:
-    """Before the start."""
+    """Whom a change wakes before :meth:`ZooKeeperHints.start` says whom: nobody."""

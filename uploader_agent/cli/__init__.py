@@ -26,9 +26,11 @@ from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
 from uploader_agent.cli.reupload_command import reupload
+from uploader_agent.components import Components
 from uploader_agent.hold import check_links, preflight
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.observability.systemd import Notifier
+from uploader_agent.one_shot import OneShot
 from uploader_agent.settings import load_settings
 
 logger = structlog.get_logger(__name__)
@@ -50,15 +52,19 @@ app.add_typer(config_app, name="config")
 def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Upload segments as they are rotated, until SIGTERM or SIGINT."""
     settings, notifier = load_settings(config), Notifier()
-    with locked(settings, notifier) as agent, ExitStack() as stack:
+    with locked(settings, notifier) as components, ExitStack() as stack:
+        agent, metrics = Agent(components), components.metrics
         host, port = settings.http.host, settings.http.port
         if port is not None:
-            server = HttpServer(host, port, agent.health, agent.metrics.registry, agent.waiting)
+            try:
+                server = HttpServer(host, port, components.health, metrics.registry, agent.waiting)
+            except OSError as error:
+                raise OSError(error.errno, f"http: {host}:{port} cannot be listened on: {error.strerror}") from error
             stack.enter_context(server)
             logger.info("http_listening", host=host, port=server.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
-        reload = Reload(config, agent, notifier)
+        reload = Reload(config, agent, metrics, notifier)
         signal.signal(signal.SIGHUP, lambda *_: agent.soon(reload))
         logger.info("agent_started", version=__version__)
         agent.run()
@@ -67,21 +73,21 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
 
 @app.command("upload-once", epilog="Example: tidemark-agent upload-once -c agent.yaml --output json")
 def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
-    """Upload all that may go now, and exit: 1 if a partition failed."""
+    """Upload everything that can be uploaded now, and exit: with 1 if a partition failed."""
     settings = load_settings(config)
-    with locked(settings) as agent:
-        agent.upload_once()
-    _tell(agent, output)
+    with locked(settings) as components:
+        OneShot(components).upload()
+    _tell(components, output)
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
 def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
     """Compare disk, broker and store without uploading anything; may run beside the agent.
 
-    What is not stored is named with the reason. What a running agent itself waits for, it says at /waiting.
+    Names what is not stored, with the reason. A running agent says at /waiting what it waits for.
     """
-    with surveyed(load_settings(config)) as agent:
-        _tell(agent, output)
+    with surveyed(load_settings(config)) as components:
+        _tell(components, output)
 
 
 app.command(epilog="Example: tidemark-agent plan -c agent.yaml --topic orders")(plan)
@@ -95,7 +101,7 @@ app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 
 def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
     """Read the file and the broker's own files, try what holding needs, and show what follows.
 
-    Contacts nobody but the store, for the time: it tells if this host's clock is off.
+    Contacts only the store, for the time, and says if this host's clock is wrong.
     """
     settings = load_settings(config)
     broker = broker_of(settings)
@@ -129,9 +135,10 @@ def version() -> None:
     typer.echo(__version__)
 
 
-def _tell(agent: Agent, output: Output) -> None:
-    """Where each partition stands, and what waits there. Exits with 1 if that is not known, or a partition failed."""
-    seen, lines, waits = agent.leadership.seen, status_table.of(agent.leadership.partitions.values()), agent.waits()
+def _tell(components: Components, output: Output) -> None:
+    """The state of each partition, and what waits there. Exits with 1 if that is not known, or a partition failed."""
+    leadership, waits = components.leadership, components.waits()
+    seen, lines = leadership.seen, status_table.of(leadership.partitions.values())
     if output is Output.json:
         partitions, waiting = [line.to_json() for line in lines], [wait.to_json() for wait in waits]
         typer.echo(json.dumps({"broker_reached": seen, "partitions": partitions, "waiting": waiting}))

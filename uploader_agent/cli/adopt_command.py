@@ -7,20 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError
 from tidemark.terminal import Output, Progress
-from uploader_agent.broker.admin import UNKNOWN_POLICY, AdminMetadata, connect
+from uploader_agent.broker.admin import UNKNOWN_POLICY
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
     CommandAnswer,
     ConfigOption,
     OutputOption,
     broker_of,
-    opened,
+    metadata_of,
+    open_destinations,
 )
 from uploader_agent.observability.log_config import configure
-from uploader_agent.remote.destinations import Destinations
 from uploader_agent.repair.adoption import Adoption, partitions_here
 from uploader_agent.settings import load_settings
 
@@ -37,25 +36,22 @@ def adopt(
     """Take over what Pinterest's uploader stored of a topic: manifests and offset.wm for segments that have none.
 
     Stop that uploader first, and run this on the leaders' brokers, beside the agent or before it is started. Each
-    stored byte is read once and checked; offset.wm comes last, and then the agent goes on from there. Nothing is
+    stored byte is read once and checked; offset.wm comes last, and then the agent continues from there. Nothing is
     removed. Exits with 1 if a segment had to be left as it is: its offsets are a gap.
     """
     settings = load_settings(config)
     configure(settings)
     broker = broker_of(settings)
-    name = settings.cluster or broker.cluster_id
-    wanted = [at for at in partitions_here(broker.log_dirs, topic) if not partition or at.partition in partition]
+    wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partition or tp.partition in partition]
     if not wanted:
         where = ", ".join(map(str, broker.log_dirs))
         raise FormatError(topic, f"has no such partition in {where}: run this on a broker that has a replica")
-    client = settings.broker.client
-    with closing(AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata:
+    with closing(metadata_of(settings, broker)) as metadata:
         policy = metadata.cleanup_policy([topic]).get(topic, UNKNOWN_POLICY)
     answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
-    with opened(settings) as (opener, _):
-        places = Destinations(name, resolver_of(settings.raw), opener, record=not dry_run)
-        for at in wanted:
-            for row in Adoption(places, broker.node_id, broker.log_dirs, at, policy).run(dry_run=dry_run):
+    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
+        for tp in wanted:
+            for row in Adoption(destinations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run):
                 answer.add(row)
                 done += 1
                 left |= row.outcome == "left"

@@ -1,4 +1,4 @@
-"""What the commands share: their options, the agent that they build, and how they answer."""
+"""What the commands share: their options, the components that they build, and how they answer."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.endpoints import resolver_of
+from tidemark.errors import ConfigError
 from tidemark.store import open_store
 from tidemark.terminal import Output, columns
-from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
 from uploader_agent.broker.leadership_hints import Hints, NoHints
 from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.cli.directory_lock import lock_directories
+from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
-from uploader_agent.remote.destinations import OpenStore
+from uploader_agent.one_shot import OneShot
+from uploader_agent.remote.destinations import Destinations, OpenStore
+from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.settings import AgentSettings
+from uploader_agent.settings import PROTOCOLS, AgentSettings
 
 ConfigOption = Annotated[
     Path,
@@ -39,7 +43,12 @@ DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
 
 def broker_of(settings: AgentSettings) -> Broker:
     """The broker's own files. Raises ConfigError."""
-    return read_broker(settings.broker.properties, settings.broker.bootstrap)
+    path = settings.broker.properties
+    broker = read_broker(path, settings.broker.bootstrap)
+    if broker.security_protocol not in PROTOCOLS and "security_protocol" not in settings.broker.client:
+        rule = f"does not say the protocol of {broker.security_protocol}; or set broker.client.security_protocol"
+        raise ConfigError(str(path), [("listener.security.protocol.map", rule)])
+    return broker
 
 
 @contextmanager
@@ -52,22 +61,35 @@ def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
 
 
 @contextmanager
+def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool) -> Iterator[Destinations]:
+    """Where the topics of this broker's cluster go, for a repair; a dry run writes nothing there."""
+    name = settings.cluster or broker.cluster_id
+    with opened(settings) as (open_metered, _):
+        yield Destinations(name, resolver_of(settings.raw), open_metered, record=not dry_run)
+
+
+def metadata_of(settings: AgentSettings, broker: Broker) -> AdminMetadata:
+    """What the cluster tells over Kafka's protocol; it connects when it is asked first."""
+    client = settings.broker.client
+    return AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))
+
+
+@contextmanager
 def built(
     settings: AgentSettings, broker: Broker, *, notifier: Notifier | None = None, read_only: bool = False
-) -> Iterator[Agent]:
-    """The agent with its real surroundings."""
-    client = settings.broker.client
+) -> Iterator[Components]:
+    """An agent's components, with its real surroundings."""
     with (
-        opened(settings) as (opener, traffic),
-        closing(AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))) as metadata,
+        opened(settings) as (open_metered, traffic),
+        closing(metadata_of(settings, broker)) as metadata,
         closing(DirectoryWatcher()) as watcher,
         closing(_hints(settings, broker)) as hints,
     ):
-        yield Agent(
+        yield Components(
             settings,
             broker,
             metadata,
-            opener,
+            open_metered,
             watcher,
             hints=hints,
             authority=None if read_only else _authority(settings, broker),
@@ -97,31 +119,37 @@ def _hints(settings: AgentSettings, broker: Broker) -> Hints:
 
 
 @contextmanager
-def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Agent]:
-    """The agent that uploads, with its directories locked."""
+def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Components]:
+    """The components of an agent that uploads, with its directories locked."""
     configure(settings)
     broker = broker_of(settings)
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, f"state_dir cannot be made: {error.strerror}", str(settings.state_dir)) from error
     links = [folder for folder in settings.hold.links if folder.is_dir()]
     with (
         lock_directories([*broker.log_dirs, settings.state_dir, *links]),
-        built(settings, broker, notifier=notifier) as agent,
+        built(settings, broker, notifier=notifier) as components,
     ):
-        yield agent
+        yield components
 
 
 @contextmanager
-def surveyed(settings: AgentSettings, topics: list[str] | None = None) -> Iterator[Agent]:
-    """An agent that only looks, and has, at ``topics`` or all; may run beside the one that uploads."""
+def surveyed(settings: AgentSettings, topics: list[str] | None = None) -> Iterator[Components]:
+    """The components of an agent that has surveyed ``topics`` or all; may run beside the one that uploads."""
     configure(settings)
-    others = [topic for topic in topics or () if not settings.takes(topic)]
+    others = [topic for topic in topics or () if not settings.accepts_topic(topic)]
     if others:
         raise typer.BadParameter(f"the agent's file leaves out {', '.join(others)}", param_hint="--topic")
     if topics:
         settings = settings.model_copy(update={"include": tuple(map(re.escape, topics))})
-    with built(settings, broker_of(settings), read_only=True) as agent:
-        agent.survey()
-        yield agent
+    broker = broker_of(settings)
+    for topic in topics or ():
+        partitions_here(broker.log_dirs, topic)
+    with built(settings, broker, read_only=True) as components:
+        OneShot(components).survey()
+        yield components
 
 
 class CommandAnswer:
@@ -132,7 +160,7 @@ class CommandAnswer:
         self._rows: list[tuple[Any, ...]] = []
 
     def add(self, line: Any) -> None:
-        """One more line."""
+        """Print ``line``, or keep it for the table."""
         if self._output is Output.json:
             typer.echo(json.dumps(line._asdict()))
         else:

@@ -29,28 +29,28 @@ def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, outpu
     """Show what an agent would upload now, with bytes and requests; uploads nothing."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
-    with surveyed(settings, topic) as agent:
+    with surveyed(settings, topic) as components:
         quiet_before = time.time() - settings.tail_after.total_seconds()
-        lines = list(upload_plan.plan_of(agent.leadership.partitions.values(), quiet_before))
+        lines = list(upload_plan.plan_of(components.leadership.partitions.values(), quiet_before))
         total = upload_plan.total_of(lines)
         for line in (*lines, total):
             answer.add(line)
         answer.close(["PARTITION", "SEGMENTS", "OF THEM PROVISIONAL", "BYTES", "PUT", "GET", "ERROR"])
-        if total.error or not agent.leadership.seen:
+        if total.error or not components.leadership.seen:
             raise typer.Exit(1)
 
 
 def leaders(
     config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text
 ) -> None:
-    """Show the partitions that this broker leads, by its metadata, as far as the agent's file takes them."""
+    """Show the partitions that this broker leads, by its metadata, if the agent's file includes them."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
-    with surveyed(settings, topic) as agent:
-        for line in status_table.led(agent.leadership.partitions.values()):
+    with surveyed(settings, topic) as components:
+        for line in status_table.led(components.leadership.partitions.values()):
             answer.add(line)
         answer.close(["PARTITION", "EPOCH", "TOPIC ID", "HIGH WM", "DIRECTORY"])
-        if not agent.leadership.seen:
+        if not components.leadership.seen:
             raise typer.Exit(1)
 
 
@@ -63,32 +63,32 @@ def verify_command(
     """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
 
     Says OK, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP or CORRUPT of each partition: the worst of its findings. Exits
-    with 1 if a gap is open or an object is wrong, or something could not be looked at. Without --deep, objects are
+    with 1 if a gap is open or an object is wrong, or if something could not be checked. Without --deep, objects are
     checked by size, version and the checksum that the store keeps.
     """
     settings = load_settings(config)
     progress, failed = Progress(), False
-    with surveyed(settings, topic) as agent, ThreadPoolExecutor(settings.upload.concurrency) as pool:
-        failed = not agent.leadership.seen
-        for at, partition in sorted(agent.leadership.partitions.items()):
-            if not partition.surveyed:
+    with surveyed(settings, topic) as components, ThreadPoolExecutor(settings.upload.concurrency) as pool:
+        failed = not components.leadership.seen
+        for tp, partition in sorted(components.leadership.partitions.items()):
+            if not partition.remote.surveyed:
                 failed |= partition.error is not None
                 if partition.error:
-                    _tell_failure(str(at), partition.error, output)
+                    _tell_failure(str(tp), partition.error, output)
                 continue
             try:
-                tell, done = partial(_tell, str(at), output), partial(_tell_progress, str(at), progress)
+                tell, done = partial(_tell, str(tp), output), partial(_tell_progress, str(tp), progress)
                 verdict = verify(partition, pool, tell, done, deep=deep)
             except TidemarkError as error:
                 failed = True
-                _tell_failure(str(at), f"{type(error).__name__}: {error}", output)
+                _tell_failure(str(tp), f"{type(error).__name__}: {error}", output)
                 continue
             failed |= verdict.wrong > 0
             if output is Output.json:
                 typer.echo(json.dumps(verdict._asdict()))
             else:
                 where = f"next offset {verdict.next_offset}, high watermark {verdict.high_watermark}"
-                typer.echo(f"{verdict.word:9}  {at}: {verdict.segments} segments, {verdict.bytes} bytes, {where}")
+                typer.echo(f"{verdict.word:9}  {tp}: {verdict.segments} segments, {verdict.bytes} bytes, {where}")
     if failed:
         raise typer.Exit(1)
 

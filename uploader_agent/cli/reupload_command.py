@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.terminal import Output, Progress
@@ -17,10 +16,9 @@ from uploader_agent.cli.common import (
     ConfigOption,
     OutputOption,
     broker_of,
-    opened,
+    open_destinations,
 )
 from uploader_agent.observability.log_config import configure
-from uploader_agent.remote.destinations import Destinations
 from uploader_agent.repair.reupload import Reupload
 from uploader_agent.settings import load_settings
 
@@ -34,19 +32,17 @@ def reupload(
     config: ConfigOption = DEFAULT_CONFIG,
     output: OutputOption = Output.text,
 ) -> None:
-    """Bring a range again from this broker's replica, leader or not, even if the store counts it as final.
+    """Upload a range again from this broker's replica, leader or not, even if the store has it as final.
 
-    Equal bytes are adopted, missing objects put again, manifests that no longer match written anew; offset.wm is left
-    to the leader's agent. May run beside the agent. Exits with 1 if a segment had to be left as it is.
+    Adopts equal bytes, puts missing objects again, and rewrites manifests that no longer match; offset.wm is left to
+    the leader's agent. May run beside the agent. Exits with 1 if a segment had to be left as it is.
     """
     settings = load_settings(config)
     configure(settings)
     broker = broker_of(settings)
-    name = settings.cluster or broker.cluster_id
-    at, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
-    with opened(settings) as (opener, _):
-        places = Destinations(name, resolver_of(settings.raw), opener, record=not dry_run)
-        filling = Reupload(places, broker.node_id, broker.log_dirs, at, time.sleep)
+    tp, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
+    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
+        filling = Reupload(destinations, broker.node_id, broker.log_dirs, tp, time.sleep)
         for done, line in enumerate(filling.run(start, end, dry_run=dry_run), 1):
             answer.add(line)
             left |= line.outcome == "left"

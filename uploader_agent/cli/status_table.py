@@ -1,4 +1,4 @@
-"""Where each partition stands, for people and for programs."""
+"""The state of each partition, for people and for programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StatusRow(NamedTuple):
     error: str | None
 
     def to_json(self) -> dict[str, object]:
-        """For ``json.dumps``."""
+        """The row as plain values, for ``json.dumps``."""
         return {**self._asdict(), "gaps": [gap._asdict() for gap in self.gaps]}
 
 
@@ -54,20 +54,20 @@ class LedLine(NamedTuple):
 
 def of(partitions: Iterable[LedPartition]) -> list[StatusRow]:
     """A line for each partition, by name."""
-    return [_line(partition) for partition in sorted(partitions, key=lambda one: one.at)]
+    return [_line(partition) for partition in sorted(partitions, key=lambda partition: partition.tp)]
 
 
 def led(partitions: Iterable[LedPartition]) -> list[LedLine]:
     """What the broker leads, by name."""
     return [
         LedLine(
-            str(one.at),
-            one.led.leader_epoch,
-            one.led.topic_id,
-            one.offsets.high_watermark if one.offsets else None,
-            str(one.folder),
+            str(partition.tp),
+            partition.led.leader_epoch,
+            partition.led.topic_id,
+            partition.offsets.high_watermark if partition.offsets else None,
+            str(partition.folder),
         )
-        for one in sorted(partitions, key=lambda one: one.at)
+        for partition in sorted(partitions, key=lambda partition: partition.tp)
     ]
 
 
@@ -87,15 +87,15 @@ def _told(gap: GapLine) -> str:
 
 
 def _line(partition: LedPartition) -> StatusRow:
-    watermark, pending = partition.watermark, partition.pending()
+    watermark, pending = partition.remote.watermark, partition.pending()
     return StatusRow(
-        partition=str(partition.at),
+        partition=str(partition.tp),
         leader_epoch=partition.led.leader_epoch,
         next_offset=watermark.next_offset if watermark else None,
-        uploaded_end=partition.uploaded_end,
+        uploaded_end=partition.remote.end,
         high_watermark=partition.offsets.high_watermark if partition.offsets else None,
         pending=len(pending),
         pending_bytes=sum(segment.size for segment in pending),
-        gaps=tuple(map(GapLine.of, partition.gaps)),
+        gaps=tuple(map(GapLine.of, partition.remote.gaps)),
         error=partition.error,
     )

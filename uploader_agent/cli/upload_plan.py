@@ -9,6 +9,9 @@ from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, fi
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.upload.eligibility import Work
 
+_PUTS = 4
+"""``.log``, ``.index``, ``.timeindex`` and the manifest; a ``.txnindex`` only where a transaction was aborted."""
+
 _PER_SEGMENT_GETS = 1
 """``offset.wm`` is read before each manifest is written: the fence."""
 
@@ -21,7 +24,7 @@ class PlanLine(NamedTuple):
 
     partition: str
     segments: int
-    provisional: int
+    tails: int
     bytes: int
     puts: int
     gets: int
@@ -33,20 +36,20 @@ def plan_of(partitions: Iterable[LedPartition], quiet_before: float) -> Iterator
 
     ``quiet_before`` is as in :meth:`LedPartition.plan`.
     """
-    for partition in sorted(partitions, key=lambda one: one.at):
-        works = [job for job in partition.plan(quiet_before) if isinstance(job, Work)] if partition.surveyed else []
+    for partition in sorted(partitions, key=lambda partition: partition.tp):
+        works = [*partition.work(quiet_before)] if partition.remote.surveyed else []
         if works or partition.error:
             yield _line(partition, works)
 
 
 def total_of(lines: Iterable[PlanLine]) -> PlanLine:
-    """The sum."""
+    """One line with the sums of ``lines``."""
     lines = list(lines)
     failed = sum(line.error is not None for line in lines)
     return PlanLine(
         "total",
         sum(line.segments for line in lines),
-        sum(line.provisional for line in lines),
+        sum(line.tails for line in lines),
         sum(line.bytes for line in lines),
         sum(line.puts for line in lines),
         sum(line.gets for line in lines),
@@ -60,24 +63,17 @@ def _line(partition: LedPartition, works: list[Work]) -> PlanLine:
     try:
         with PartitionFiles(partition.folder, partition.led.topic_id) as files:
             for work in works:
-                names = list(_objects(files, work))
-                size += sum(names_size for _, names_size in names)
-                puts += len(names) + 1  # the manifest
+                size += _size(files, work)
+                puts += _PUTS
     except SegmentChanged as changed:
         error = str(changed)
-    provisional = sum(work.provisional for work in works)
-    written = len(works)  # offset.wm, at most once for each segment
+    tails = sum(work.is_tail for work in works)
+    written = len(works) + (not partition.uploader.claimed)  # offset.wm, at most once for each run, and first of all
     gets = _PER_SEGMENT_GETS * len(works)
-    return PlanLine(str(partition.at), len(works), provisional, size, puts + written, gets, error)
+    return PlanLine(str(partition.tp), len(works), tails, size, puts + written, gets, error)
 
 
-def _objects(files: PartitionFiles, work: Work) -> Iterator[tuple[str, int]]:
-    """(name, bytes) of the objects of a segment but its manifest; of a provisional one at most as many bytes."""
-    yield file_name(work.base_offset, "log"), work.size
-    for name in (file_name(work.base_offset, extension) for extension in ("index", "timeindex", "txnindex")):
-        file = files.open(name)
-        if file is not None and (file.size or not name.endswith("txnindex")):
-            yield name, file.size
-    snapshot = None if work.provisional else files.open(file_name(work.end, "snapshot"))
-    if snapshot is not None:
-        yield snapshot.name, snapshot.size
+def _size(files: PartitionFiles, work: Work) -> int:
+    """The bytes of the run, at most: a run that begins within its local segment is shorter than that."""
+    log = files.open(file_name(work.segment, "log"))
+    return log.size if log else 0

@@ -10,24 +10,23 @@ offset, and ``offset_lag`` of DescribeLogDirs is 0 on a leader (``UnifiedLog`` a
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.kafka_log import BatchHeader, parse_offset_index, parse_time_index
-from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE
-from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE, confirms_cut
+from tidemark.kafka_log import BatchHeader, parse_time_index
+from tidemark.kafka_log.batch import PREFIX_SIZE
+from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from uploader_agent.disk.batch_headers import headers
+from uploader_agent.disk.offset_index import entry_up_to, head
 from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, file_name, log_bases
 
-_INDEX_INTERVAL = 4096  # Kafka's index.interval.bytes; with a smaller one the walk only starts earlier
 _ANY_OFFSET = 1 << 62
 
 
 class Active(NamedTuple):
     """A partition's active segment as it was read once.
 
-    ``size`` is that of the file in bytes, ``end`` the log end offset; None if bytes follow that are no whole batch, as
+    ``size`` is that of the file in bytes, ``end`` the log end offset; None if an incomplete batch follows, for example
     while one is being written. ``leader_epoch`` is that of the last batch; -1 if there is none, or an old one without.
     The timestamps are the first and the largest one, in milliseconds since 1970; None without records.
     """
@@ -79,19 +78,14 @@ class ActiveReader:
         for header in headers(log, 0):
             self._take(header)
             break
-        entries = log.size // _INDEX_INTERVAL + 1
-        index = files.open(file_name(base_offset, "index"))
         times = files.open(file_name(base_offset, "timeindex"))
-        if index is None or times is None:
+        if times is None:
             return
-        known = parse_offset_index(_head(index, entries, INDEX_ENTRY_SIZE), base_offset, log.size, index.name)
-        maxima = parse_time_index(_head(times, entries, TIME_INDEX_ENTRY_SIZE), base_offset, _ANY_OFFSET, times.name)
+        maxima = parse_time_index(head(times, log, TIME_INDEX_ENTRY_SIZE), base_offset, _ANY_OFFSET, times.name)
         # The walk must start no later than where the running maximum ends, or it would miss what lies between.
-        covered = [entry for entry in known if maxima and entry.last_offset <= maxima[-1].offset]
-        for entry in covered[-1:]:
-            # Kafka leaves entries of a truncated log behind.
-            if confirms_cut(os.pread(log.descriptor, HEADER_SIZE[2], entry.position), entry, base_offset, log.size):
-                self._position, self._largest = entry.position, maxima[-1].timestamp
+        entry = entry_up_to(files, log, base_offset, maxima[-1].offset) if maxima else None
+        if entry is not None:
+            self._position, self._largest = entry.position, maxima[-1].timestamp
 
     def _take(self, header: BatchHeader) -> None:
         self._position, self._end, self._leader_epoch = header.end, header.last_offset + 1, header.leader_epoch
@@ -105,8 +99,4 @@ class ActiveReader:
         """Whether the last batch is followed by nothing, or by the zeros of a preallocated file."""
         if log.size < self._position:
             return False
-        return not any(os.pread(log.descriptor, min(PREFIX_SIZE, log.size - self._position), self._position))
-
-
-def _head(file: OpenFile, entries: int, entry_size: int) -> bytes:
-    return file.cut(min(file.size // entry_size, entries) * entry_size).read()
+        return not any(log.pread(self._position, PREFIX_SIZE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from tidemark.kafka_log import BatchHeader
@@ -17,7 +16,7 @@ def headers(log: OpenFile, position: int) -> Iterator[BatchHeader]:
     window, start = b"", position
     while position + PREFIX_SIZE <= log.size:
         if position + HEADER_SIZE[2] > start + len(window):
-            window, start = os.pread(log.descriptor, _WINDOW, position), position
+            window, start = log.pread(position, _WINDOW), position
         at = position - start
         if len(window) - at < PREFIX_SIZE or check_prefix(window, at) is not None:
             return

@@ -1,9 +1,9 @@
 """What lies on the broker's disks: which directory holds which partition, and which segments are in it.
 
 Nothing here opens a segment. Files that Kafka is making (``.cleaned``, ``.swap``) and directories that come or go
-(``-future``, ``-delete``, ``-stray``) have names that are no segment's and no partition's, so they are never seen;
-those that it has given up (``.deleted``) are told apart. A symbolic link is never followed here: Kafka makes none, and
-who can make one should not choose what the agent reads. A log directory itself may be one, by configuration.
+(``-future``, ``-delete``, ``-stray``) do not have names of segments or partitions, so they are never seen. Deleted
+files (``.deleted``) are listed separately. A symbolic link is never followed here: Kafka makes none, and who can make
+one should not choose what the agent reads. A log directory itself may be one, by configuration.
 
 Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
 """
@@ -68,14 +68,14 @@ def find_partitions(log_dirs: Iterable[Path]) -> Inventory:
 
 
 class Disks:
-    """Looks through ``log_dirs`` again and again; names that are as they were are not parsed anew."""
+    """Looks through ``log_dirs`` repeatedly; unchanged names are not parsed again."""
 
     def __init__(self, log_dirs: Iterable[Path]) -> None:
         self._log_dirs = tuple(log_dirs)
         self._parsed: dict[Path, _Parsed] = {}
 
     def find(self) -> Inventory:
-        """What is there now.
+        """The current partitions.
 
         While a partition moves between two log directories both may hold it for a moment; they hold the same then.
         """
@@ -161,7 +161,7 @@ def open_file(name: str | Path, directory: int | None = None) -> int:
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no regular file", str(name))
+        raise OSError(errno.EINVAL, "is not a regular file", str(name))
     return descriptor
 
 

@@ -41,14 +41,14 @@ class Folder:
         self.listing = DirectoryListing([])
         self.tail: LogTail | None = None
         self.overdue = 0
-        """Segments that the last look found, and that had begun more than a second before: nobody told of them."""
+        """Segments that the last look found although they began more than a second before: no event reported them."""
         self._listed: tuple[int, int] | None = None
         self._modified = 0.0
         self._text = str(path)
         self._active = ""
 
     def look(self) -> bool:
-        """Look again; whether the directory was listed anew for it, since it may hold other files than before."""
+        """Look again, and return whether the directory was listed again because its files may have changed."""
         before, listed = self.tail, False
         try:
             stat = os.stat(self._text)  # noqa: PTH116 - thousands of times in a scan
@@ -67,8 +67,8 @@ class Folder:
         return listed
 
     def _list(self, stat: os.stat_result) -> None:
-        settled = self._time() - stat.st_mtime > _GRANULARITY
-        self._listed = (stat.st_ino, stat.st_mtime_ns) if settled else None
+        stable = self._time() - stat.st_mtime > _GRANULARITY
+        self._listed = (stat.st_ino, stat.st_mtime_ns) if stable else None
         self._modified = stat.st_mtime
         self.listing = list_segments(self.path)
         if self.listing.segments:

@@ -1,7 +1,7 @@
 """A segment's files as they are opened, summed and sent: the very bytes that were checked, or none.
 
 All files of a segment are opened relative to one descriptor of the partition's directory, so that a topic that is
-deleted and made again under the same path cannot mix into it. What is read is bounded by the size seen when the file
+deleted and re-created under the same path cannot mix into it. What is read is bounded by the size seen when the file
 was opened, and a file that changed meanwhile (truncation works in place) is noticed by a second ``fstat``.
 """
 
@@ -12,12 +12,13 @@ import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 
 from crc32c import crc32c
+from typing_extensions import override
 
 from tidemark.errors import TidemarkError
 from tidemark.kafka_log import (
@@ -37,7 +38,7 @@ EPOCHS = "leader-epoch-checkpoint"
 
 
 class SegmentChanged(TidemarkError):
-    """What was read is no longer what the broker has: discard it, look at the disk again, judge anew."""
+    """The bytes read are no longer the broker's: discard them, look at the disk again, and decide again."""
 
 
 class SegmentContent(Protocol):
@@ -50,7 +51,7 @@ class SegmentContent(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """How many bytes there are."""
         ...
 
     def chunks(self) -> Iterator[memoryview]:
@@ -63,21 +64,22 @@ class SegmentContent(Protocol):
 
 
 class FileWindow(io.RawIOBase):
-    """The first ``size`` bytes of a descriptor as a file of its own, with its own position.
+    """The ``size`` bytes of a descriptor from ``start`` on, as a file of its own, with its own position.
 
     An HTTP client reads a body to its end, and the file of an active segment grows: only a window ends where it must.
     """
 
-    def __init__(self, descriptor: int, size: int) -> None:
+    def __init__(self, descriptor: int, size: int, start: int = 0) -> None:
         super().__init__()
         self._descriptor = descriptor
         self._size = size
+        self._start = start
         self._at = 0
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Fill ``buffer`` as far as the window goes."""
         wanted = memoryview(buffer)[: max(0, self._size - self._at)]
-        count = os.preadv(self._descriptor, [wanted], self._at) if wanted else 0
+        count = os.preadv(self._descriptor, [wanted], self._start + self._at) if wanted else 0
         self._at += count
         return count
 
@@ -86,54 +88,66 @@ class FileWindow(io.RawIOBase):
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
+    @override
     def tell(self) -> int:
-        """The position."""
         return self._at
 
+    @override
     def readable(self) -> bool:
-        """It is."""
         return True
 
+    @override
     def seekable(self) -> bool:
-        """It is."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """The first ``size`` bytes of an open file; ``stat`` is of the moment it was opened."""
+    """The ``size`` bytes of an open file from ``start`` on; ``stat`` is of the moment it was opened."""
 
     name: str
     size: int
     descriptor: int
     stat: os.stat_result
+    start: int = 0
 
     def chunks(self) -> Iterator[memoryview]:
-        """See :class:`SegmentContent`."""
-        window, buffer = FileWindow(self.descriptor, self.size), memoryview(bytearray(min(CHUNK, self.size)))
+        """The bytes in pieces of at most 1 MiB, all in one buffer: each piece is void once the next is asked for."""
+        window, buffer = self._window(), memoryview(bytearray(min(CHUNK, self.size)))
         while count := window.readinto(buffer):
             yield buffer[:count]
 
     def body(self) -> BinaryIO:
-        """See :class:`SegmentContent`. Buffered, because HTTP clients read 16 KiB at a time."""
-        return io.BufferedReader(FileWindow(self.descriptor, self.size), CHUNK)
+        """A file of these bytes; buffered, because HTTP clients read 16 KiB at a time."""
+        return io.BufferedReader(self._window(), CHUNK)
 
     def cut(self, size: int) -> OpenFile:
-        """The same file, ending at ``size``."""
-        return OpenFile(self.name, size, self.descriptor, self.stat)
+        """The first ``size`` of these bytes."""
+        return replace(self, size=size)
+
+    def part(self, name: str, start: int, end: int) -> OpenFile:
+        """The bytes ``[start, end)`` of these, under another name."""
+        return replace(self, name=name, start=self.start + start, size=end - start)
+
+    def pread(self, position: int, size: int) -> bytes:
+        """Up to ``size`` of these bytes, from ``position`` on."""
+        return os.pread(self.descriptor, min(size, max(0, self.size - position)), self.start + position)
 
     def read(self) -> bytes:
         """All of it; for small files."""
         return b"".join(bytes(chunk) for chunk in self.chunks())
 
     def has_changed(self) -> bool:
-        """Whether it was written to since it was opened."""
+        """Whether the file was written to since it was opened."""
         now = os.fstat(self.descriptor)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
     def has_shrunk(self) -> bool:
-        """Whether some of its bytes are gone."""
-        return os.fstat(self.descriptor).st_size < self.size
+        """Whether some of these bytes are gone."""
+        return os.fstat(self.descriptor).st_size < self.start + self.size
+
+    def _window(self) -> FileWindow:
+        return FileWindow(self.descriptor, self.size, self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +159,15 @@ class Bytes:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """How many bytes there are."""
         return len(self.content)
 
     def chunks(self) -> Iterator[memoryview]:
-        """See :class:`SegmentContent`."""
+        """All of the bytes, in one piece."""
         yield memoryview(self.content)
 
     def body(self) -> bytes:
-        """See :class:`SegmentContent`."""
+        """The bytes themselves, which a store's ``put`` takes as they are."""
         return self.content
 
 
@@ -189,11 +203,11 @@ class SegmentFiles(Protocol):
         ...
 
     def path(self, name: str) -> str:
-        """For messages."""
+        """The path of a file, for messages."""
         ...
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all that was opened; what :meth:`open` gave is void then."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -203,7 +217,7 @@ class SegmentFiles(Protocol):
     ) -> None: ...
 
 
-class PartitionFiles:
+class PartitionFiles(SegmentFiles):
     """A partition's directory, held by descriptor; usable with ``with``, which closes all that it opened."""
 
     def __init__(self, folder: Path, topic_id: str | None) -> None:
@@ -220,13 +234,13 @@ class PartitionFiles:
             raise SegmentChanged(f"{folder}: is gone, or a link, and none is followed") from error
         self._stack.callback(os.close, self._directory)
         text = self.text(PARTITION_METADATA)
-        found = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
-        if None not in {found, topic_id} and found != topic_id:
+        recorded_id = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
+        if None not in {recorded_id, topic_id} and recorded_id != topic_id:
             self.close()
-            raise SegmentChanged(f"{folder}: belongs to topic id {found}, not {topic_id}")
+            raise SegmentChanged(f"{folder}: belongs to topic id {recorded_id}, not {topic_id}")
 
+    @override
     def open(self, name: str) -> OpenFile | None:
-        """See :class:`SegmentFiles`."""
         descriptor = self.descriptor(name)
         if descriptor is None:
             return None
@@ -257,16 +271,16 @@ class PartitionFiles:
         """All names in the directory, by a fresh look."""
         return os.listdir(self._directory)  # noqa: PTH208 - by descriptor, not by path
 
+    @override
     def next_base(self, base_offset: int) -> int | None:
-        """See :class:`SegmentFiles`."""
         return min((base for base in log_bases(self.names()) if base > base_offset), default=None)
 
+    @override
     def path(self, name: str) -> str:
-        """For messages."""
         return str(self.folder / name)
 
+    @override
     def close(self) -> None:
-        """Close everything."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -287,7 +301,7 @@ def opened(name: str, descriptor: int) -> OpenFile:
 def log_bases(names: Iterable[str], suffix: str = "") -> Iterator[int]:
     """Base offsets of the ``.log`` files among ``names`` that end in ``suffix``."""
     parsed = (parse_segment_file(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
-    return (one[0] for one in parsed if one and one[1] == "log")
+    return (name[0] for name in parsed if name and name[1] == "log")
 
 
 def file_name(offset: int, extension: str) -> str:

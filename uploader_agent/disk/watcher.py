@@ -2,7 +2,7 @@
 
 Two kinds of news come from it: a segment's file was made or renamed (look at that directory), and something that goes
 along with a change of leadership (ask the broker): a directory that is new or was renamed, or a leader epoch file
-moved into place, which Kafka writes when an epoch starts. A directory that is watched from now on is told of once,
+moved into place, which Kafka writes when an epoch starts. A directory is reported once when its watch starts,
 since nobody saw what was made there before.
 
 inotify may overflow, run out of watches or miss a file system altogether; the loop's own scan then finds the same
@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 from inotify_simple import Event, INotify, flags
+from typing_extensions import override
 
 from uploader_agent.disk.segment_files import EPOCHS
 
@@ -43,7 +44,7 @@ NOTHING = Heard()
 
 
 class Watcher(Protocol):
-    """Wakes the loop."""
+    """Wakes the agent's loop when a directory has changed."""
 
     def watch(self, folders: Iterable[Path]) -> None:
         """Watch exactly these directories from now on."""
@@ -62,7 +63,7 @@ class Watcher(Protocol):
         ...
 
 
-class NoWatcher:
+class NoWatcher(Watcher):
     """Never heard of inotify: the loop is woken by :meth:`wake` and by time alone."""
 
     def __init__(self) -> None:
@@ -71,22 +72,23 @@ class NoWatcher:
         self._closing = threading.Lock()
         self._closed = False
 
+    @override
     def watch(self, folders: Iterable[Path]) -> None:
-        """See :class:`Watcher`."""
+        pass
 
+    @override
     def wait(self, timeout: float) -> Heard:
-        """See :class:`Watcher`."""
         self._select([self._read], timeout)
         return NOTHING
 
+    @override
     def wake(self) -> None:
-        """See :class:`Watcher`."""
         with self._closing, suppress(BlockingIOError):  # the pipe is full already
             if not self._closed:
                 os.write(self._write, b"\0")
 
+    @override
     def close(self) -> None:
-        """See :class:`Watcher`."""
         with self._closing:
             self._closed = True
             os.close(self._read)
@@ -101,7 +103,7 @@ class NoWatcher:
 
 
 class DirectoryWatcher(NoWatcher):
-    """:class:`Watcher` by inotify."""
+    """Wakes the loop by inotify, as soon as a file is made in a directory, or moved into it."""
 
     def __init__(self, inotify: INotify | None = None) -> None:
         """Watch by ``inotify``, one of its own by default."""
@@ -112,8 +114,8 @@ class DirectoryWatcher(NoWatcher):
         self._fresh: set[Path] = set()
         self._complained = False
 
+    @override
     def watch(self, folders: Iterable[Path]) -> None:
-        """See :class:`Watcher`."""
         wanted = set(folders)
         for folder in [folder for folder in self._watched if folder not in wanted]:
             self._forget(folder)
@@ -125,8 +127,8 @@ class DirectoryWatcher(NoWatcher):
             except OSError as error:
                 self._complain(folder, error)
 
+    @override
     def wait(self, timeout: float) -> Heard:
-        """See :class:`Watcher`."""
         folders, self._fresh = self._fresh, set()
         ready = self._select([self._read, self._inotify.fileno()], 0.0 if folders else timeout)
         if self._inotify.fileno() not in ready:
@@ -144,20 +146,20 @@ class DirectoryWatcher(NoWatcher):
             self._follow(folder, event)
         return Heard(frozenset(folders), leaders)
 
+    @override
     def close(self) -> None:
-        """See :class:`Watcher`."""
         self._inotify.close()
         super().close()
 
     def _follow(self, folder: Path, event: Event) -> None:
-        """A watch stays with a directory that is renamed: let it go, so that what takes the path is watched anew."""
+        """Remove the watch of a renamed directory, so that a new directory of the same path gets its own."""
         if event.mask & flags.MOVE_SELF:
             self._forget(folder)
         elif event.mask & flags.IGNORED:
             del self._watched[folder], self._names[event.wd]
 
     def _start_over(self) -> frozenset[Path]:
-        """Events were lost, and with them which directories are others by now: all are to be watched again."""
+        """Watch all directories again: events were lost, so directories may have been replaced."""
         lost = frozenset(self._watched)
         for folder in lost:
             self._forget(folder)

@@ -2,13 +2,14 @@
 
 Both outlive the broker's renames and unlinks. A descriptor needs read permission only, and ends with this process; a
 link outlives it, and costs no descriptor. A directory of links is made under a name that starts with a dot and then
-renamed, so that it is there whole or not at all.
+renamed, so that it is either complete or missing.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import secrets
 import shutil
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
+from typing_extensions import override
 
 from tidemark.errors import FormatError
 from uploader_agent.hold.record import HeldSegment
@@ -25,13 +27,19 @@ logger = structlog.get_logger(__name__)
 
 NOTE = "segment.json"
 
+HEADROOM = 512
+"""Descriptors left for sockets, running uploads, and everything else."""
+
+MOST = 1 << 16
+"""Each pins an inode and a directory entry in the kernel's memory, about 1.3 KiB."""
+
 
 class HoldBackend(Protocol):
     """Keeps the files of one segment. Errors are ``OSError``."""
 
     @property
     def count(self) -> int:
-        """How many descriptors that takes."""
+        """The number of descriptors in use."""
         ...
 
     def open(self, name: str) -> int | None:
@@ -46,57 +54,48 @@ class HoldBackend(Protocol):
         """Whether the broker has unlinked the file ``log``, so that keeping it costs space."""
         ...
 
-    def add(self, note: HeldSegment, name: str, descriptor: int) -> None:
-        """Keep one more open file, which is named in ``note`` already; ``descriptor`` becomes the keeper's."""
-        ...
-
     def drop(self) -> None:
-        """Keep nothing any more."""
+        """Release all files."""
         ...
 
 
-class DescriptorBackend:
-    """Open files, by name; they become this object's."""
+class DescriptorBackend(HoldBackend):
+    """Open files, by name; this object owns them."""
 
     def __init__(self, files: Mapping[str, int]) -> None:
         self._files = dict(files)
-        self._lock = threading.Lock()  # a number that is closed may be another file's at once
+        self._lock = threading.Lock()  # the number of a closed descriptor may be reused at once
 
     @property
+    @override
     def count(self) -> int:
-        """See :class:`HoldBackend`."""
         return len(self._files)
 
+    @override
     def open(self, name: str) -> int | None:
-        """See :class:`HoldBackend`."""
         with self._lock:
             descriptor = self._files.get(name)
             return None if descriptor is None else os.dup(descriptor)
 
+    @override
     def stat(self, name: str) -> os.stat_result:
-        """See :class:`HoldBackend`."""
         with self._lock:
             if name not in self._files:
                 raise FileNotFoundError(errno.ENOENT, "is not held any more", name)
             return os.fstat(self._files[name])
 
+    @override
     def is_last(self, log: str) -> bool:
-        """See :class:`HoldBackend`."""
         return self.stat(log).st_nlink == 0
 
-    def add(self, note: HeldSegment, name: str, descriptor: int) -> None:
-        """See :class:`HoldBackend`."""
-        with self._lock:
-            self._files[name] = descriptor
-
+    @override
     def drop(self) -> None:
-        """See :class:`HoldBackend`."""
         with self._lock:
             close_all(self._files)
             self._files.clear()
 
 
-class HardLinkBackend:
+class HardLinkBackend(HoldBackend):
     """A directory of hard links."""
 
     count = 0
@@ -122,35 +121,27 @@ class HardLinkBackend:
             (made / NOTE).write_bytes(note.to_bytes())
             made.rename(parent / name)
         except OSError:
-            shutil.rmtree(made, ignore_errors=True)  # what cannot be removed now goes at the next start
+            shutil.rmtree(made, ignore_errors=True)  # the next start removes the rest
             raise
         return cls(parent / name)
 
+    @override
     def open(self, name: str) -> int | None:
-        """See :class:`HoldBackend`."""
         try:
             return os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
 
+    @override
     def stat(self, name: str) -> os.stat_result:
-        """See :class:`HoldBackend`."""
         return (self.folder / name).stat()
 
+    @override
     def is_last(self, log: str) -> bool:
-        """See :class:`HoldBackend`."""
         return self.stat(log).st_nlink == 1
 
-    def add(self, note: HeldSegment, name: str, descriptor: int) -> None:
-        """See :class:`HoldBackend`."""
-        link(descriptor, self.folder / name)
-        os.close(descriptor)
-        temporary = self.folder / f".{NOTE}"
-        temporary.write_bytes(note.to_bytes())
-        temporary.rename(self.folder / NOTE)
-
     def drop(self) -> None:
-        """See :class:`HoldBackend`. Under a dotted name first, so that a crash leaves no half of it to be believed."""
+        """See :class:`HoldBackend`. It renames to a dotted name first, so that a crash leaves no valid partial set."""
         gone = self.folder.with_name(f".{self.folder.name}")
         try:
             self.folder.rename(gone)
@@ -160,7 +151,7 @@ class HardLinkBackend:
 
 
 def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
-    """What a former agent left below ``parent``. What is incomplete, or no longer as it was, is removed."""
+    """The sets that a former agent left below ``parent``. Incomplete or changed ones are removed."""
     try:
         folders = sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -174,7 +165,7 @@ def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
 
 
 def link(descriptor: int, path: Path) -> None:
-    """Make ``path`` a hard link to an open file, whatever its name is by now (ENOENT if it has none left)."""
+    """Make ``path`` a hard link to an open file, whatever its current name (ENOENT if it has none left)."""
     # With a directory descriptor Python asks for linkat(2) with AT_SYMLINK_FOLLOW, which /proc's links need.
     os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
@@ -183,6 +174,20 @@ def close_all(files: Mapping[str, int]) -> None:
     """Close the descriptors of ``files``."""
     for descriptor in files.values():
         os.close(descriptor)
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open files to the hard one (``RLIMIT_NOFILE``), and return how many may be kept open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return budget(hard)
+
+
+def budget(limit: int) -> int:
+    """How many descriptors may be kept under a ``limit`` of open files; half of a small one."""
+    if limit == resource.RLIM_INFINITY:
+        return MOST
+    return min(max(limit - HEADROOM, limit // 2), MOST)
 
 
 def _read(folder: Path) -> tuple[HeldSegment, HardLinkBackend]:

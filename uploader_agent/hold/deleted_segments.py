@@ -1,7 +1,7 @@
-"""Segments of which only ``.deleted`` files are left: which of them may be believed. Pure.
+"""Which segments that exist only as ``.deleted`` files still belong to the log. Pure.
 
-Retention leaves such files below the first live segment. So do truncations and compactions at times, of data that the
-log no longer has: what they leave ends above that base, or is of earlier leader epochs than what took its place.
+Retention leaves such files below the first live segment. Truncations and compactions may leave them too, with data that
+the log no longer has. Those end above that base, or have earlier leader epochs than the data that replaced them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def believable(
     live: Lineage,
     watermark: Watermark | None,
 ) -> list[HeldSegment]:
-    """Those of ``found`` that count, beside what is ``held``, below a log that starts at ``live_start``.
+    """The segments of ``found`` that belong to the log below ``live_start``, beside those already ``held``.
 
-    They lie below it, claim no offset that is held, and their lineage is no other than the ``live`` one and that of the
-    watermark, as far as these are known. Of two that claim an offset, the one counts that has it of the later epoch.
+    They end at or below it, share no offset with held ones, and their lineage agrees with the ``live`` one and that of
+    the watermark, where these are known. If two share an offset, the one with the later epoch there counts.
     """
     return [
         note
@@ -48,11 +48,11 @@ def _replaces(note: HeldSegment, other: HeldSegment) -> bool:
 
 
 def agrees(note: HeldSegment, live: Lineage, watermark: Watermark | None) -> bool:
-    """Whether the lineage of a segment found ``.deleted`` is one with all that is known."""
+    """Whether the lineage of a ``.deleted`` segment agrees with the live one and that of the watermark."""
     try:
         Lineage.of(note.lineage, note.log)
     except FormatError:
-        return False  # epochs that go back are no log's
+        return False  # the epochs of a log never decrease
     if note.diverges(live) is not None:
         return False
     return watermark is None or note.diverges(Lineage(watermark.lineage), watermark.next_offset) is None

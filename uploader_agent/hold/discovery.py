@@ -1,7 +1,7 @@
-"""One look at a partition's directory: what of it is to be held, opened while it is there.
+"""One look at a partition's directory: opens the files to hold while they are there.
 
-Everything is opened first and judged then: what a name stands for may change at any moment, what a descriptor stands
-for does not.
+All files are opened first and judged then: the file behind a name may change at any moment, the one behind a descriptor
+does not.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage, parse_producer_snapshot
+from tidemark.kafka_log import Lineage
 from uploader_agent.disk.log_dirs import DELETED, DirectoryListing, LocalSegment
-from uploader_agent.disk.segment_files import PartitionFiles, file_name, opened
+from uploader_agent.disk.segment_files import PartitionFiles, file_name
 from uploader_agent.hold.backends import close_all
 from uploader_agent.hold.record import HeldSegment
-from uploader_agent.hold.taking import ends_at, extent, open_file, take, take_snapshot
+from uploader_agent.hold.taking import ends_at, extent, open_file, take
 
 _AT_ONCE = 32
-"""Segments opened before the directory is listed again: their descriptors come out of the head-room."""
+"""Segments opened before the directory is listed again: their descriptors are taken from the head-room."""
 
 
 class FoundSegment(NamedTuple):
-    """A segment to hold: what to write down, and its open files on ``device``, which become the taker's."""
+    """A segment to hold: its record, and its open files on ``device``, which the caller then owns."""
 
     note: HeldSegment
     files: dict[str, int]
@@ -33,9 +32,9 @@ class FoundSegment(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Whose segments are looked at."""
+    """The owner of the segments."""
 
-    at: TopicPartition
+    tp: TopicPartition
     topic_id: str | None
     leader_epoch: int
 
@@ -43,9 +42,10 @@ class Owned(NamedTuple):
 def rotated(
     files: PartitionFiles, owned: Owned, lineage: Lineage, segments: Sequence[LocalSegment]
 ) -> Generator[FoundSegment]:
-    """Open ``segments``, oldest first; those that are not what they were a moment ago are left out.
+    """Open ``segments``, oldest first. Segments that have changed since the listing are left out.
 
-    Closing the iterator closes what nobody has taken. OSError, if some could not be opened, is raised at the end.
+    Closing the iterator closes the files that were not taken. OSError for files that could not be opened is raised at
+    the end.
     """
     failure: OSError | None = None
     for start in range(0, len(segments), _AT_ONCE):
@@ -72,7 +72,7 @@ def rotated(
 
 
 def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterator[FoundSegment]:
-    """Open what is ``.deleted`` of the segments with these ``bases``, as far as it makes sense."""
+    """Open the ``.deleted`` files of the segments with these ``bases``, where they are usable."""
     for base in sorted(bases):
         taken = take(files, base, DELETED)
         log, index = open_file(taken, file_name(base, "log")), open_file(taken, file_name(base, "index"))
@@ -85,22 +85,8 @@ def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterat
         yield FoundSegment(note, taken, log.stat.st_dev)
 
 
-def snapshot(files: PartitionFiles, note: HeldSegment) -> int | None:
-    """A descriptor of the producer snapshot at a segment's end; None while there is none that is whole."""
-    descriptor = take_snapshot(files, note.snapshot)
-    if descriptor is None:
-        return None
-    found = {note.snapshot: descriptor}
-    try:
-        parse_producer_snapshot(opened(note.snapshot, descriptor).read(), files.path(note.snapshot))
-    except FormatError:
-        close_all(found)  # being written just now
-        return None
-    return descriptor
-
-
 def unknown_deleted(listing: DirectoryListing, known: Iterable[int], final: Intervals) -> set[int]:
-    """Bases of ``.deleted`` segments below the first live one that nothing is known of, and the store may not have."""
+    """Bases of unknown ``.deleted`` segments below the first live one that the store may not have."""
     if not listing.deleted:
         return set()
     live_start = listing.segments[0].base_offset
@@ -124,16 +110,14 @@ def _rotated(
 
 def _note(owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int]) -> HeldSegment:
     assert segment.next_offset is not None
-    times = open_file(files, file_name(segment.base_offset, "timeindex"))
     return HeldSegment(
-        topic=owned.at.topic,
-        partition=owned.at.partition,
+        topic=owned.tp.topic,
+        partition=owned.tp.partition,
         topic_id=owned.topic_id,
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,
         size=segment.size,
         modified=segment.modified,
-        rotated_at=max(segment.modified, times.stat.st_mtime if times else 0.0),
         leader_epoch=owned.leader_epoch,
         lineage=lineage.truncated(segment.next_offset).entries,
         files=tuple(files),

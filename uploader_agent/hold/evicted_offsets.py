@@ -1,7 +1,6 @@
-"""Which offsets were given up to stay within the bounds: remembered in a file until the watermark says so.
+"""The offsets evicted to stay within the bounds, kept in a file until the watermark records them.
 
-The store may be unreachable for long after a set was given up, and the agent be restarted meanwhile; the gap's reason
-must survive that.
+After an eviction the store may be unreachable for long, and the agent may restart. The gap's reason must survive that.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ class _File(StoredObject):
 
 
 class EvictedOffsets:
-    """Offsets by partition and topic id, kept in ``path``; not thread-safe. A file that cannot be used is said."""
+    """Offsets by partition and topic id, kept in ``path``; not thread-safe. A file that cannot be used is logged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offsets = self._read()
 
     def get(self, owner: Owner) -> Intervals:
-        """The offsets given up of a partition."""
+        """The evicted offsets of a partition."""
         return self._offsets.get(owner, Intervals())
 
     def add(self, given_up: Iterable[tuple[Owner, tuple[int, int]]]) -> None:
-        """Remember more."""
+        """Add evicted offsets of each owner, and write the file."""
         for owner, offsets in given_up:
             self._offsets[owner] = self.get(owner) | Intervals([offsets])
         self._write()
 
     def remove(self, owner: Owner, recorded: Intervals) -> None:
-        """Forget what is recorded as a gap now, or no gap after all."""
+        """Forget offsets that are now recorded as a gap, or that turned out not to be one."""
         before = self.get(owner)
         after = before - recorded
         if after == before:
@@ -68,12 +67,15 @@ class EvictedOffsets:
         except (OSError, FormatError) as error:
             logger.warning("yielded_not_read", error=str(error), effect="gaps may state a less exact reason")
             return {}
-        return {(TopicPartition(one.topic, one.partition), one.topic_id): Intervals(one.offsets) for one in entries}
+        return {
+            (TopicPartition(entry.topic, entry.partition), entry.topic_id): Intervals(entry.offsets)
+            for entry in entries
+        }
 
     def _write(self) -> None:
         entries = tuple(
-            _Entry(topic=at.topic, partition=at.partition, topic_id=topic_id, offsets=offsets.parts)
-            for (at, topic_id), offsets in sorted(self._offsets.items(), key=lambda item: (item[0][0], str(item[0][1])))
+            _Entry(topic=tp.topic, partition=tp.partition, topic_id=topic_id, offsets=offsets.parts)
+            for (tp, topic_id), offsets in sorted(self._offsets.items(), key=lambda item: (item[0][0], str(item[0][1])))
         )
         temporary = self._path.with_suffix(".new")
         try:

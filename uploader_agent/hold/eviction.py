@@ -1,6 +1,6 @@
-"""Which held sets go when they take too much. Pure.
+"""Which held sets to evict when they take too much space. Pure.
 
-What counts is what holding alone costs: files that are in no log directory any more.
+Only files that no log directory has any more count, as holding alone keeps them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Cost(Generic[Key]):
-    """A held set that the broker has given up: its bytes, when it was appended to last, seconds since it is costing."""
+    """A held set that the broker has deleted: its bytes, its last append, and the seconds since its deletion."""
 
     key: Key
     size: int
@@ -24,7 +24,7 @@ class Cost(Generic[Key]):
 
 
 class Space(NamedTuple):
-    """A file system: its size, and what is free of it for users, in bytes."""
+    """A file system: its size and the space free for users, in bytes."""
 
     total: int
     free: int
@@ -33,10 +33,10 @@ class Space(NamedTuple):
 def to_yield(
     costs: Sequence[Cost[Key]], space: Space | None, *, share: float, min_free: float, max_age: timedelta
 ) -> list[Key]:
-    """The sets of one file system to give up, oldest first, until all bounds hold.
+    """The sets of one file system to evict, oldest first, until all bounds hold.
 
     ``share`` and ``min_free`` are of the file system's size; ``space`` is None where it is unknown, so that only the
-    age counts. Giving up everything may not be enough for ``min_free``: others fill the disk as well.
+    age counts. Evicting everything may not be enough for ``min_free``: other programs fill the disk as well.
     """
     excess = lacking = 0.0
     if space is not None:

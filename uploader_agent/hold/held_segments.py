@@ -1,4 +1,4 @@
-"""Where held sets are kept: by hard links where these can be made, else by descriptors as far as they last."""
+"""Keeps held sets: by hard links where these can be made, else by descriptors as long as there are any."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Held = dict[int, tuple[HeldSegment, HoldBackend]]
 
 
 class HeldKey(NamedTuple):
-    """A held set."""
+    """The owner of a held set, and its segment."""
 
     owner: Owner
     base_offset: int
 
 
 class HeldSegments:
-    """All held sets. Any thread may read and drop; one alone adds."""
+    """All held sets. Any thread may read and drop; only one adds."""
 
     def __init__(self, links: tuple[Path, ...], descriptors: int) -> None:
         """``links`` are directories for hard links; at most ``descriptors`` are kept open. Reads back what is there."""
@@ -52,17 +52,17 @@ class HeldSegments:
             return sum(map(len, self._sets.values()))
 
     def of(self, owner: Owner) -> Held:
-        """What is held of a partition now; a copy."""
+        """A copy of a partition's held segments."""
         with self._lock:
             return dict(self._sets.get(owner, {}))
 
     def owners(self) -> list[Owner]:
-        """Whose sets are held now."""
+        """The owners of the held sets."""
         with self._lock:
             return list(self._sets)
 
     def all(self) -> Iterator[tuple[HeldKey, HeldSegment, HoldBackend]]:
-        """Everything held now."""
+        """All held sets."""
         with self._lock:
             everything = [(owner, dict(held)) for owner, held in self._sets.items()]
         for owner, held in everything:
@@ -70,7 +70,7 @@ class HeldSegments:
                 yield HeldKey(owner, base), note, keeper
 
     def add(self, note: HeldSegment, files: Mapping[str, int], device: int) -> bool:
-        """Hold the open ``files``, which become the shelf's, of a log directory on ``device``; False if it is full."""
+        """Hold the open ``files`` of a log directory on ``device``, and own them; False if there is no room."""
         keeper = self._link(note, files, device)
         if keeper is None and not self._has_room(len(files) + 1, note.modified):
             close_all(files)
@@ -80,20 +80,8 @@ class HeldSegments:
         self._put(note, keeper or DescriptorBackend(files))
         return True
 
-    def extend(self, key: HeldKey, name: str, descriptor: int) -> None:
-        """Hold one more open file of a set. Raises OSError if it cannot be kept; the set stays as it was."""
-        with self._lock:
-            note, keeper = self._sets[key.owner][key.base_offset]
-            new = note.model_copy(update={"files": (*note.files, name)})
-            self._open -= keeper.count
-            try:
-                keeper.add(new, name, descriptor)
-            finally:
-                self._open += keeper.count
-            self._sets[key.owner][key.base_offset] = new, keeper
-
     def drop(self, key: HeldKey) -> None:
-        """Hold a set no longer."""
+        """Release a set."""
         with self._lock:
             held = self._sets.get(key.owner, {})
             if key.base_offset not in held:
@@ -105,7 +93,7 @@ class HeldSegments:
         keeper.drop()
 
     def close(self) -> None:
-        """Drop what this process alone keeps: what is held by descriptors."""
+        """Drop the sets that only this process keeps, by descriptors."""
         for key, _, keeper in list(self.all()):
             if keeper.count:
                 self.drop(key)
@@ -114,7 +102,7 @@ class HeldSegments:
         with self._lock:
             self._open += keeper.count
             self._newest = max(self._newest, note.modified if keeper.count else -1.0)
-            self._sets.setdefault((note.at, note.topic_id), {})[note.base_offset] = note, keeper
+            self._sets.setdefault((note.tp, note.topic_id), {})[note.base_offset] = note, keeper
 
     def _link(self, note: HeldSegment, files: Mapping[str, int], device: int) -> HoldBackend | None:
         for parent in self._links.get(device, []):
@@ -138,7 +126,7 @@ class HeldSegments:
             if not newer:
                 self._newest = modified
                 return False
-            self._newest, newest = max(newer, key=lambda one: one[0])
+            self._newest, newest = max(newer, key=lambda item: item[0])
             self.drop(newest)
         return True
 

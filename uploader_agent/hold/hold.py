@@ -1,8 +1,8 @@
-"""What is held: rotated segments whose files outlive the broker's retention until the store has them.
+"""Holds rotated segments: their files outlive the broker's retention until the store has them.
 
-Promises: a held segment is the one that was seen in the log directory, byte for byte, or it does not count and is
-dropped, and said. It belongs to (partition, topic id), whoever leads. All methods are thread-safe, but for
-:meth:`Hold.look` and :meth:`Hold.enforce`, which are the loop's.
+Promises: a held segment is the one that was seen in the log directory, byte for byte, or it is dropped, and that is
+logged. It belongs to (partition, topic id), whichever broker leads. All methods are thread-safe but :meth:`Hold.look`
+and :meth:`Hold.enforce`, which only the loop calls.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from tidemark.kafka_log import Lineage
 from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
 from uploader_agent.hold import discovery
-from uploader_agent.hold.backends import HoldBackend, close_all
+from uploader_agent.hold.backends import HoldBackend, close_all, raise_limit
 from uploader_agent.hold.deleted_segments import agrees, believable
-from uploader_agent.hold.descriptors import raise_limit
 from uploader_agent.hold.discovery import FoundSegment, Owned
 from uploader_agent.hold.evicted_offsets import EvictedOffsets, Owner
 from uploader_agent.hold.eviction import Space
@@ -40,12 +39,9 @@ logger = structlog.get_logger(__name__)
 
 YIELDED = "yielded.json"
 
-_SNAPSHOT_WAIT = 60.0
-"""Seconds after a rotation for which a missing producer snapshot is looked for again."""
-
 
 class HoldLook(NamedTuple):
-    """A partition's segments by base offset: those held that lie below what its directory has, and the directory's.
+    """A partition's segments by base offset: the held ones below those of its directory, and the directory's.
 
     The last ``live`` one is active; there is none if the directory is gone.
     """
@@ -68,7 +64,7 @@ class Hold:
         runtime: Runtime = MACHINE,
         space: Callable[[Path], Space] = space_of,
     ) -> None:
-        """Read back what a former agent held by links. ``descriptors`` are those to keep; by default, as many as go.
+        """Read back the links of a former agent. ``descriptors`` is the most to keep open; default: all available.
 
         Raises:
             ConfigError: a directory for links lies in a log directory, which the broker would not start with.
@@ -80,33 +76,32 @@ class Hold:
         self._shelf = HeldSegments(links, raise_limit() if descriptors is None else descriptors)
         self._yielded = EvictedOffsets(state_dir / YIELDED)
         self._limits = HoldLimits(settings, log_dirs, self._shelf, self._yielded, metrics, runtime.monotonic, space)
-        self._time = runtime.time
         self._unheld: dict[Owner, int] = {}
         self._ignored: dict[Owner, set[int]] = {}
         self._said: set[object] = set()
 
     # -- for all ------------------------------------------------------------------------------------------------------
 
-    def segments(self, at: TopicPartition, topic_id: str | None) -> list[LocalSegment]:
-        """The held segments of a partition, by base offset; whether their files are still in the log directory or not.
+    def segments(self, tp: TopicPartition, topic_id: str | None) -> list[LocalSegment]:
+        """The held segments of a partition, by base offset, whether or not the log directory still has their files.
 
-        They need not join up, and after a replica was made anew they may overlap. ``next_offset`` is never None.
+        They need not be contiguous, and may overlap after a replica was re-created. ``next_offset`` is never None.
         """
-        return [note.segment for _, (note, _) in sorted(self._shelf.of((at, topic_id)).items())]
+        return [note.segment for _, (note, _) in sorted(self._shelf.of((tp, topic_id)).items())]
 
     def owners(self) -> list[Owner]:
-        """(partition, topic id) of all that is held."""
+        """The (partition, topic id) of all held segments."""
         return self._shelf.owners()
 
-    def files(self, at: TopicPartition, topic_id: str | None, folder: Path | None) -> SegmentFiles:
-        """A partition's files, to be used with ``with``: what ``folder`` has, else what is held.
+    def files(self, tp: TopicPartition, topic_id: str | None, folder: Path | None) -> SegmentFiles:
+        """A partition's files, for a ``with`` statement: those of ``folder``, else the held ones.
 
-        ``folder`` is None where the partition is on no disk here any more. See :class:`HeldFiles`.
+        ``folder`` is None if no disk here has the partition any more. See :class:`HeldFiles`.
 
         Raises:
-            SegmentChanged: the directory is gone or another incarnation's, and nothing is held.
+            SegmentChanged: the directory is gone or belongs to another incarnation, and nothing is held.
         """
-        owner = (at, topic_id)
+        owner = (tp, topic_id)
         held = self._shelf.of(owner)
         live: PartitionFiles | None = None
         if folder is not None:
@@ -116,34 +111,34 @@ class Hold:
                 if not held:
                     raise
         elif not held:
-            raise SegmentChanged(f"{at}: is on no disk here, and nothing of it is held")
-        return HeldFiles(folder or Path(str(at)), live, held, lambda base, why: self._spoilt(HeldKey(owner, base), why))
+            raise SegmentChanged(f"{tp}: is not on a disk of this broker, and none of its segments are held")
+        return HeldFiles(folder or Path(str(tp)), live, held, lambda base, why: self._spoilt(HeldKey(owner, base), why))
 
-    def release(self, at: TopicPartition, topic_id: str | None, below: int) -> None:
-        """Give up the held segments that end at or below the offset ``below``: the store has them for good."""
-        self._release((at, topic_id), Intervals([(0, below)]))
+    def release(self, tp: TopicPartition, topic_id: str | None, below: int) -> None:
+        """Release the held segments that end at or below the offset ``below``: the store has them."""
+        self._release((tp, topic_id), Intervals([(0, below)]))
 
-    def yielded(self, at: TopicPartition, topic_id: str | None) -> Intervals:
-        """Offsets that were given up to stay within the bounds: a gap there has the reason ``staging_full``."""
-        return self._yielded.get((at, topic_id))
+    def yielded(self, tp: TopicPartition, topic_id: str | None) -> Intervals:
+        """The offsets evicted to stay within the bounds: a gap there has the reason ``staging_full``."""
+        return self._yielded.get((tp, topic_id))
 
-    def recorded(self, at: TopicPartition, topic_id: str | None, offsets: Intervals) -> None:
-        """Forget that ``offsets`` were given up: ``offset.wm`` says so."""
-        self._yielded.remove((at, topic_id), offsets)
+    def recorded(self, tp: TopicPartition, topic_id: str | None, offsets: Intervals) -> None:
+        """Forget evicted ``offsets`` that ``offset.wm`` now records."""
+        self._yielded.remove((tp, topic_id), offsets)
 
     def reconfigure(self, settings: HoldSettings) -> None:
-        """Go on with other bounds; ``enabled`` and ``links`` are those from the start."""
+        """Apply other bounds; ``enabled`` and ``links`` stay those from the start."""
         self._limits.settings = settings
 
     def close(self) -> None:
-        """Let go of all descriptors; links stay for the next agent."""
+        """Close all descriptors; links stay for the next agent."""
         self._shelf.close()
 
     # -- for the loop -------------------------------------------------------------------------------------------------
 
     def look(
         self,
-        at: TopicPartition,
+        tp: TopicPartition,
         topic_id: str | None,
         leader_epoch: int,
         folder: Path,
@@ -151,22 +146,22 @@ class Hold:
         watermark: Watermark | None,
         listing: DirectoryListing | None = None,
     ) -> HoldLook:
-        """Look at a led partition's directory, hold what retention may take, release what is ``final`` in the store.
+        """Look at a led partition's directory, hold its rotated segments, and release those ``final`` in the store.
 
         ``watermark`` is the partition's, if it is known; ``listing`` the directory's, if it is.
         """
         listing = list_segments(folder) if listing is None else listing
         if not self._settings.enabled or not listing.segments:
             return HoldLook([], listing.segments)
-        owned = Owned(at, topic_id, leader_epoch)
-        self._release((at, topic_id), final)
-        # First, since what does not count any more must not hide what has taken its place.
+        owned = Owned(tp, topic_id, leader_epoch)
+        self._release((tp, topic_id), final)
+        # First, since a segment that no longer belongs to the log must not hide its replacement.
         judged = self._drop_what_no_longer_counts(owned, folder, listing, watermark)
         self._hold_new(owned, folder, listing, final, watermark)
         return HoldLook(self._below(owned, listing) if judged else [], listing.segments)
 
     def enforce(self) -> None:
-        """Give up what is beyond the bounds, and count what is held. To be followed by a look at all partitions."""
+        """Evict sets beyond the bounds, and count the held ones. A look at all partitions must follow."""
         self._limits.enforce()
         self._metrics.unheld_segments.set(sum(self._unheld.values()))
         self._unheld.clear()
@@ -180,8 +175,8 @@ class Hold:
     def _hold_new(
         self, owned: Owned, folder: Path, listing: DirectoryListing, final: Intervals, watermark: Watermark | None
     ) -> None:
-        """Open what is not held yet."""
-        owner = (owned.at, owned.topic_id)
+        """Open the segments that are not held yet."""
+        owner = (owned.tp, owned.topic_id)
         held = self._shelf.of(owner)
         new: list[LocalSegment] = []
         for segment in listing.segments:
@@ -200,15 +195,14 @@ class Hold:
         if not self._ignored[owner]:
             del self._ignored[owner]
         self._unheld.pop(owner, None)
-        if not (new or bases or self._lacking_snapshot(owner)):
+        if not (new or bases):
             return
         try:
             with PartitionFiles(folder, owned.topic_id) as files:
                 self._hold_rotated(files, owned, new)
                 self._hold_deleted(files, owned, listing, bases, watermark)
-                self._hold_snapshots(files, owner)
         except SegmentChanged:
-            return  # the directory went away: another look settles it
+            return  # the directory is gone: the next look finds the new state
         except (FormatError, OSError) as error:
             self._say((folder, type(error)), "cannot_hold", folder=str(folder), error=str(error))
         held = self._shelf.of(owner)
@@ -217,10 +211,10 @@ class Hold:
     def _hold_rotated(self, files: PartitionFiles, owned: Owned, new: list[LocalSegment]) -> None:
         if not new:
             return
-        with closing(discovery.rotated(files, owned, files.lineage(), new)) as found:
-            for one in found:
-                if not self._shelf.add(*one):
-                    return  # what is newer would find no room either
+        with closing(discovery.rotated(files, owned, files.lineage(), new)) as rotated:
+            for segment in rotated:
+                if not self._shelf.add(*segment):
+                    return  # there is no room for newer ones either
 
     def _hold_deleted(
         self,
@@ -232,43 +226,32 @@ class Hold:
     ) -> None:
         if not bases:
             return
-        found = {one.note.base_offset: one for one in discovery.deleted(files, owned, bases)}
-        held = [note for note, _ in self._shelf.of((owned.at, owned.topic_id)).values()]
-        notes, start = [one.note for one in found.values()], listing.segments[0].base_offset
+        deleted = {segment.note.base_offset: segment for segment in discovery.deleted(files, owned, bases)}
+        held = [note for note, _ in self._shelf.of((owned.tp, owned.topic_id)).values()]
+        notes, start = [segment.note for segment in deleted.values()], listing.segments[0].base_offset
         chosen = {note.base_offset for note in believable(notes, held, start, files.lineage(), watermark)}
-        for base, one in found.items():
+        for base, segment in deleted.items():
             if base in chosen:
-                self._take_deleted(one)
+                self._take_deleted(segment)
             else:
-                close_all(one.files)
+                close_all(segment.files)
 
-    def _take_deleted(self, found: FoundSegment) -> None:
-        note = found.note
-        known = self._shelf.add(*found)
+    def _take_deleted(self, segment: FoundSegment) -> None:
+        note = segment.note
+        known = self._shelf.add(*segment)
         logger.info(
             "deleted_segment_found",
-            partition=str(note.at),
+            partition=str(note.tp),
             base_offset=note.base_offset,
             next_offset=note.next_offset,
             held=known,
         )
 
-    def _lacking_snapshot(self, owner: Owner) -> list[HeldSegment]:
-        since = self._time() - _SNAPSHOT_WAIT
-        notes = [note for note, _ in self._shelf.of(owner).values()]
-        return [note for note in notes if note.snapshot not in note.files and note.rotated_at > since]
-
-    def _hold_snapshots(self, files: PartitionFiles, owner: Owner) -> None:
-        for note in self._lacking_snapshot(owner):
-            descriptor = discovery.snapshot(files, note)
-            if descriptor is not None:
-                self._shelf.extend(HeldKey(owner, note.base_offset), note.snapshot, descriptor)
-
     def _drop_what_no_longer_counts(
         self, owned: Owned, folder: Path, listing: DirectoryListing, watermark: Watermark | None
     ) -> bool:
-        """Judge the held segments that the directory no longer has; False if they cannot be judged now."""
-        owner = (owned.at, owned.topic_id)
+        """Judge the held segments that the directory no longer has. False: they cannot be judged now."""
+        owner = (owned.tp, owned.topic_id)
         live = {segment.base_offset for segment in listing.segments}
         gone = {base: held for base, held in self._shelf.of(owner).items() if base not in live}
         if not gone:
@@ -290,12 +273,12 @@ class Hold:
     def _below(self, owned: Owned, listing: DirectoryListing) -> list[LocalSegment]:
         """The held segments below the first live one."""
         start = listing.segments[0].base_offset
-        return [segment for segment in self.segments(owned.at, owned.topic_id) if segment.base_offset < start]
+        return [segment for segment in self.segments(owned.tp, owned.topic_id) if segment.base_offset < start]
 
     def _spoilt(self, key: HeldKey, reason: str) -> None:
         self._shelf.drop(key)
-        at, _ = key.owner
-        logger.warning("held_segment_dropped", partition=str(at), base_offset=key.base_offset, reason=reason)
+        tp, _ = key.owner
+        logger.warning("held_segment_dropped", partition=str(tp), base_offset=key.base_offset, reason=reason)
 
     def _say(self, what: object, event: str, **details: str) -> None:
         if what not in self._said:
@@ -308,12 +291,12 @@ def check_links(links: Collection[Path], log_dirs: Collection[Path]) -> None:
     for folder in links:
         for log_dir in log_dirs:
             if folder.resolve().is_relative_to(log_dir.resolve()):
-                rule = f"{folder} lies in the log directory {log_dir}: Kafka does not start with strangers there"
+                rule = f"{folder} is in the log directory {log_dir}: Kafka does not start with foreign files there"
                 raise ConfigError("the agent's file", [("hold.links", rule)])
 
 
 def _no_longer_counts(note: HeldSegment, keeper: HoldBackend, live: Lineage, watermark: Watermark | None) -> str | None:
-    """Why a held segment is not what the log had; None if it is."""
+    """Why a held segment does not belong to the log; None if it does."""
     try:
         stat = keeper.stat(note.log)
     except OSError as error:
@@ -324,5 +307,5 @@ def _no_longer_counts(note: HeldSegment, keeper: HoldBackend, live: Lineage, wat
     if diverged is not None:
         return f"the live lineage leaves it at offset {diverged}"
     if note.deleted and not agrees(note, live, watermark):
-        return "it was found .deleted, and the watermark's lineage is another one"
+        return "it was found .deleted, and it does not agree with the watermark's lineage"
     return None

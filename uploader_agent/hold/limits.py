@@ -1,4 +1,4 @@
-"""Keeping what is held within its bounds, and counting it."""
+"""Keeps the held sets within their bounds, and counts them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HoldLimits:
         self._gone_since: dict[HeldKey, float] = {}
 
     def enforce(self) -> None:
-        """Give up what is beyond the bounds, on each file system for itself."""
+        """Evict sets beyond the bounds, for each file system separately."""
         costs = self._costs()
         given_up = {key for device, some in costs.items() for key in self._beyond(device, some)}
         self._give_up(given_up)
@@ -57,7 +57,7 @@ class HoldLimits:
         self._metrics.held_segments.set(len(self._shelf))
 
     def _costs(self) -> dict[int, list[Cost[HeldKey]]]:
-        """What the broker has unlinked and is held yet, by file system."""
+        """The held sets whose files the broker has unlinked, by file system."""
         now, costs = self._clock(), defaultdict[int, list[Cost[HeldKey]]](list)
         before, self._gone_since = self._gone_since, {}
         for key, note, keeper in self._shelf.all():
@@ -68,7 +68,7 @@ class HoldLimits:
                     size = sum(stat.st_size for stat in stats)
                     costs[stats[0].st_dev].append(Cost(key, size, note.modified, now - since))
             except OSError as error:
-                logger.warning("held_segment_unreadable", partition=str(note.at), file=note.log, error=str(error))
+                logger.warning("held_segment_unreadable", partition=str(note.tp), file=note.log, error=str(error))
         return costs
 
     def _beyond(self, device: int, costs: list[Cost[HeldKey]]) -> list[HeldKey]:
@@ -77,13 +77,13 @@ class HoldLimits:
         return to_yield(costs, space, share=bounds.max, min_free=bounds.min_free, max_age=bounds.max_age)
 
     def _space_on(self, device: int) -> Space | None:
-        """Of the log directory's file system; None if it cannot be read, as when its disk has failed."""
+        """The space of the log directory's file system; None if it cannot be read, for example on a failed disk."""
         for log_dir in self._log_dirs:
             try:
                 if log_dir.stat().st_dev == device:
                     return self._space(log_dir)
             except OSError as error:
-                logger.debug("log_dir_unreadable", folder=str(log_dir), error=str(error))  # leadership says so
+                logger.debug("log_dir_unreadable", folder=str(log_dir), error=str(error))  # the leadership reports it
         return None
 
     def _give_up(self, keys: Collection[HeldKey]) -> None:
@@ -96,10 +96,10 @@ class HoldLimits:
             self._metrics.yielded.inc()
             logger.error(
                 "held_segment_yielded",
-                partition=str(note.at),
+                partition=str(note.tp),
                 base_offset=note.base_offset,
                 next_offset=note.next_offset,
-                rule="hold.max, hold.max_age or hold.min_free is reached; what the store lacks of it is a gap now",
+                rule="hold.max, hold.max_age or hold.min_free is reached; offsets that the store lacks are now a gap",
             )
         if lost:
             self._yielded.add(lost)

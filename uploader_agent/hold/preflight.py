@@ -1,6 +1,6 @@
-"""What holding can promise on this machine: tried on each log directory, with the broker's own files.
+"""What holding can guarantee on this machine: tried on each log directory, with the broker's own files.
 
-Nothing is left behind, and nothing is written but in the directories for links.
+Nothing is left behind, and only the directories for links are written to.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uploader_agent.hold.backends import link
 from uploader_agent.settings import HoldSettings
 
 RESTART = timedelta(seconds=30)
-"""How long a restart of the agent is reckoned to take, until it has looked at all log directories."""
+"""The assumed time of an agent's restart, until it has looked at all log directories."""
 
 _DELETE_DELAY = "file.delete.delay.ms"
 _IN_PROPERTIES = "log.segment.delete.delay.ms"  # the broker's name of what topics call file.delete.delay.ms
@@ -34,7 +34,7 @@ _WORDS: dict[Means, str] = {
 
 
 class Guarantee(NamedTuple):
-    """What holds on a log directory, in words too, and why no more than that."""
+    """What is guaranteed on a log directory, also in words, and why it is not more."""
 
     log_dir: str
     means: Means
@@ -43,7 +43,7 @@ class Guarantee(NamedTuple):
 
 
 class DeleteDelay(NamedTuple):
-    """The broker's ``file.delete.delay.ms``: what it is, what it ought to be at least, and why."""
+    """The broker's ``file.delete.delay.ms``: its value, the least value it should have, and why."""
 
     value: int
     at_least: int
@@ -51,26 +51,29 @@ class DeleteDelay(NamedTuple):
 
 
 def check(log_dirs: Collection[Path], settings: HoldSettings) -> list[Guarantee]:
-    """Try it on each of ``log_dirs``."""
+    """Try to hold a file on each of ``log_dirs``."""
     return [_check(log_dir, settings) for log_dir in log_dirs]
 
 
 def delete_delay(
     guarantees: Collection[Guarantee], properties: dict[str, str], scan_interval: timedelta
 ) -> DeleteDelay:
-    """What ``file.delete.delay.ms`` ought to be, given what holds; topics may override what is read here."""
+    """What ``file.delete.delay.ms`` should be, given the guarantees. Topics may override the broker's value."""
     text = properties.get(_IN_PROPERTIES, "")
     value = int(text) if text.isdecimal() else _DELETE_DELAY_MS
-    if all(one.means == "links" for one in guarantees):
+    if all(guarantee.means == "links" for guarantee in guarantees):
         return DeleteDelay(value, 0, "hard links hold what retention takes, also while the agent is down")
     at_least = scan_interval + RESTART
-    because = "what retention takes while the agent is down is found as .deleted for so long, and no longer"
+    because = "segments that retention deletes while the agent is down can be found as .deleted only for this long"
     return DeleteDelay(value, round(at_least.total_seconds() * 1000), because)
 
 
 def lines(guarantees: Collection[Guarantee], delay: DeleteDelay) -> list[str]:
-    """For a terminal."""
-    said = [f"holding {one.log_dir}: {one.guarantee}{f' ({one.because})' if one.because else ''}" for one in guarantees]
+    """The guarantees and the delete delay in lines of text, for a terminal."""
+    said = [
+        f"holding {guarantee.log_dir}: {guarantee.guarantee}{f' ({guarantee.because})' if guarantee.because else ''}"
+        for guarantee in guarantees
+    ]
     if delay.at_least:
         enough = "is enough" if delay.value >= delay.at_least else "IS TOO SHORT"
         return [*said, f"{_DELETE_DELAY}: {delay.value} {enough}: at least {delay.at_least}, as {delay.because}"]
@@ -100,9 +103,9 @@ def _check(log_dir: Path, settings: HoldSettings) -> Guarantee:
 
 
 def _samples(log_dir: Path) -> Iterator[Path]:
-    """Segments in ``log_dir``."""
+    """The ``.log`` files in ``log_dir``, to try a link with."""
     for folder in find_partitions([log_dir]).partitions.values():
-        with suppress(OSError):  # where it cannot be listed, opening meta.properties tells why
+        with suppress(OSError):  # if it cannot be listed, opening meta.properties tells why
             yield from sorted(folder.glob("*.log"))
 
 

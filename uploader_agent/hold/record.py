@@ -1,4 +1,4 @@
-"""What is written down about a held segment when it is first seen, and what it is judged by ever after."""
+"""The record of a held segment: written when it is first seen, and the basis of every later check."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from uploader_agent.disk.segment_files import file_name
 class HeldSegment(StoredObject):
     """A rotated segment of a partition of one topic id.
 
-    ``size`` and ``modified`` (seconds since 1970) are its ``.log``'s, ``rotated_at`` the time of its rotation,
-    ``files`` the names of all files that are held; ``lineage`` ends at ``next_offset``. ``deleted`` says that it was
-    first seen as ``.log.deleted``, so that its lineage is known from its batches alone.
+    ``size`` and ``modified`` (seconds since 1970) are its ``.log``'s, ``files`` the names of all files that are held;
+    ``lineage`` ends at ``next_offset``. ``deleted`` says that it was first seen as ``.log.deleted``, so that its
+    lineage is known from its batches alone.
     """
 
     topic: str
@@ -26,15 +26,14 @@ class HeldSegment(StoredObject):
     next_offset: int = Field(ge=0)
     size: int = Field(ge=0)
     modified: float
-    rotated_at: float
     leader_epoch: int
     lineage: tuple[tuple[int, int], ...]
     files: tuple[str, ...]
     deleted: bool = False
 
     @property
-    def at(self) -> TopicPartition:
-        """The partition."""
+    def tp(self) -> TopicPartition:
+        """The segment's partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -47,12 +46,7 @@ class HeldSegment(StoredObject):
         """The name of its ``.log``."""
         return file_name(self.base_offset, "log")
 
-    @property
-    def snapshot(self) -> str:
-        """The name of the producer snapshot at its end."""
-        return file_name(self.next_offset, "snapshot")
-
     def diverges(self, lineage: Lineage, end: int | None = None) -> int | None:
         """The first of its offsets that ``lineage``, which is known below ``end``, gives to another epoch."""
-        known = self.next_offset if end is None else min(self.next_offset, end)
-        return Lineage(self.lineage).divergence(lineage, known)
+        limit = self.next_offset if end is None else min(self.next_offset, end)
+        return Lineage(self.lineage).divergence(lineage, limit)

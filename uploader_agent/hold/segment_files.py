@@ -1,4 +1,4 @@
-"""A partition's files as an upload reads them: what its directory has, else what is held."""
+"""A partition's files as an upload reads them: those of its directory, else the held ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from typing_extensions import override
+
 from tidemark.kafka_log import Lineage
-from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, SegmentChanged, file_name, log_bases, opened
+from uploader_agent.disk.segment_files import (
+    OpenFile,
+    PartitionFiles,
+    SegmentChanged,
+    SegmentFiles,
+    file_name,
+    log_bases,
+    opened,
+)
 from uploader_agent.hold.backends import HoldBackend
 from uploader_agent.hold.record import HeldSegment
 
@@ -18,13 +28,13 @@ Held = dict[int, tuple[HeldSegment, HoldBackend]]
 """Held segments by base offset."""
 
 
-class HeldFiles:
+class HeldFiles(SegmentFiles):
     """``disk.segment_files.SegmentFiles`` over a directory that may be gone, and the segments held of it.
 
-    The lineage is the live one, with what is known of held segments whose ``.log`` was opened: the broker forgets the
-    epochs below its log start. With no directory, it is what was written down when the segments were live.
+    The lineage is the live one, extended by the records of held segments whose ``.log`` was opened, because the broker
+    forgets the epochs below its log start. Without a directory, it comes from the records alone.
 
-    ``spoilt`` is told a base offset and the reason when held bytes are found to be other than those held.
+    ``spoilt`` is called with a base offset and the reason when held bytes turn out to have changed.
     """
 
     def __init__(
@@ -40,8 +50,8 @@ class HeldFiles:
         if live is not None:
             self._stack.callback(live.close)
 
+    @override
     def open(self, name: str) -> OpenFile | None:
-        """See ``disk.segment_files.SegmentFiles``."""
         file = self._live.open(name) if self._live else None
         if file is not None or name not in self._by_name:
             return file
@@ -60,8 +70,8 @@ class HeldFiles:
                 raise self._no_longer_counts(base, "it was written to after it was rotated: the log was truncated")
         return file
 
+    @override
     def lineage(self) -> Lineage:
-        """See ``disk.segment_files.SegmentFiles``."""
         trusted = self._from_held
         if self._live is None:
             trusted = trusted | {base for base, (note, _) in self._held.items() if not note.deleted}
@@ -70,29 +80,29 @@ class HeldFiles:
             lineage = lineage.with_history(Lineage(self._held[base][0].lineage))
         return lineage
 
+    @override
     def next_base(self, base_offset: int) -> int | None:
-        """See ``disk.segment_files.SegmentFiles``."""
         bases = set(log_bases(self._live.names())) if self._live else set()
         if base_offset not in bases and base_offset in self._held:
             return self._held[base_offset][0].next_offset
         return min((base for base in bases if base > base_offset), default=None)
 
+    @override
     def path(self, name: str) -> str:
-        """For messages."""
         return str(self._folder / name)
 
     def close(self) -> None:
-        """Close everything; what is held stays so."""
+        """Close the files; held segments stay held."""
         self._stack.close()
 
     def _is_same(self, note: HeldSegment) -> bool:
-        """Whether the live segment of the same base, if there is one, is the one that is held."""
+        """Whether the live segment of the same base, if there is one, is the held one."""
         log = self._live.open(file_name(note.base_offset, "log")) if self._live else None
         return log is None or (log.size, log.stat.st_mtime) == (note.size, note.modified)
 
     def _no_longer_counts(self, base: int, reason: str) -> SegmentChanged:
         self._spoilt(base, reason)
-        return SegmentChanged(f"{self.path(self._held[base][0].log)}: what was held of it does not count: {reason}")
+        return SegmentChanged(f"{self.path(self._held[base][0].log)}: the held files no longer count: {reason}")
 
     def __enter__(self) -> Self:
         return self

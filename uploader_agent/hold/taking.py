@@ -1,4 +1,4 @@
-"""Opening what belongs to a rotated segment, and proving where it ends."""
+"""Opens the files of a rotated segment, and proves where it ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from uploader_agent.disk.log_dirs import DELETED
 from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, file_name, log_bases, opened
 from uploader_agent.hold.backends import close_all
 
-EXTENSIONS = ("log", "index", "timeindex", "txnindex")
+EXTENSIONS = ("log", "index", "timeindex", "snapshot")
+"""What sealing reads: the bytes, where a run may begin, when it was rotated, and the transactions open at its base."""
 
 
 def take(files: PartitionFiles, base_offset: int, suffix: str = "") -> dict[str, int]:
-    """Open descriptors of what there is of a segment, by name without ``suffix``; empty if its ``.log`` is gone.
+    """Open descriptors of a segment's files, by name without ``suffix``; empty if its ``.log`` is gone.
 
     The caller closes them. Raises OSError if one cannot be opened.
     """
@@ -36,17 +37,11 @@ def take(files: PartitionFiles, base_offset: int, suffix: str = "") -> dict[str,
     return taken
 
 
-def take_snapshot(files: PartitionFiles, name: str) -> int | None:
-    """A descriptor of a producer snapshot, also of one that was given up already; None if there is none."""
-    descriptor = files.descriptor(name)
-    return files.descriptor(name + DELETED) if descriptor is None else descriptor
-
-
 def ends_at(names: Iterable[str], base_offset: int, next_offset: int) -> bool:
     """Whether nothing lies between ``base_offset``'s segment and ``next_offset``, by a later listing of the directory.
 
-    A listing that ran while segments were added may have missed one. If the segment was given up meanwhile, so may
-    the one after it have been: then what has been given up counts as well.
+    A listing that ran while segments were added may have missed one. If the segment was deleted in the meantime, the
+    next one may have been too: then ``.deleted`` files count as well.
     """
     names = list(names)
     bases = set(log_bases(names))
@@ -63,9 +58,9 @@ class Extent(NamedTuple):
 
 
 def extent(log: OpenFile, index: OpenFile | None, base_offset: int) -> Extent | None:
-    """By the headers of its first and last batches; all are walked only if the epoch changes in between.
+    """The extent by the headers of the first and last batches. All are read only if the epoch changes in between.
 
-    None if there are no batches, or the file does not end with a whole one. No checksum is verified.
+    None if there are no batches, or the file does not end with a complete one. No checksum is verified.
     """
     first = next(headers(log, 0), None)
     last = _last(log, _indexed(log, index, base_offset)) or _last(log, 0)
@@ -77,13 +72,13 @@ def extent(log: OpenFile, index: OpenFile | None, base_offset: int) -> Extent | 
 
 
 def _indexed(log: OpenFile, index: OpenFile | None, base_offset: int) -> int:
-    """The last position that the index names."""
+    """The last position in the index."""
     if index is None:
         return 0
     try:
         entries = parse_offset_index(index.read(), base_offset, log.size, index.name)
     except FormatError:
-        return 0  # the walk is longer, and finds the same
+        return 0  # reading then takes longer, and finds the same
     return entries[-1].position if entries else 0
 
 
@@ -101,5 +96,5 @@ def _epochs(batches: Iterable[BatchHeader]) -> tuple[tuple[int, int], ...]:
 
 
 def open_file(files: dict[str, int], name: str) -> OpenFile | None:
-    """One of ``files`` to read from; it stays theirs."""
+    """One of ``files`` to read from; ``files`` still own it."""
     return opened(name, files[name]) if name in files else None

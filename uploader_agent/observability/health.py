@@ -66,7 +66,7 @@ class Health:
     def finished(self, *, segment: bool) -> None:
         """A worker has brought a segment into the store, or has finished a survey.
 
-        While segments fail, surveys are no progress: a store may let us read and refuse every write.
+        While segments fail, surveys do not count as progress: a store may allow reads and refuse every write.
         """
         if segment:
             self._segments_fail = False
@@ -95,7 +95,7 @@ class Health:
             return f"the threads {', '.join(ended)} have ended, see the log for why: restart the agent"
         open_for = self.question_open_for()
         if open_for > QUESTION_LIMIT:
-            return f"the broker has not answered a question for {open_for:.0f} s, neither with an error"
+            return f"the broker has not answered a question for {open_for:.0f} s, not even with an error"
         stuck = now - self._progressed
         if self._unfinished and stuck > self.stuck_after.total_seconds():
             failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
@@ -130,7 +130,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The TCP port that it listens on, also where the system chose it."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 5
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer ``/metrics``, ``/-/healthy``, ``/-/ready`` and ``/waiting``; anything else with 404."""
         if self.path == "/metrics":
             self._answer(200, generate_latest(self.registry), CONTENT_TYPE_LATEST)
         elif self.path == "/-/healthy":

@@ -19,10 +19,12 @@ from types import TracebackType
 import structlog
 
 from tidemark.config import is_secret
+from tidemark.store.schemes import CREDENTIALS
 from uploader_agent.settings import ENVIRONMENT_PREFIX, AgentSettings
 
 logger = structlog.get_logger(__name__)
 
+_CREDENTIALS = (*CREDENTIALS, ENVIRONMENT_PREFIX)
 _QUIET = ("kafka", "kazoo", "botocore", "boto3", "urllib3")
 _SHORTEST = 4
 """Characters of the shortest secret that is blotted out: a shorter one would blot out half of the log."""
@@ -81,7 +83,7 @@ class _Blot:
 
 def _secrets(settings: AgentSettings, environment: Mapping[str, str]) -> set[str]:
     """Values of settings and variables whose names say that they are secret."""
-    named = {name: value for name, value in environment.items() if name.startswith(("AWS_", ENVIRONMENT_PREFIX))}
+    named = {name: value for name, value in environment.items() if name.startswith(_CREDENTIALS)}
     options = (settings.broker.client, settings.broker.zookeeper, named)
     return {str(value) for section in options for name, value in _leaves(section) if is_secret(name)}
 

@@ -38,27 +38,27 @@ class Metrics:
         )
         self.watermark_age = self._gauge(
             "watermark_age_seconds",
-            "Longest time since offset.wm moved, of led partitions with segments that are not uploaded, in seconds.",
+            "Longest time in seconds since an offset.wm moved, over led partitions with segments not uploaded.",
         )
         self.unstored_age = self._gauge(
             "unstored_age_seconds",
-            "Seconds for which the oldest byte on the disk that is not stored has waited there, in rotated segments "
-            "(rotated) and in active ones (tail), as far as the agent has seen; 0 if all is stored.",
+            "Seconds for which the agent has seen the oldest byte on the disk wait to be stored, in rotated segments "
+            "(rotated) and in active ones (tail); 0 if everything is stored.",
             ["kind"],
         )
         self.overdue = self._gauge(
             "overdue_seconds",
-            "Seconds by which the oldest of it is later than the settings promise: a rotated segment is to go at once, "
-            "a tail once it was not appended to for tail_after; 0 if nothing is late.",
+            "Seconds by which the oldest byte that is not stored is later than the settings promise: a rotated segment "
+            "is due at once, a tail after tail_after without an append; 0 if nothing is late.",
             ["kind"],
         )
 
         # uploads
-        self.segments = self._counter(
-            "segments", "Segments brought into the store, by the manifest's state.", ["state"]
+        self.segments = self._counter("segments", "Segments uploaded to the store, by the manifest's state.", ["state"])
+        self.bytes = self._counter("log_bytes", "Bytes of .log files uploaded to the store.")
+        self.upload_seconds = self._histogram(
+            "upload_seconds", "Seconds from the start of a segment's upload to its manifest."
         )
-        self.bytes = self._counter("log_bytes", "Bytes of .log files brought into the store.")
-        self.upload_seconds = self._histogram("upload_seconds", "Seconds from a segment's start to its manifest.")
         self.rotation_seconds = self._histogram(
             "rotation_to_watermark_seconds", "Seconds from a segment's last append to the offset.wm that covers it."
         )
@@ -66,7 +66,7 @@ class Metrics:
         self.running = self._gauge("running_jobs", "Segments and surveys that are being worked on.")
         self.upload_limit = self._gauge(
             "upload_limit",
-            "Jobs that may run at a time now: upload.concurrency, or less after the store said SlowDown.",
+            "Jobs that may run concurrently now: upload.concurrency, or fewer after the store answered SlowDown.",
         )
 
         # failures
@@ -77,30 +77,35 @@ class Metrics:
             "store_requests", "Requests sent to the store, by operation.", ["operation"]
         )
         self.store_refused = self._gauge(
-            "store_refused", "1 while the store refuses requests (credentials, policy, missing bucket), else 0."
+            "store_refused", "1 while the store refuses requests (credentials, policy, missing bucket), otherwise 0."
         )
         self.fenced = self._gauge(
             "fenced_partitions",
             "Led partitions whose offset.wm states a higher leader epoch than the broker does.",
         )
         self.foreign = self._counter(
-            "foreign_epochs", "Versions of offset.wm that were replaced: no metadata ever gave their leader epoch."
+            "foreign_epochs",
+            "Versions of offset.wm that were replaced because the cluster never assigned their leader epoch.",
         )
         self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
         self.superseded = self._counter(
-            "superseded_segments", "Stored segments that were copied aside, because the live log holds other bytes."
+            "superseded_segments",
+            "Stored segments that were copied to _superseded/ because the live log has other bytes.",
         )
 
         # what is kept from retention
-        self.held_segments = self._gauge("held_segments", "Segments whose files are kept until they are uploaded.")
+        self.held_segments = self._gauge(
+            "held_segments", "Segments whose files the agent holds until they are uploaded."
+        )
         self.held_bytes = self._gauge(
-            "held_bytes", "Bytes on disk that only the agent keeps: the broker has deleted these files already."
+            "held_bytes",
+            "Bytes on the disk that only the agent still holds, because the broker has already deleted the files.",
         )
         self.unheld_segments = self._gauge(
-            "unheld_segments", "Segments that wait for their upload and could not be held: retention may take them."
+            "unheld_segments", "Segments that wait for their upload and could not be held: retention may delete them."
         )
         self.yielded = self._counter(
-            "yielded_segments", "Held segments that were given up to stay within hold's bounds."
+            "yielded_segments", "Held segments that were dropped to stay within the limits of hold."
         )
 
         # gaps
@@ -112,13 +117,13 @@ class Metrics:
         self.scans = self._counter("scans", "Full looks at the log directories.")
         self.scan_seconds = self._histogram("scan_seconds", "Seconds that a full look at the log directories took.")
         self.missed_events = self._counter(
-            "missed_events", "Rotations that only a scan found, because no file event told of them."
+            "missed_events", "Rotations that only a scan found, because no file event reported them."
         )
         self.log_dirs_unreadable = self._gauge(
-            "log_dirs_unreadable", "Log directories that could not be read when last tried."
+            "log_dirs_unreadable", "Log directories that could not be read at the last try."
         )
         self.broker_reachable = self._gauge(
-            "broker_reachable", "1 if the broker answered when last asked, and within 10 s; else 0."
+            "broker_reachable", "1 if the broker answered the last question, within 10 s; otherwise 0."
         )
         self.metadata_seconds = self._histogram(
             "metadata_seconds", "Seconds that the broker took to say what it leads."

@@ -13,14 +13,13 @@ from uploader_agent.observability.metrics import Metrics
 _INTRODUCTION = """\
 # The agent's metrics
 
-Served at `/metrics` of `http.port`, in Prometheus' text format. Made by
-`python -m uploader_agent.observability.metrics_doc` from
-the metrics themselves; [alert rules](../deploy/prometheus/tidemark-agent.rules.yaml) and a
-[dashboard](../deploy/grafana/tidemark-agent.json) are built on them. Nothing is labelled by partition, since a broker
-has thousands: `tidemark-agent status` tells of each.
+The agent serves these metrics at `/metrics` of `http.port`, in Prometheus' text format. There are
+[alert rules](../deploy/prometheus/tidemark-agent.rules.yaml) and a [dashboard](../deploy/grafana/tidemark-agent.json)
+for them. No metric has a label for the partition, because a broker has thousands: `tidemark-agent status` shows each
+partition. `python -m uploader_agent.observability.metrics_doc` generates this page from the metrics.
 
-A counter counts from the agent's start; a histogram has `…_bucket`, `…_sum` and `…_count`. A metric with labels shows
-up once it has counted something.
+A counter starts at 0 when the agent starts. A histogram has `…_bucket`, `…_sum` and `…_count`. A metric with labels
+appears once it has counted something.
 """
 
 _UNITS = {

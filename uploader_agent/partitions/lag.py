@@ -14,24 +14,25 @@ _STORABLE: tuple[Kind, ...] = ("rotated", "tail")
 def measure(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics: Metrics, now: float) -> None:
     """Set the lag and gap metrics as of ``now``, in seconds since 1970.
 
-    Only partitions with something to do, or to wait for, are looked at closely.
+    Only partitions that have a job or wait for something are measured in detail.
     """
     offsets = segments = size = gaps = gap_offsets = 0
     rotated = moved = now
     for partition in partitions:
         if partition.observation is not None:
             end = partition.observation.log_end or partition.observation.offsets.high_watermark
-            offsets += max(0, end - partition.next_offset)
+            offsets += max(0, end - partition.remote.next_offset)
         if not partition.restless:
             continue
-        gaps += len(partition.gaps)
-        gap_offsets += sum(gap.end - gap.start for gap in partition.gaps)
+        held_up = partition.remote.gaps
+        gaps += len(held_up)
+        gap_offsets += sum(gap.end - gap.start for gap in held_up)
         pending = partition.pending()
         segments += len(pending)
         size += sum(segment.size for segment in pending)
         if pending:
             rotated = min(rotated, pending[0].modified)
-            watermark = partition.watermark
+            watermark = partition.remote.watermark
             moved = min(moved, watermark.written_at.timestamp() if watermark else pending[0].modified)
     metrics.lag_offsets.set(offsets)
     metrics.lag_segments.set(segments)

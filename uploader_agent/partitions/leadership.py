@@ -1,9 +1,9 @@
 """The partitions that are this agent's to upload: led by its broker, chosen by its settings, found on its disks.
 
-The poller asks, this module judges the answers. While the broker cannot be asked, what it led last stays, with high
-watermarks from its checkpoint: what lies below them is committed whoever leads, and the watermark's leader epoch
-fences what somebody else has taken over. Any broker may have answered, and one that lags tells of a former leadership:
-an epoch below the highest that was ever seen is not believed.
+The poller asks, and this module judges the answers. While the broker cannot be asked, the last known leadership stays,
+with high watermarks from the broker's checkpoint. Data below them is committed under any leader, and the leader epoch
+in ``offset.wm`` fences partitions that another broker has taken over. Any broker may have answered, and one that lags
+reports a former leadership: an epoch below the highest one seen is ignored.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from uploader_agent.broker.admin import UNKNOWN_POLICY, BrokerUnavailable, Leade
 from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.partitions.led_partition import Context, LedPartition
+from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Question
 
 logger = structlog.get_logger(__name__)
@@ -35,7 +36,7 @@ class Leadership:
     def __init__(
         self,
         log_dirs: Collection[Path],
-        takes: Callable[[str], bool],
+        accepts_topic: Callable[[str], bool],
         context: Context,
         metrics: Metrics,
         repeats: ErrorDeduplicator,
@@ -48,7 +49,7 @@ class Leadership:
         """When the broker was last asked who leads, and answered."""
         self._log_dirs = log_dirs
         self._disks = Disks(log_dirs)
-        self._takes = takes
+        self._accepts_topic = accepts_topic
         self._context = context
         self._metrics = metrics
         self._repeats = repeats
@@ -63,12 +64,12 @@ class Leadership:
         self._unreadable: set[Path] = set()
 
     def look_at_disks(self) -> bool:
-        """Look through the log directories; whether a partition's directory came, went or moved."""
+        """Look through the log directories, and return whether a partition's directory was added, removed or moved."""
         inventory = self._disks.find()
         self._complain_about(inventory)
-        topics = {at.topic for at in inventory.partitions}
-        taken = {topic for topic in topics if self._takes(topic)}
-        replicas = {at: path for at, path in inventory.partitions.items() if at.topic in taken}
+        topics = {tp.topic for tp in inventory.partitions}
+        taken = {topic for topic in topics if self._accepts_topic(topic)}
+        replicas = {tp: path for tp, path in inventory.partitions.items() if tp.topic in taken}
         if replicas == self.replicas:
             return False
         self.replicas = replicas
@@ -76,15 +77,15 @@ class Leadership:
         self._judged = None
         return True
 
-    def settle(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
-        """Take this broker's former watermark index at its word where it still holds."""
+    def trust_index(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
+        """Trust this broker's former watermark index where it still holds."""
         self._former = {} if self.seen else former
-        for at, partition in self.partitions.items():
-            if at in former:
-                partition.settle(former[at])
+        for tp, partition in self.partitions.items():
+            if tp in former:
+                partition.trust_index(former[tp])
 
     def learn(self, answer: LeadersAnswer) -> set[TopicPartition]:
-        """The partitions that were gained, lost or replaced by what the broker says now."""
+        """Apply the broker's answer, and return the partitions that were gained, lost or replaced."""
         self._metrics.metadata_seconds.observe(answer.seconds)
         if answer.error is not None:
             self._unreachable(answer.error)
@@ -98,101 +99,102 @@ class Leadership:
             self._leaders, self._policies = self._believed(answer.leaders), answer.policies
         before = self.partitions
         self.partitions = {}
-        for at, (broker, led) in self._leaders.items():
-            if broker == self._context.broker and at in self.replicas:
-                partition = self._keep_or_make(before.get(at), at, led)
+        for tp, (broker, led) in self._leaders.items():
+            if broker == self._context.broker and tp in self.replicas:
+                partition = self._keep_or_make(before.get(tp), tp, led)
                 if partition is not None:
-                    self.partitions[at] = partition
+                    self.partitions[tp] = partition
                 else:
                     self._judged = None
         if self.seen:
             self._former = {}
         self._metrics.led.set(len(self.partitions))
-        return {at for at in before.keys() | self.partitions.keys() if before.get(at) is not self.partitions.get(at)}
+        return {tp for tp in before.keys() | self.partitions.keys() if before.get(tp) is not self.partitions.get(tp)}
 
     def ask(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Question]:
         """The questions for the offsets of ``wanted``, each with what its disk showed last."""
-        asked = {at: self.partitions[at] for at in wanted if at in self.partitions}
+        asked = {tp: self.partitions[tp] for tp in wanted if tp in self.partitions}
         number = next(self._questions)
-        return {at: Question(number, partition, partition.disk.tail) for at, partition in asked.items()}
+        return {tp: Question(number, partition, partition.disk.tail) for tp, partition in asked.items()}
 
     def observe(self, answer: OffsetsAnswer) -> set[TopicPartition]:
-        """Take over the offsets; the partitions of which something else is known now.
+        """Take over the offsets, and return the partitions whose known state has changed.
 
-        An answer counts for the leadership that it was asked under, and only if no later question has an answer.
+        An answer counts only for the leadership under which it was asked, and only if no later question has an answer.
         """
-        asked = {at: question for at, question in answer.asked.items() if self._is_ours(question)}
+        asked = {tp: question for tp, question in answer.asked.items() if self._is_ours(question)}
         if answer.error is not None:
             self._unreachable(answer.error)
             for question in asked.values():
                 question.partition.unanswered(question.number)
             return self.fall_back(asked)
         changed: set[TopicPartition] = set()
-        for at, question in asked.items():
-            partition, offsets = question.partition, answer.offsets.get(at)
+        for tp, question in asked.items():
+            partition, offsets = question.partition, answer.offsets.get(tp)
             if offsets is None:
-                logger.debug("question_not_answered", partition=str(at), leadership=partition.led)
+                logger.debug("question_not_answered", partition=str(tp), leadership=partition.led)
                 partition.unanswered(question.number)
                 continue
             before = partition.observation
-            told = Observation(offsets, answer.asked_at, question.tail, answer.active.get(at))
+            told = Observation(offsets, answer.asked_at, question.tail, answer.active.get(tp))
             if not partition.observe(told, question.number):
-                logger.debug("late_answer_dropped", partition=str(at), offsets=offsets)
+                logger.debug("late_answer_dropped", partition=str(tp), offsets=offsets)
             elif before is None or (before.offsets, before.log_end) != (offsets, told.log_end):
-                changed.add(at)
+                changed.add(tp)
         return changed
 
     def _is_ours(self, question: Question) -> bool:
-        """Whether the leadership that ``question`` was asked under is the one of now."""
-        at = question.partition.at
-        if self.partitions.get(at) is question.partition:
+        """Whether the leadership under which ``question`` was asked is still the current one."""
+        tp = question.partition.tp
+        if self.partitions.get(tp) is question.partition:
             return True
-        logger.debug("foreign_answer_dropped", partition=str(at), leadership=question.partition.led)
+        logger.debug("foreign_answer_dropped", partition=str(tp), leadership=question.partition.led)
         return False
 
     def waiting(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Those of ``wanted`` that have a rotated segment beyond the high watermark, as far as that is known."""
-        known = ((at, self.partitions.get(at)) for at in wanted)
-        return [at for at, partition in known if partition is not None and partition.waits_for_high_watermark()]
+        known = ((tp, self.partitions.get(tp)) for tp in wanted)
+        return [tp for tp, partition in known if partition is not None and partition.waits_for_high_watermark()]
 
     def silent(self, seconds: float) -> None:
-        """The broker has not answered a question for so long."""
+        """Note that the broker has not answered a question for ``seconds``."""
         self._unreachable(BrokerUnavailable(f"a question to the broker has been without an answer for {seconds:.0f} s"))
 
     def undecided(self) -> Iterator[tuple[TopicPartition, str]]:
-        """The partitions on this broker's disks of which nobody is known to lead them as they lie there, and why."""
+        """The partitions on this broker's disks whose leader is unknown or leads another incarnation, and why."""
         leaders, led = self._leaders, self.partitions
-        for at in self.replicas:
-            leader = leaders.get(at)
+        for tp in self.replicas:
+            leader = leaders.get(tp)
             if leader is None:
-                yield at, "the broker has not said who leads it"
+                yield tp, "the broker has not said who leads it"
             elif leader.broker < 0:
-                yield at, "nobody leads it"
-            elif leader.broker == self._context.broker and at not in led:
-                yield at, "its directory is another topic's of this name, which was deleted, or cannot be read"
+                yield tp, "nobody leads it"
+            elif leader.broker == self._context.broker and tp not in led:
+                yield tp, "its directory is another topic's of this name, which was deleted, or cannot be read"
 
     def fall_back(self, wanted: Collection[TopicPartition]) -> set[TopicPartition]:
-        """The broker says nothing: take its checkpoints' word. The partitions of which it says something new."""
+        """Use the broker's checkpoints, as it does not answer. Return the partitions that they advance."""
         found = self._checkpointed(wanted)
-        for at, offsets in found.items():
-            self.partitions[at].fall_back(offsets)
+        for tp, offsets in found.items():
+            self.partitions[tp].fall_back(offsets)
         return {*found}
 
     def _checkpointed(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:
-        """High watermarks from the broker's checkpoints, where they are higher than what it has said itself."""
+        """High watermarks from the broker's checkpoints, where they are higher than its answers."""
         try:
-            folders = {at: self.partitions[at].folder for at in wanted if at in self.partitions}
+            folders = {tp: self.partitions[tp].folder for tp in wanted if tp in self.partitions}
             found = checkpointed_offsets(self._log_dirs, folders)
         except FormatError as error:
             self._trouble("checkpoint", "checkpoint_unreadable", error=str(error))
             return {}
         self._over("checkpoint", was="checkpoint_unreadable")
-        return {at: new for at, new in found.items() if self._counts(self.partitions[at], new)}
+        return {tp: new for tp, new in found.items() if self._counts(self.partitions[tp], new)}
 
     def _counts(self, partition: LedPartition, checkpointed: Offsets) -> bool:
-        """Whether a checkpoint says more than is known: it lags, and what the broker has said is never taken back.
+        """Whether a checkpoint says more than is known. It lags, and an answer of the broker is never taken back.
 
-        It goes by name: where the directory is another topic's by now, it may be about that one.
+        A checkpoint names the topic without its id: if the directory now belongs to another topic, it may mean that
+        one.
         """
         known = partition.offsets
         if known is not None and checkpointed.high_watermark <= known.high_watermark:
@@ -201,38 +203,38 @@ class Leadership:
 
     def _believed(self, leaders: Mapping[TopicPartition, Leader]) -> dict[TopicPartition, Leader]:
         believed: dict[TopicPartition, Leader] = {}
-        for at, leader in leaders.items():
-            key = at, leader.led.topic_id
+        for tp, leader in leaders.items():
+            key = tp, leader.led.topic_id
             highest = self._highest.get(key, -1)
-            known = self._leaders.get(at)
-            if known is not None and self._is_past(at, leader.led, known.led):
-                logger.debug("deleted_topic_ignored", partition=str(at), said=leader.led, known=known.led)
-                believed[at] = known
+            known = self._leaders.get(tp)
+            if known is not None and self._is_past(tp, leader.led, known.led):
+                logger.debug("deleted_topic_ignored", partition=str(tp), said=leader.led, known=known.led)
+                believed[tp] = known
             elif leader.led.leader_epoch >= highest:
                 self._highest[key] = leader.led.leader_epoch
-                believed[at] = leader
+                believed[tp] = leader
             else:
-                logger.info("lower_epoch_ignored", partition=str(at), said=leader.led.leader_epoch, highest=highest)
+                logger.info("lower_epoch_ignored", partition=str(tp), said=leader.led.leader_epoch, highest=highest)
                 if known is not None:
-                    believed[at] = known
+                    believed[tp] = known
         return believed
 
-    def _is_past(self, at: TopicPartition, said: Led, known: Led) -> bool:
+    def _is_past(self, tp: TopicPartition, said: Led, known: Led) -> bool:
         """Whether ``said`` is of a topic that was deleted, and ``known`` of its re-creation, which the disk has."""
-        if said.topic_id == known.topic_id or (at, said.topic_id) not in self._highest or at not in self.replicas:
+        if said.topic_id == known.topic_id or (tp, said.topic_id) not in self._highest or tp not in self.replicas:
             return False
-        folder = self.replicas[at]
+        folder = self.replicas[tp]
         return self._belongs(folder, known) and not self._belongs(folder, said)
 
-    def _keep_or_make(self, known: LedPartition | None, at: TopicPartition, led: Led) -> LedPartition | None:
-        folder = self.replicas[at]
+    def _keep_or_make(self, known: LedPartition | None, tp: TopicPartition, led: Led) -> LedPartition | None:
+        folder = self.replicas[tp]
         if known is None or known.led != led or known.folder != folder:
             if not self._belongs(folder, led):
                 return None
-            known = LedPartition(at, led, folder, self._context)
-            if at in self._former:
-                known.settle(self._former[at])
-        known.cleanup_policy = self._policies.get(at.topic, UNKNOWN_POLICY)
+            known = LedPartition(tp, led, folder, self._context)
+            if tp in self._former:
+                known.trust_index(self._former[tp])
+        known.apply_policy(self._policies.get(tp.topic, UNKNOWN_POLICY))
         return known
 
     def _belongs(self, folder: Path, led: Led) -> bool:

@@ -1,7 +1,7 @@
 """Questions to the broker, asked in a thread of their own: a broker that hangs holds up neither disks nor uploads.
 
-The loop puts questions, is woken when they are answered, and takes the answers. A question that has not been put yet is
-merged with the next of its kind, so that many hints become one question.
+The loop adds questions, is woken when they are answered, and takes the answers. A question that has not been asked yet
+is merged with the next one of its kind, so that many hints become one question.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from uploader_agent.runtime import MACHINE, Runtime
 logger = structlog.get_logger(__name__)
 
 _POLICY_AGE = 60.0
-"""Seconds for which a topic's clean-up policy is believed."""
+"""Seconds for which a topic's clean-up policy is cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeadersAnswer:
-    """Who leads what was asked for as of ``asked_at``, and the topics' clean-up policies; or the ``error``."""
+    """Who leads the requested partitions as of ``asked_at``, and the topics' clean-up policies; or the ``error``."""
 
     asked_at: datetime
     seconds: float
@@ -41,7 +41,7 @@ class LeadersAnswer:
 class Question(NamedTuple):
     """A question for a partition's offsets: its number, under which leadership, and when its disk showed ``tail``.
 
-    The answer carries it, so that it is never taken for that to a later question.
+    The answer carries the question, so that it is never mistaken for the answer to a later one.
     """
 
     number: int
@@ -53,8 +53,8 @@ class Question(NamedTuple):
 class OffsetsAnswer:
     """Offsets of those of ``asked`` that this broker leads as stated there, as of ``asked_at``; or the ``error``.
 
-    ``active`` are their active segments, read after the broker had answered. A partition is missing in both where its
-    log shows that another broker leads by now.
+    ``active`` are their active segments, read after the broker had answered. A partition is missing in both if its log
+    shows that another broker leads it now.
     """
 
     asked_at: datetime
@@ -79,7 +79,7 @@ class Poller:
         self._changed = runtime.condition()
         self._leaders: Collection[TopicPartition] | None = None
         self._offsets: dict[TopicPartition, Question] = {}
-        self._leaders_next = False  # whether it is the turn of the question who leads, if both wait
+        self._leaders_next = False  # whether the question who leads comes next, if both wait
         self._answers: list[Answer] = []
         self._asked_at: float | None = None
         self._stopped = False
@@ -92,7 +92,7 @@ class Poller:
         self.thread.start()
 
     def stop(self) -> None:
-        """Ask nothing more. A question that hangs is left behind: it cannot be ended, and changes nothing."""
+        """Ask nothing more. A hanging question is abandoned: it cannot be ended, and changes nothing."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -142,7 +142,7 @@ class Poller:
                     self._answered()
 
     def _answer_one(self) -> bool:
-        """Offsets first, as a segment may wait for them; but no more than once while the other question waits."""
+        """Ask for offsets first, as a segment may wait for them, but only once while the other question waits."""
         with self._changed:
             offsets: dict[TopicPartition, Question] = {}
             leaders = None
@@ -164,21 +164,21 @@ class Poller:
         asked_at, started = self._runtime.utc_now(), self._clock()
         try:
             leaders = self._metadata.leaders(wanted)
-            self._refresh_policies({at.topic for at in leaders})
-        except Exception as error:  # noqa: BLE001 - whatever a client makes of an answer, the next question is asked
+            self._refresh_policies({tp.topic for tp in leaders})
+        except Exception as error:  # noqa: BLE001 - the next question is asked after any error of a client
             return LeadersAnswer(asked_at, self._clock() - started, error=_unavailable(error))
         return LeadersAnswer(asked_at, self._clock() - started, leaders, self._policies)
 
     def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
         asked_at = self._runtime.utc_now()
         try:
-            before = _read_active({at: question.partition for at, question in asked.items()})
-            offsets = self._metadata.offsets({at: asked[at].partition.led for at in before})
+            before = _read_active({tp: question.partition for tp, question in asked.items()})
+            offsets = self._metadata.offsets({tp: asked[tp].partition.led for tp in before})
             # Only now: a log end that was read before the high watermark would prove nothing.
-            active = _as_leader(asked, before, _read_active({at: asked[at].partition for at in offsets}))
+            active = _as_leader(asked, before, _read_active({tp: asked[tp].partition for tp in offsets}))
         except Exception as error:  # noqa: BLE001 - as above
             return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
-        return OffsetsAnswer(asked_at, asked, {at: offsets[at] for at in active}, active)
+        return OffsetsAnswer(asked_at, asked, {tp: offsets[tp] for tp in active}, active)
 
     def _refresh_policies(self, topics: set[str]) -> None:
         if topics <= self._policies.keys() and self._clock() - self._policies_at < _POLICY_AGE:
@@ -188,16 +188,16 @@ class Poller:
 
 
 def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[TopicPartition, Active | None]:
-    """The active segments of those whose directories are theirs still.
+    """The active segments of the partitions whose directories still belong to them.
 
-    ListOffsets goes by name: the answer may be about a topic that was deleted and made again meanwhile.
+    ListOffsets goes by name: the answer may be about a topic that was deleted and re-created in the meantime.
     """
     found: dict[TopicPartition, Active | None] = {}
-    for at, partition in partitions.items():
+    for tp, partition in partitions.items():
         try:
-            found[at] = partition.read_active()
+            found[tp] = partition.read_active()
         except SegmentChanged as error:
-            logger.debug("foreign_answer_dropped", partition=str(at), error=str(error))
+            logger.debug("foreign_answer_dropped", partition=str(tp), error=str(error))
     return found
 
 
@@ -206,20 +206,20 @@ def _as_leader(
     before: Mapping[TopicPartition, Active | None],
     after: Mapping[TopicPartition, Active | None],
 ) -> dict[TopicPartition, Active | None]:
-    """What was read ``after`` the answer, without the logs that were truncated since they were read ``before``.
+    """The segments read ``after`` the answer, without logs that were truncated since they were read ``before`` it.
 
-    A broker may answer as leader and lose the leadership at once. Its log is truncated then, and appended to under a
-    later epoch: where such a log ends says nothing about the time of the question. None is what could not be read.
+    A broker may answer as leader and lose the leadership at once. Its log is then truncated, and appended to under a
+    later epoch. The end of such a log says nothing about the time of the question. None: the segment could not be read.
     """
     found: dict[TopicPartition, Active | None] = {}
-    for at, now in after.items():
-        was, led = before[at], asked[at].partition.led
+    for tp, now in after.items():
+        was, led = before[tp], asked[tp].partition.led
         if was is None or was.end is None or now is None or now.end is None:
-            found[at] = None
+            found[tp] = None
         elif now.end >= was.end and now.leader_epoch <= led.leader_epoch:
-            found[at] = now
+            found[tp] = now
         else:
-            logger.debug("foreign_answer_dropped", partition=str(at), leadership=led, log_end=was.end, now=now.end)
+            logger.debug("foreign_answer_dropped", partition=str(tp), leadership=led, log_end=was.end, now=now.end)
     return found
 
 

@@ -1,7 +1,7 @@
-"""What on the disk is not stored yet, since when, and what it waits for: for the metrics and for people.
+"""What data on the disk is not stored yet, since when, and what it waits for: for metrics and for people.
 
-By what the agent knows, be it little: where the broker or the store has not answered yet, what lies on the disk counts
-as not stored, from the moment at which the agent saw it first.
+The answer uses what the agent knows so far. Until the broker and the store have answered, data on the disk counts as
+not stored, from the moment at which the agent first saw it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Kind = Literal["rotated", "tail", "gap", "leadership"]
 class Wait(NamedTuple):
     """``seconds`` is how long the oldest byte has waited, ``overdue`` how much of that the settings do not explain.
 
-    A rotated segment is to go at once, a tail once it was not appended to for ``tail_after``.
+    A rotated segment is due at once, a tail once nothing was appended for ``tail_after``.
     """
 
-    at: TopicPartition
+    tp: TopicPartition
     kind: Kind
     seconds: float
     reason: str
     overdue: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.at}: {self.kind} waits, for {self.seconds:.0f} s so far: {self.reason}"
+        return f"{self.tp}: {self.kind} waits, for {self.seconds:.0f} s so far: {self.reason}"
 
     def to_json(self) -> dict[str, object]:
         """For ``json.dumps``."""
         seconds = round(self.seconds, 1)
         return {
-            "topic": self.at.topic,
-            "partition": self.at.partition,
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
             "kind": self.kind,
             "seconds": seconds,
             "reason": self.reason,
@@ -46,7 +46,7 @@ class Wait(NamedTuple):
 
 
 _Mark = tuple[TopicPartition, Kind, int, int]
-"""What waits: where a segment or a gap begins, and where what is stored ended then."""
+"""What waits: where a segment or a gap begins, and where the stored data ended then."""
 
 
 class Waits:
@@ -58,43 +58,42 @@ class Waits:
         self._lock = threading.Lock()
 
     def look(self, tail_after: float, now: float) -> list[Wait]:
-        """All that waits as of ``now``, in seconds since 1970, the longest first."""
+        """Everything that waits as of ``now``, in seconds since 1970, longest wait first."""
         with self._lock:
             found: dict[_Mark, float] = {}
             waits: list[Wait] = []
             for partition in self._leadership.partitions.values():
                 if partition.restless:
                     waits += self._of(partition, tail_after, now, found)
-            for at, reason in self._leadership.undecided():
-                waits.append(Wait(at, "leadership", now - self._begun((at, "leadership", 0, 0), now, found), reason))
+            for tp, reason in self._leadership.undecided():
+                waits.append(Wait(tp, "leadership", now - self._begun((tp, "leadership", 0, 0), now, found), reason))
             self._since = found
         return sorted(waits, key=lambda one: -one.seconds)
 
     def _of(self, partition: LedPartition, tail_after: float, now: float, found: dict[_Mark, float]) -> Iterator[Wait]:
-        at, end = partition.at, partition.uploaded_end
+        tp, end = partition.tp, partition.remote.end
         for segment in partition.pending()[:1]:
             appended = self._appended(partition, segment)
-            seen = self._begun((at, "rotated", segment.base_offset, end), now, found, appended)
-            yield Wait(at, "rotated", now - seen, why_rotated(partition, segment), now - seen)
+            seen = self._begun((tp, "rotated", segment.base_offset, end), now, found, appended)
+            yield Wait(tp, "rotated", now - seen, why_rotated(partition, segment), now - seen)
         for segment in partition.segments[-1:] if partition.has_news else ():
             appended = self._appended(partition, segment)
-            seen = self._begun((at, "tail", segment.base_offset, end), now, found, appended)
+            seen = self._begun((tp, "tail", segment.base_offset, end), now, found, appended)
             quiet = now - (seen if appended is None else appended)
             why = why_tail(partition, segment, tail_after, now)
-            yield Wait(at, "tail", now - seen, why, max(0.0, quiet - tail_after))
-        for gap in partition.gaps:
-            seen = self._begun((at, "gap", gap.start, 0), now, found, gap.detected_at.timestamp())
-            yield Wait(at, "gap", now - seen, f"offsets {gap.start} to {gap.end} are in no place: {gap.reason}")
+            yield Wait(tp, "tail", now - seen, why, max(0.0, quiet - tail_after))
+        for gap in partition.remote.gaps:
+            seen = self._begun((tp, "gap", gap.start, 0), now, found, gap.detected_at.timestamp())
+            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are in no place: {gap.reason}")
 
     def _begun(self, mark: _Mark, now: float, found: dict[_Mark, float], known: float | None = None) -> float:
-        """Since when ``mark`` has waited: as first seen, or before that, if it is ``known`` to have been there."""
+        """Since when ``mark`` has waited: since it was first seen, or since the earlier time ``known``."""
         found[mark] = min(self._since.get(mark, now), now if known is None else known)
         return found[mark]
 
     def _appended(self, partition: LedPartition, segment: LocalSegment) -> float | None:
-        """When the segment was appended to last; None where it may well be stored, and nobody has said so yet."""
-        known = (partition.surveyed or partition.settled is not None) and partition.observation is not None
-        return segment.modified if known else None
+        """When the segment was last appended to; None if it may be stored and the store has not answered yet."""
+        return segment.modified if partition.remote.known and partition.observation is not None else None
 
 
 def why_rotated(partition: LedPartition, segment: LocalSegment) -> str:
@@ -134,7 +133,7 @@ def _unknown(partition: LedPartition) -> str | None:
         return f"the last try failed, and the next one comes after a pause: {partition.error}"
     if partition.offsets is None:
         return "the broker has not said its high watermark yet"
-    if not partition.surveyed and partition.settled is None:
+    if not partition.remote.known:
         return "what the store has of it is not known yet"
     return None
 

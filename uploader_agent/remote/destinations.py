@@ -1,4 +1,4 @@
-"""Where things go: from a partition and a topic id to a store and its keys, by the configured endpoints."""
+"""From a partition and a topic id to a store and its keys, by the configured endpoints."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OpenStore = Callable[[str], Store]
 
 
 class Destinations:
-    """Answers for one cluster; opens each store once. Thread-safe."""
+    """The destinations of one cluster's partitions. Opens each store once. Thread-safe."""
 
-    def __init__(self, cluster: str, endpoints: EndpointResolver, opener: OpenStore, *, record: bool) -> None:
-        """``record`` says whether new incarnations of topics are written down."""
+    def __init__(self, cluster: str, endpoints: EndpointResolver, open_store: OpenStore, *, record: bool) -> None:
+        """``record`` says whether new incarnations of topics are recorded in the store."""
         self._cluster = cluster
         self._endpoints = endpoints
-        self._opener = opener
+        self._open_store = open_store
         self._stores: dict[str, Store] = {}
         self._lock = threading.Lock()
         default = endpoints.default()
@@ -33,21 +33,22 @@ class Destinations:
         """The store of a bucket."""
         with self._lock:
             if url not in self._stores:
-                self._stores[url] = self._opener(url)
+                self._stores[url] = self._open_store(url)
             return self._stores[url]
 
-    def settle(self, at: TopicPartition, topic_id: str | None) -> tuple[TopicIncarnation, Store, PartitionKeys]:
-        """Which incarnation this is, and the store and the keys of the partition."""
-        endpoint = self._endpoints.resolve(self._cluster, at.topic, at.partition)
-        life = self._incarnations.find(at.topic, topic_id)
-        return life, self.store(endpoint.store), PartitionKeys(endpoint, self._cluster, life.place, at.partition)
+    def resolve(self, tp: TopicPartition, topic_id: str | None) -> tuple[TopicIncarnation, Store, PartitionKeys]:
+        """The topic's incarnation, and the store and the keys of the partition."""
+        endpoint = self._endpoints.resolve(self._cluster, tp.topic, tp.partition)
+        incarnation = self._incarnations.find(tp.topic, topic_id)
+        keys = PartitionKeys(endpoint, self._cluster, incarnation.place, tp.partition)
+        return incarnation, self.store(endpoint.store), keys
 
-    def bucket(self, at: TopicPartition) -> tuple[str, ControlKeys]:
-        """The store's URL of a partition, and the keys of what agents say about themselves there."""
-        endpoint = self._endpoints.resolve(self._cluster, at.topic, at.partition)
+    def bucket(self, tp: TopicPartition) -> tuple[str, ControlKeys]:
+        """The URL of a partition's store, and the keys of the agents' own objects there."""
+        endpoint = self._endpoints.resolve(self._cluster, tp.topic, tp.partition)
         return endpoint.store, ControlKeys(endpoint.prefix, self._cluster)
 
 
 def digest(settings: EndpointSettings) -> str:
-    """Tells one configuration of endpoints from another."""
+    """A digest that tells one configuration of endpoints from another."""
     return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Holes: offsets that are neither in the store nor on the disk any more, or whose bytes are damaged. Pure.
+"""Holes: offsets that neither the store nor the disk has, or whose bytes are damaged. Pure.
 
-A gap's reason is decided once, by evidence, and stays whatever is learnt later; only ``unknown`` gives way to evidence.
+A gap's reason is decided once, by evidence. Later evidence replaces only the reason ``unknown``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Judged = tuple[Interval, GapReason]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What tells why offsets are missing.
+    """The evidence of why offsets are missing.
 
-    ``yielded`` were held and given up within hold's bounds; ``cut`` were uploaded, then cut off by a new leader's
-    lineage. ``log_start`` is the broker's, None where it could not be asked; ``disk_start`` is the base of the
-    first segment that was on the disk BEFORE the broker said so: between the two only a lost disk explains a hole,
-    while above it the broker may have moved its log start since.
+    ``yielded`` offsets were held, and evicted to keep the hold's bounds. ``cut`` offsets were uploaded, then cut off by
+    a new leader's lineage. ``log_start`` is the broker's, None if the broker could not be asked. ``disk_start`` is the
+    base of the first segment that was on the disk BEFORE the broker answered. Between the two only a lost disk explains
+    a hole; above it the broker may have moved its log start since.
     """
 
     yielded: Intervals = field(default_factory=Intervals)
@@ -92,7 +92,7 @@ def _gap(judged: Judged, detected_at: datetime) -> Gap:
 
 
 def _joined(gaps: Sequence[Gap]) -> tuple[Gap, ...]:
-    """Neighbours of one reason as one gap, known since the earlier time: retention takes segment after segment."""
+    """Adjacent gaps of one reason as one gap with the earlier time, as retention deletes segment after segment."""
     joined: list[Gap] = []
     for gap in gaps:
         before = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""Which incarnation of a topic is this, and where do its segments lie: agreed upon by all agents through one object."""
+"""The incarnations of topics and their folders. All agents agree on them through one object per topic."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _THEN = "the partition's back-off has its turn"
 
 
 class TopicIncarnation(NamedTuple):
-    """An incarnation's number and the name that its folders have."""
+    """An incarnation's number, and the name of its folders."""
 
     number: int
     place: str
 
 
 class Incarnations:
-    """Finds and, where it is new, records a topic's incarnation. Thread-safe; what is found never changes.
+    """Finds a topic's incarnation, and records a new one. Thread-safe; an answer never changes.
 
-    With ``record`` off nothing is written: a new incarnation is told as it would be recorded.
+    Without ``record`` nothing is written: a new incarnation is returned as it would be recorded.
     """
 
     def __init__(self, store: Store, control: ControlKeys, *, record: bool = True) -> None:
@@ -38,7 +38,7 @@ class Incarnations:
         """The incarnation of ``topic`` that has ``topic_id``.
 
         Raises:
-            FormatError: a topic was made again on a cluster without topic ids: an operator must decide.
+            FormatError: a topic was re-created on a cluster without topic ids: an operator must decide.
             StoreError: the store failed.
         """
         found = self._known.get((topic, topic_id))

@@ -1,62 +1,80 @@
-"""The lineage of a segment that lies below what a broker remembers: from what was stored, the log, and the batches.
+"""The lineage of a segment below what a broker remembers: from the store, the log, and the batches.
 
-Retention cuts a broker's lineage at the log start, and ``offset.wm`` speaks only up to its next offset. Between the
-two, the batches themselves are all that tells which epoch wrote which offset.
+Retention cuts a broker's lineage at the log start, and the lineage in ``offset.wm`` ends at its next offset. Between
+the two, only the batches tell which epoch wrote which offset.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidemark.errors import FormatError
+from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentSummary
 from tidemark.kafka_log.names import MAX_OFFSET
 
 
 class OffLineage(FormatError):
-    """Batches are not those of the live log."""
+    """A segment's batches are not those of the live log."""
+
+
+class KnownLineages(NamedTuple):
+    """``stored`` is the lineage in ``offset.wm``, which ends at ``stored_end``; ``own`` that of the broker's log."""
+
+    stored: Lineage
+    stored_end: int
+    own: Lineage
+
+    @classmethod
+    def of(cls, watermark: Watermark | None, own: Lineage) -> KnownLineages:
+        """By ``offset.wm``, None if there is none, and the broker's log."""
+        return cls(Lineage(watermark.lineage), watermark.next_offset, own) if watermark else cls(Lineage(), 0, own)
 
 
 class BatchLineage:
     """Checks batch by batch what :func:`lineage_of` checks by their summary, which has only where an epoch starts.
 
-    That suffices for a file on the disk of who leads. Of stored bytes that nobody vouches for it does not: they may be
-    of a branch that was cut off in the midst of the segment.
+    The summary suffices for a file on the leader's disk. It does not suffice for stored bytes without a manifest: they
+    may belong to a branch that was cut off in the middle of the segment.
     """
 
-    def __init__(self, name: str, stored: Lineage, stored_end: int, own: Lineage) -> None:
-        """The arguments are those of :func:`lineage_of`."""
+    def __init__(self, name: str, lineages: KnownLineages) -> None:
+        own = lineages.own
         self._name = name
-        self._known = own.with_history(stored)
-        self._forgotten = range(stored_end, own.entries[0][1] if own.entries else MAX_OFFSET)
+        self._known = own.with_history(lineages.stored)
+        self._forgotten = range(lineages.stored_end, own.entries[0][1] if own.entries else MAX_OFFSET)
 
     def check(self, header: BatchHeader) -> None:
         """Raise :class:`OffLineage` if the batch is of another epoch than the log has at its offset."""
         offset, epoch = header.base_offset, header.leader_epoch
-        if epoch < 0 or offset in self._forgotten or self._known.epoch_at(offset) in {epoch, None}:
+        if epoch < 0 or offset in self._forgotten or _fits(self._known, offset, epoch):
             return
         rule = f"holds offset {offset} of leader epoch {epoch}, which is not on {self._known.entries}"
         raise OffLineage(self._name, rule)
 
 
-def lineage_of(name: str, summary: SegmentSummary, stored: Lineage, stored_end: int, own: Lineage) -> Lineage:
-    """The lineage up to the end of the segment that ``summary`` is of.
-
-    ``stored`` is that of ``offset.wm``, which ends at ``stored_end``; ``own`` that of the broker's log.
+def lineage_of(name: str, summary: SegmentSummary, lineages: KnownLineages) -> Lineage:
+    """The lineage up to the end of the segment with this ``summary``.
 
     Raises:
-        OffLineage: a batch contradicts one of them.
+        OffLineage: a batch contradicts one of the known ones.
     """
+    stored, stored_end, own = lineages
     known = own.with_history(stored)
     own_start = own.entries[0][1] if own.entries else None
     for epoch, start in summary.epochs:
         forgotten = start >= stored_end and (own_start is None or start < own_start)
-        fits = known.epoch_at(start) in {epoch, None}
-        if not fits and not (forgotten and _between(epoch, known, start)):
+        if not _fits(known, start, epoch) and not (forgotten and _between(epoch, known, start)):
             raise OffLineage(name, f"holds offset {start} of leader epoch {epoch}, which is not on {known.entries}")
     found = dict(summary.epochs)
     starts = found | dict(known.entries)
     for epoch, start in own.entries[:1]:  # retention moves the start up within the first epoch that is left
         starts[epoch] = min(starts[epoch], start, found.get(epoch, start))
     return Lineage.of(sorted(starts.items()), name).truncated(summary.next_offset)
+
+
+def _fits(known: Lineage, offset: int, epoch: int) -> bool:
+    return known.epoch_at(offset) is None or known.is_live(offset, epoch)
 
 
 def _between(epoch: int, known: Lineage, offset: int) -> bool:

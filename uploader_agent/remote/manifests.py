@@ -10,7 +10,7 @@ from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentSummary
-from tidemark.kafka_log import UnfinishedTransaction as LogTransaction
+from tidemark.raw.objects import Listed
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Offsets
@@ -30,11 +30,15 @@ class StoredManifest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the broker says about a partition while one of its segments goes."""
+    """What the broker says about a partition while a segment is uploaded.
+
+    ``log_end`` is the log end offset that was seen last; None if that is not known.
+    """
 
     offsets: Offsets
     cleanup_policy: str
     leader_epoch: int
+    log_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +49,21 @@ class Facts:
     next_offset: int
     summary: SegmentSummary
     damage: SegmentDamage | None
-    provisional: bool
     lineage: Lineage
-    open_transactions: tuple[LogTransaction, ...]
     rotated_at: datetime | None
     objects: dict[str, ObjectSum]
 
 
 def build(
-    at: TopicPartition, keys: PartitionKeys, topic_id: str | None, broker: int, facts: Facts, seen: Observed
+    tp: TopicPartition, keys: PartitionKeys, topic_id: str | None, broker: int, facts: Facts, seen: Observed
 ) -> SegmentManifest:
-    """The manifest of a segment of ``at`` that lies under ``keys``."""
+    """The manifest of a segment of ``tp`` that is stored under ``keys``."""
     summary = facts.summary
     return SegmentManifest(
         cluster=keys.cluster,
-        topic=at.topic,
+        topic=tp.topic,
         topic_id=topic_id,
-        partition=at.partition,
+        partition=tp.partition,
         base_offset=facts.base_offset,
         last_batch_end=summary.next_offset,
         next_offset=facts.next_offset,
@@ -71,7 +73,7 @@ def build(
         batch_count=summary.batch_count,
         magics=summary.magics,
         codecs=summary.codecs,
-        open_transactions=tuple(OpenTransaction(**one._asdict()) for one in facts.open_transactions),
+        open_transactions=tuple(OpenTransaction(**one._asdict()) for one in summary.open_transactions),
         log_start_offset=seen.offsets.log_start_offset or 0,
         high_watermark=seen.offsets.high_watermark,
         last_stable_offset=seen.offsets.last_stable_offset,
@@ -81,7 +83,7 @@ def build(
         uploaded_at=utc_now(),
         broker=broker,
         agent_version=__version__,
-        state="corrupt" if facts.damage else "provisional" if facts.provisional else "whole",
+        state="corrupt" if facts.damage else "whole",
         damage=facts.damage,
         objects=facts.objects,
     )
@@ -97,13 +99,13 @@ def read(store: Store, keys: PartitionKeys, base_offset: int) -> StoredManifest 
 
 
 def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
-    """Make ``manifest`` that of its base offset; one that says the same of the same bytes is kept as it is.
+    """Write ``manifest`` under its base offset, unless one for the same log is stored.
 
-    Another one is replaced only if the stored log is the one that ``manifest`` speaks of. It is looked at after the
-    other manifest: whoever replaces the log later than that writes a manifest later than ours.
+    The manifest of another log is replaced only if the stored log is the one that ``manifest`` describes. The log is
+    looked at after the other manifest: an agent that replaces the log later also writes its manifest later than ours.
 
     Raises:
-        PreconditionFailed: somebody else replaced the log, or wrote a manifest at the same time; look again.
+        PreconditionFailed: another agent replaced the log, or wrote a manifest at the same time; look again.
     """
     key = keys.segment(manifest.base_offset, EXTENSION)
     content = Bytes(EXTENSION, manifest.to_bytes())
@@ -117,17 +119,17 @@ def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> Store
     name = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
     log = find(store, keys.file(name))
     if log is None or log.etag != manifest.objects[name].etag:
-        raise PreconditionFailed(keys.file(name), "was replaced by another agent meanwhile")
+        raise PreconditionFailed(keys.file(name), "was replaced by another agent in the meantime")
     return StoredManifest(manifest, replace(store, key, ours, there).etag)
 
 
 def write_over(
     store: Store, keys: PartitionKeys, manifest: SegmentManifest, seen: StoredManifest | None
 ) -> StoredManifest:
-    """Make ``manifest`` that of its base offset, where the store still has ``seen``, or still has none.
+    """Write ``manifest`` under its base offset if the store still has ``seen``, or still has none.
 
     Raises:
-        PreconditionFailed: somebody else was there; look again.
+        PreconditionFailed: another agent wrote one; look again.
     """
     key = keys.segment(manifest.base_offset, EXTENSION)
     content = Bytes(EXTENSION, manifest.to_bytes())
@@ -137,25 +139,28 @@ def write_over(
         return StoredManifest(manifest, replace(store, key, ours, there).etag)
     made = create(store, key, ours)
     if not isinstance(made, ObjectSum):
-        raise PreconditionFailed(key, "was written by another agent meanwhile")
+        raise PreconditionFailed(key, "was written by another agent in the meantime")
     return StoredManifest(manifest, made.etag)
 
 
+def describes(manifest: SegmentManifest, log: Listed | None) -> bool:
+    """Whether ``manifest`` describes the stored ``log``, or a ``.corrupt``, which is another object."""
+    described = manifest.objects.get(file_name(manifest.base_offset, "log"))
+    return described is None or (log is not None and log.info.etag == described.etag)
+
+
 def _stands(stored: SegmentManifest, ours: SegmentManifest) -> bool:
-    """Whether ``stored`` says what ours would say, or more, of the same bytes."""
-    if stored.topic_id != ours.topic_id:
-        return False
-    if stored.state == "whole" and ours.state == "provisional":
-        log = file_name(ours.base_offset, "log")
-        return stored.objects.get(log) == ours.objects.get(log)
-    return _speaks_of(stored) == _speaks_of(ours)
+    """Whether ``stored`` describes the same log as ours: then it stays, whoever wrote it."""
+    name = file_name(ours.base_offset, "corrupt" if ours.damage else "log")
+    same = (stored.topic_id, stored.state) == (ours.topic_id, ours.state)
+    return same and stored.objects.get(name) == ours.objects[name]
 
 
 def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
-    """Whether both say the same of the same bytes, whoever wrote them and whenever."""
+    """Whether both describe the same bytes in the same way, regardless of their writer and time."""
     return stored.topic_id == ours.topic_id and _speaks_of(stored) == _speaks_of(ours)
 
 
 def _speaks_of(manifest: SegmentManifest) -> tuple[object, ...]:
-    """What makes two manifests the same, whoever wrote them and whenever."""
+    """The fields that make two manifests equal, regardless of their writer and time."""
     return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.objects

@@ -1,7 +1,7 @@
 """``offset.wm``: how far a partition is in the store without a hole; computed, fenced, written by conditional PUT.
 
-Promises: within a topic id, (leader epoch, next offset) never decreases; a writer with an older leader epoch is told
-so and stops; what a lineage cut off is recorded as a truncation, by the leader whose lineage it is.
+Promises: within a topic id, (leader epoch, next offset) never decreases; a writer with an older leader epoch gets an
+error and stops; the leader whose lineage cuts offsets off records them as a truncation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ class StoredWatermark(NamedTuple):
     watermark: Watermark
     etag: str
     foreign: bool = False
-    """Whether its leader epoch was never the cluster's: it fences nobody, and nothing that it says is believed."""
+    """Whether the cluster never gave its leader epoch: it then fences no leader, and its content is ignored."""
+
+
+class OtherWatermark(NamedTuple):
+    """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is that under which it lies there."""
+
+    etag: str
 
 
 IsForeign = Callable[[StoredWatermark], bool]
@@ -45,7 +51,7 @@ IsForeign = Callable[[StoredWatermark], bool]
 
 @dataclass(frozen=True, slots=True)
 class WatermarkState:
-    """All that decides what a partition's watermark is."""
+    """Everything that determines a partition's watermark."""
 
     topic_id: str | None
     leader_epoch: int
@@ -55,16 +61,13 @@ class WatermarkState:
     lineage: Lineage
     gaps: tuple[Gap, ...]
     acknowledged_gaps: tuple[Gap, ...]
-    replacing: tuple[int, ...] = ()
     foreign_epochs: tuple[int, ...] = ()
 
 
-def compute(view: WatermarkState, previous: Watermark | None) -> Watermark | None:
-    """The watermark by what is known now; None while nothing is contiguous and nothing was ever claimed."""
+def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
+    """The watermark of the known state. Where nothing is stored yet, it ends where it starts."""
     passed = Intervals((gap.start, gap.end) for gap in view.acknowledged_gaps)
     contiguous = (view.present | passed).contiguous_from(view.start)
-    if contiguous == view.start and previous is None:
-        return None
     history = Lineage(previous.lineage) if previous else Lineage()
     return Watermark(
         topic_id=view.topic_id,
@@ -74,7 +77,6 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark | Non
         ranges_above=tuple(above(view.present, contiguous)),
         lineage=view.lineage.with_history(history).truncated(contiguous).entries,
         truncations=previous.truncations if previous else (),
-        replacing=view.replacing,
         gaps=view.gaps,
         acknowledged_gaps=view.acknowledged_gaps,
         foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
@@ -84,7 +86,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark | Non
 
 
 def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Watermark:
-    """``previous`` as far as it lies on the new leader's ``lineage``, with a truncation entry if that is not all.
+    """``previous`` as far as it is on the new leader's ``lineage``, with a truncation entry for the rest.
 
     Raises:
         ContinuityError: the lineages diverge although the leader has not changed since.
@@ -94,7 +96,7 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
         return previous
     if leader_epoch <= previous.leader_epoch:
         rule = f"leaves what was uploaded at offset {at}, under the same leader epoch {leader_epoch}"
-        raise ContinuityError(f"the broker's lineage {lineage.entries} {rule}: look at both logs before going on")
+        raise ContinuityError(f"the broker's lineage {lineage.entries} {rule}: look at both logs before you continue")
     cut = Truncation(at=at, old_next=previous.next_offset, old_epoch=previous.leader_epoch, new_epoch=leader_epoch)
     return previous.model_copy(
         update={
@@ -110,7 +112,7 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
 
 
 def _below(gaps: Iterable[Gap], offset: int) -> Iterable[Gap]:
-    """The parts of ``gaps`` below ``offset``: what a person gave up of a branch says nothing about the next one."""
+    """The parts of ``gaps`` below ``offset``: gaps acknowledged on one branch do not count on the next."""
     return (gap.model_copy(update={"end": min(gap.end, offset)}) for gap in gaps if gap.start < offset)
 
 
@@ -120,7 +122,7 @@ def above(present: Intervals, offset: int) -> Iterable[Interval]:
 
 
 def last_base(bases: Iterable[int], next_offset: int, fallback: int) -> int:
-    """Line 1: the base of the last segment below ``next_offset``; ``fallback`` where none of them is."""
+    """Line 1: the base of the last segment below ``next_offset``; ``fallback`` if there is none."""
     return max((base for base in bases if base < next_offset), default=fallback)
 
 
@@ -129,21 +131,31 @@ def says_more(new: Watermark, old: Watermark | None) -> bool:
     return old is None or new != old.model_copy(update={"broker": new.broker, "written_at": new.written_at})
 
 
-def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
-    """What the store has; None if there is none.
+def find(store: Store, keys: PartitionKeys) -> StoredWatermark | OtherWatermark | None:
+    """The stored watermark, also one of another uploader; None if there is none.
 
     Raises:
-        FormatError: it does not parse, or another uploader wrote it.
+        FormatError: it does not parse.
     """
     try:
         body, etag = store.get(keys.watermark, limit=Watermark.most_bytes)
     except NotFound:
         return None
     base_offset, watermark = format_.parse(body, keys.watermark)
-    if watermark is None:
+    return OtherWatermark(etag) if watermark is None else StoredWatermark(base_offset, watermark, etag)
+
+
+def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
+    """The stored watermark; None if there is none.
+
+    Raises:
+        FormatError: it does not parse, or another uploader wrote it.
+    """
+    found = find(store, keys)
+    if isinstance(found, OtherWatermark):
         rule = "was written by another uploader: stop it, since two must never share a prefix, and take the prefix over"
         raise FormatError(keys.watermark, f"{rule} with tidemark-agent adopt")
-    return StoredWatermark(base_offset, watermark, etag)
+    return found
 
 
 def fence(
@@ -162,20 +174,32 @@ def fence(
 def write(
     store: Store, keys: PartitionKeys, base_offset: int, watermark: Watermark, before: StoredWatermark | None
 ) -> StoredWatermark:
-    """Write ``watermark`` if the store still has ``before``; a foreign one is copied aside first.
+    """Write ``watermark`` if the store still has ``before``. A foreign ``before`` is copied aside first.
 
     Raises:
-        PreconditionFailed: it has not; read again and decide.
+        PreconditionFailed: the store has another one; read it and decide again.
         ContinuityError: ``watermark`` would move back.
     """
     if before is not None and before.foreign:
         _copy_aside(store, keys, before, watermark.leader_epoch)
     elif before is not None and not watermark.supersedes(before.watermark):
         raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
+    return put(store, keys, base_offset, watermark, before.etag if before else None)
+
+
+def put(
+    store: Store, keys: PartitionKeys, base_offset: int, watermark: Watermark, etag_before: str | None
+) -> StoredWatermark:
+    """Replace the object with ``etag_before``, or create it. After an unknown outcome the object is read back.
+
+    Raises:
+        PreconditionFailed: another object is there.
+    """
     body = format_.render(base_offset, watermark)
-    condition = before.etag if before else None
     try:
-        etag = store.put(keys.watermark, body, crc32c=crc32c(body), if_match=condition, if_none_match=before is None)
+        etag = store.put(
+            keys.watermark, body, crc32c=crc32c(body), if_match=etag_before, if_none_match=etag_before is None
+        )
     except UnknownOutcome as error:
         try:
             there = store.get(keys.watermark)

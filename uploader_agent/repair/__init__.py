@@ -1,1 +1,1 @@
-"""What brings the store back to what it should hold: gaps filled from other replicas, manifests, re-uploads."""
+"""Repairs of the store: gaps filled from other replicas, manifests rebuilt, segments uploaded again."""

@@ -1,7 +1,7 @@
-"""Other leaders' gaps, filled from the replicas that this broker has on its disks.
+"""Fills other leaders' gaps from the replicas on this broker's disks.
 
-Every agent lists what the others say of their gaps, and reads what has changed since. What it brings for a gap closes
-it once the leader's agent has seen it. Several agents may do so at a time: conditional writes make that harmless, and
+Every agent lists the gap indexes of the others, and reads the changed ones. A segment that it uploads closes the gap
+once the leader's agent has seen it. Several agents may fill a gap at a time: conditional writes make that harmless, and
 a random delay makes it rare.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from tidemark.errors import FormatError, StoreError, TidemarkError
+from tidemark.formats.index_cache import IndexCache, ReadError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.watermark_index import IndexEntry, parse_index
 from tidemark.intervals import Interval, Intervals
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.segment_files import SegmentChanged
@@ -35,64 +35,62 @@ logger = structlog.get_logger(__name__)
 _LONGEST_DELAY = 10.0
 """Seconds. Enough for another agent to bring a segment of 1 GiB; the leader looks every 30 s."""
 
-Settled = tuple[TopicPartition, str | None, int, int]
-"""(partition, topic id, base offset, end) of a segment that is stored, or must not be."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What a broker said last of its gaps: the object's ETag, and its entries."""
-
-    etag: str
-    entries: tuple[IndexEntry, ...]
+HandledSegment = tuple[TopicPartition, str | None, int, int]
+"""(partition, topic id, base offset, end) of a segment that is stored already, or must not be stored."""
 
 
 class GapFiller:
-    """One agent's. ``pause`` waits some seconds, shorter when the agent stops; ``takes`` says which topics go."""
+    """Fills gaps of partitions that other brokers lead, from the replicas of this broker.
+
+    ``sleep`` waits some seconds, and less when the agent stops. ``accepts_topic`` tells which topics are uploaded.
+    """
 
     def __init__(
         self,
-        places: Destinations,
+        destinations: Destinations,
         broker: int,
         log_dirs: Collection[Path],
-        takes: Callable[[str], bool],
+        accepts_topic: Callable[[str], bool],
         metrics: Metrics,
-        pause: Callable[[float], object],
+        sleep: Callable[[float], object],
         hold: Hold,
     ) -> None:
-        self._places = places
+        self._destinations = destinations
         self._broker = broker
         self._log_dirs = log_dirs
-        self._takes = takes
+        self._accepts_topic = accepts_topic
         self._metrics = metrics
-        self._pause = pause
+        self._sleep = sleep
         self._hold = hold
-        self._indexes: dict[str, _Known] = {}
-        self._settled: set[Settled] = set()
+        own = destinations.control.broker_gaps(broker)
+        self._indexes = IndexCache(
+            destinations.control_store, destinations.control.gaps, parse_index, skip=(own,), on_failure=_log_failure
+        )
+        self._handled: set[HandledSegment] = set()
 
     def turn(self, led: Collection[TopicPartition], *, delay: float = 0.0) -> int:
-        """Read what has changed, and bring what this broker has of it; how many segments went.
+        """Read the changed indexes, fill the gaps that this broker has data for, and return the number of segments.
 
-        Gaps of ``led`` partitions are their leader's own business. Before each gap up to ``delay`` seconds pass, so
-        that one of several replicas is first. Whatever one gap meets, the others go on.
+        The ``led`` partitions are left out: their leader fills their gaps itself. Before each gap the filler waits up
+        to ``delay`` seconds, so that one of several replicas is first. An error at one gap does not stop the others.
         """
         self._release_covered(led)
         entries = [entry for entry in self._open_gaps() if self._may_fill(entry, led)]
-        self._settled = {one for one in self._settled if one[0] in {_at(entry) for entry in entries}}
+        self._handled = {segment for segment in self._handled if segment[0] in {_tp(entry) for entry in entries}}
         filled = 0
         folders = find_partitions(self._log_dirs).partitions if entries else {}
         for entry in entries:
-            folder = folders.get(_at(entry))
-            if folder is None and not self._hold.segments(_at(entry), entry.topic_id):
+            folder = folders.get(_tp(entry))
+            if folder is None and not self._hold.segments(_tp(entry), entry.topic_id):
                 continue
             try:
                 filled += self._fill(entry, folder, delay=delay)
             except SegmentChanged as error:
-                logger.debug("replica_changed", partition=str(_at(entry)), error=str(error))
+                logger.debug("replica_changed", partition=str(_tp(entry)), error=str(error))
             except (StoreError, FormatError, OSError) as error:
                 kind = type(error).__name__
                 self._metrics.failures.labels(kind).inc()
-                logger.warning("gap_not_filled", partition=str(_at(entry)), kind=kind, error=str(error))
+                logger.warning("gap_not_filled", partition=str(_tp(entry)), kind=kind, error=str(error))
         return filled
 
     def run(
@@ -101,7 +99,7 @@ class GapFiller:
         settings: Callable[[], FillSettings],
         led: Callable[[], Collection[TopicPartition]],
     ) -> None:
-        """A turn every ``interval``, give or take a quarter, until ``stopping``."""
+        """Run a turn every ``interval``, give or take a quarter, until ``stopping`` is set."""
         while True:
             interval = settings().interval.total_seconds()
             if stopping.wait(interval * random.uniform(0.75, 1.25)):  # noqa: S311 - spreads load
@@ -109,78 +107,65 @@ class GapFiller:
             try:
                 if settings().enabled:
                     self.turn(led(), delay=min(_LONGEST_DELAY, interval / 4))
-            except Exception as error:  # filling is a help: it must outlive whatever one turn meets
+            except Exception as error:  # gap filling is optional: no error of one turn may end it
                 logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
 
     def _release_covered(self, led: Collection[TopicPartition]) -> None:
-        """What other leaders' watermarks cover by now is held no longer."""
-        for at, topic_id in self._hold.owners():
-            if at in led:
+        """Release the held segments that other leaders' watermarks now cover."""
+        for tp, topic_id in self._hold.owners():
+            if tp in led:
                 continue
             try:
-                _, store, keys = self._places.settle(at, topic_id)
-                found = watermark.read(store, keys)
+                _, store, keys = self._destinations.resolve(tp, topic_id)
+                stored = watermark.read(store, keys)
             except (StoreError, FormatError) as error:
-                logger.warning("watermark_not_read", partition=str(at), error=str(error))
+                logger.warning("watermark_not_read", partition=str(tp), error=str(error))
                 continue
-            if found is not None and found.watermark.topic_id == topic_id:
-                self._hold.release(at, topic_id, found.watermark.next_offset)
+            if stored is not None and stored.watermark.topic_id == topic_id:
+                self._hold.release(tp, topic_id, stored.watermark.next_offset)
 
     def _open_gaps(self) -> list[IndexEntry]:
-        """What all brokers but ours say of their partitions with gaps."""
-        control, store = self._places.control, self._places.control_store
+        """The partitions with gaps, from the indexes of all other brokers."""
         try:
-            listed = {info.key: info.etag for info in store.list(control.gaps)}
-        except StoreError as error:
+            self._indexes.look()
+        except (StoreError, FormatError) as error:
             logger.warning("gaps_not_listed", error=str(error))
             return []
-        listed.pop(control.broker_gaps(self._broker), None)
-        self._indexes = {key: known for key, known in self._indexes.items() if key in listed}
-        for key, etag in listed.items():
-            known = self._indexes.get(key)
-            if known is not None and known.etag == etag:
-                continue
-            try:
-                index, read = WatermarkIndex.load_version(store, key)
-            except (StoreError, FormatError) as error:
-                logger.warning("gaps_not_read", key=key, error=str(error))
-                continue
-            self._indexes[key] = _Known(read, index.entries)
-        return [entry for known in self._indexes.values() for entry in known.entries]
+        return [entry for index in self._indexes.kept.values() for entry in index.entries]
 
     def _may_fill(self, entry: IndexEntry, led: Collection[TopicPartition]) -> bool:
-        return self._takes(entry.topic) and _at(entry) not in led
+        return self._accepts_topic(entry.topic) and _tp(entry) not in led
 
     def _fill(self, entry: IndexEntry, folder: Path | None, *, delay: float) -> int:
-        at, filled = _at(entry), 0
+        tp, filled = _tp(entry), 0
         if folder is None:
-            folder = Path(str(at))  # there is none: all that this broker has is held
+            folder = Path(str(tp))  # there is no directory: this broker has held segments only
         elif topic_id_of(folder) != entry.topic_id:
             return 0
-        _, store, keys = self._places.settle(at, entry.topic_id)
-        replica = Replica(UploadRoute(at, entry.topic_id, folder, store, keys, self._broker, self._hold), self._pause)
+        _, store, keys = self._destinations.resolve(tp, entry.topic_id)
+        replica = Replica(UploadRoute(tp, entry.topic_id, folder, store, keys, self._broker, self._hold), self._sleep)
         for wanted in gaps.offsets(entry.gaps):
             works = [
                 work
-                for work in overlapping(replica.segments(), wanted, entry.high_watermark)
-                if (at, entry.topic_id, work.base_offset, work.end) not in self._settled
+                for work in overlapping(replica.segments(), Intervals([wanted]), entry.high_watermark)
+                if (tp, entry.topic_id, work.base_offset, work.end) not in self._handled
             ]
             if not works:
                 continue
-            self._pause(random.uniform(0, delay))  # noqa: S311 - spreads load
+            self._sleep(random.uniform(0, delay))  # noqa: S311 - spreads load
             surroundings = around(store, keys, wanted)
             if not _is_open(surroundings, entry, wanted):
                 continue
             for work, outcome in bring_all(replica, works, surroundings, entry.high_watermark):
                 if not isinstance(outcome, SegmentChanged):
-                    self._settled.add((at, entry.topic_id, work.base_offset, work.end))
-                filled += self._tell(at, work.base_offset, wanted, outcome)
+                    self._handled.add((tp, entry.topic_id, work.base_offset, work.end))
+                filled += self._tell(tp, work.base_offset, wanted, outcome)
         return filled
 
     def _tell(
-        self, at: TopicPartition, base_offset: int, wanted: Interval, outcome: StoredManifest | TidemarkError | None
+        self, tp: TopicPartition, base_offset: int, wanted: Interval, outcome: StoredManifest | TidemarkError | None
     ) -> int:
-        details = {"partition": str(at), "base_offset": base_offset, "gap": f"{wanted.start}-{wanted.end}"}
+        details = {"partition": str(tp), "base_offset": base_offset, "gap": f"{wanted.start}-{wanted.end}"}
         if isinstance(outcome, StoredManifest):
             self._metrics.filled.inc()
             logger.info("gap_filled", **details, next_offset=outcome.manifest.next_offset)
@@ -191,12 +176,16 @@ class GapFiller:
 
 
 def _is_open(surroundings: Surroundings, entry: IndexEntry, wanted: Interval) -> bool:
-    """Whether the gap still stands in ``offset.wm``: an index may be that of a broker that died long ago."""
+    """Whether ``offset.wm`` still has the gap: the index may be from a broker that died long ago."""
     if surroundings.stored is None:
         return True
-    found = surroundings.stored.watermark
-    return found.topic_id == entry.topic_id and bool(gaps.offsets(found.gaps) & Intervals([wanted]))
+    current = surroundings.stored.watermark
+    return current.topic_id == entry.topic_id and bool(gaps.offsets(current.gaps) & Intervals([wanted]))
 
 
-def _at(entry: IndexEntry) -> TopicPartition:
+def _tp(entry: IndexEntry) -> TopicPartition:
     return TopicPartition(entry.topic, entry.partition)
+
+
+def _log_failure(key: str, error: ReadError) -> None:
+    logger.warning("gaps_not_read", key=key, error=str(error))

@@ -1,15 +1,15 @@
-"""Segments of a replica that does not lead, or that leads no longer, brought into the store for offsets that it lacks.
+"""Uploads segments of a replica that does not lead, or no longer leads, for offsets that the store lacks.
 
-Without leadership there is no fence, so the rules are stricter than a leader's: a segment goes only if it is sound, its
-batches lie on its own lineage, and that lineage nowhere contradicts ``offset.wm`` or the stored manifests around.
-``offset.wm`` is never written. What is stored may be created, or extended where it is a proved prefix; a corrupt
-segment is replaced by its good copy (the ``.corrupt`` bytes stay); other bytes are left as they are, and that is said.
+Without leadership there is no fence, so the rules are stricter than a leader's: a run is uploaded only if it is sound,
+its batches lie on its own lineage, and that lineage nowhere contradicts ``offset.wm`` or the stored manifests around.
+``offset.wm`` is never written, and objects are only created. Where a corrupt segment has no readable batch, a good copy
+takes over its manifest (the ``.corrupt`` bytes stay). Other stored bytes are left as they are, and that is reported.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,27 +18,30 @@ import structlog
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.manifest import SegmentManifest
-from tidemark.intervals import Interval
+from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
 from uploader_agent.remote import listing, manifests, watermark
-from uploader_agent.remote.lineage import OffLineage, lineage_of
+from uploader_agent.remote.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.watermark import StoredWatermark
-from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.segment_upload import Diverged, Guards, UploadRoute, upload
+from uploader_agent.upload.eligibility import Work, rotated_runs
+from uploader_agent.upload.segment_upload import Diverged, Guards, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
 
+ALL_OFFSETS = Intervals([(0, MAX_OFFSET)])
+
 _TRIES = 20
-"""How often a segment is looked at because somebody else was there."""
+"""How often a segment is tried while other agents write it."""
 
 _PAUSE = 0.1
-"""Seconds at most until the next look."""
+"""The most seconds until the next try."""
 
 
 class ReplicaRefused(TidemarkError):
@@ -53,10 +56,14 @@ class Surroundings:
     lineages: tuple[tuple[Lineage, int], ...]
     cleanup_policy: str
 
+    def known_lineages(self, own: Lineage) -> KnownLineages:
+        """The lineage of ``offset.wm``, and ``own``, that of a replica's log."""
+        return KnownLineages.of(self.stored.watermark if self.stored else None, own)
+
     def check(self, lineage: Lineage, end: int, path: str) -> None:
         """Raise :class:`ReplicaRefused` if ``lineage`` contradicts what is stored, below ``end``."""
-        for known, known_end in self.lineages:
-            at = known.divergence(lineage, min(end, known_end))
+        for other, known_end in self.lineages:
+            at = other.divergence(lineage, min(end, known_end))
             if at is not None:
                 raise ReplicaRefused(f"{path}: is of another branch of the log: lineages differ from offset {at} on")
 
@@ -65,98 +72,87 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     """Read ``offset.wm`` and the manifests next to ``wanted``, below and above."""
     stored = watermark.read(store, keys)
     listed = listing.list_segments(store, keys, max(0, wanted.start - listing.REACH)).manifests
-    below = [base for base, _ in listed if base < wanted.start][-1:]
-    above = [base for base, _ in listed if base >= wanted.end][:1]
-    near = [found.manifest for base in below + above if (found := manifests.read(store, keys, base))]
-    lineages = [(Lineage(one.lineage), one.next_offset) for one in near]
+    below = [entry.base for entry in listed if entry.base < wanted.start][-1:]
+    above = [entry.base for entry in listed if entry.base >= wanted.end][:1]
+    near = [beside.manifest for base in below + above if (beside := manifests.read(store, keys, base))]
+    lineages = [(Lineage(manifest.lineage), manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((Lineage(stored.watermark.lineage), stored.watermark.next_offset))
-    policies = {one.cleanup_policy for one in near}
+    policies = {manifest.cleanup_policy for manifest in near}
     return Surroundings(stored, tuple(lineages), policies.pop() if len(policies) == 1 else UNKNOWN_POLICY)
 
 
-def overlapping(segments: Iterable[LocalSegment], wanted: Interval, high_watermark: int) -> list[Work]:
-    """The rotated segments that hold offsets of ``wanted`` and end at or below ``high_watermark``."""
-    return [
-        Work(one.base_offset, one.next_offset, one.size, provisional=False)
-        for one in segments
-        if one.next_offset is not None
-        and one.next_offset <= high_watermark
-        and one.base_offset < wanted.end
-        and one.next_offset > wanted.start
-    ]
+def overlapping(segments: Sequence[LocalSegment], wanted: Intervals, high_watermark: int) -> list[Work]:
+    """The runs of rotated segments that hold offsets of ``wanted``, of segments that end by ``high_watermark``."""
+    return [*rotated_runs(segments, ALL_OFFSETS - wanted, high_watermark)]
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One partition's directory and where it goes. ``again`` sends what the store counts as final, too."""
+    """One partition's directory and its route. ``again`` also sends runs that have a manifest."""
 
-    place: UploadRoute
-    pause: Callable[[float], object]
+    route: UploadRoute
+    sleep: Callable[[float], object]
     again: bool = False
 
     def segments(self) -> list[LocalSegment]:
-        """What is on the disk, and before that what is held of it alone."""
-        place, live = self.place, find_segments(self.place.folder)
-        held = place.hold.segments(place.at, place.topic_id) if place.hold else []
-        return [*(one for one in held if not live or one.base_offset < live[0].base_offset), *live]
+        """The segments on the disk, preceded by those that are only held."""
+        route, live = self.route, find_segments(self.route.folder)
+        held = route.hold.segments(route.tp, route.topic_id) if route.hold else []
+        return [*(segment for segment in held if not live or segment.base_offset < live[0].base_offset), *live]
 
     def bring(self, work: Work, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
-        """Bring one segment; None if the store has it.
+        """Upload one segment; None if the store has it.
 
         Raises:
-            Refused, Diverged, OffLineage: it must not go; it is left.
-            SegmentChanged: the disk shows something else by now.
-            StoreError: the store failed; PreconditionFailed: others write there, again and again.
+            Refused, Diverged, OffLineage: the segment must not be uploaded.
+            SegmentChanged: the disk has changed in the meantime.
+            StoreError: the store failed; PreconditionFailed: other agents keep writing there.
         """
         again = self.again
         for _ in range(_TRIES - 1):
             try:
                 return self._bring(work, surroundings, high_watermark, again=again)
             except PreconditionFailed:
-                again = True  # the other one's manifest may name an index that we have replaced
-                self.pause(random.uniform(0, _PAUSE))  # noqa: S311 - two that met must not meet again
+                again = True  # the other agent's manifest may name an index that we have replaced
+                self.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - two that met must not meet again
         return self._bring(work, surroundings, high_watermark, again=again)
 
     def _bring(
         self, work: Work, surroundings: Surroundings, high_watermark: int, *, again: bool
     ) -> StoredManifest | None:
-        place = self.place
-        there = manifests.read(place.store, place.keys, work.base_offset)
+        route = self.route
+        there = manifests.read(route.store, route.keys, work.base_offset)
         if there is not None and not again and _has(there.manifest, work):
             return None
         seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)
         guards = Guards(
             fence=partial(self._check_alone, work.base_offset, there),
-            pause=self.pause,
-            superseded=_never,
+            on_superseded=_never,
             judge=partial(self._judge, work, surroundings),
             supersede=False,
             publish=partial(self._publish, there),
         )
-        return upload(place, work, seen, guards, known=there is not None and there.manifest.state != "corrupt")
+        has_log = there is not None and there.manifest.state != "corrupt"
+        return upload(route, work, seen, guards, StoredBefore(has_log=has_log))
 
     def _judge(self, work: Work, surroundings: Surroundings, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
-        path = str(self.place.folder / file_name(work.base_offset, "log"))
+        path = str(self.route.folder / file_name(work.segment, "log"))
         if scanned.damage is not None:
             raise ReplicaRefused(
                 f"{path}: is damaged here, too: at byte {scanned.damage.position}, {scanned.damage.rule}"
             )
-        known, known_end = Lineage(), 0
-        if surroundings.stored is not None:
-            known = Lineage(surroundings.stored.watermark.lineage)
-            known_end = surroundings.stored.watermark.next_offset
-        whole = lineage_of(path, scanned.summary, known, known_end, lineage)
+        whole = lineage_of(path, scanned.summary, surroundings.known_lineages(lineage))
         surroundings.check(whole, work.end, path)
         return whole
 
     def _check_alone(self, base_offset: int, there: StoredManifest | None) -> None:
-        """Who does not lead has no epoch to be fenced by, but goes by the manifest that was ``there`` at the start."""
-        keys = self.place.keys
-        now = manifests.read(self.place.store, keys, base_offset)
+        """Raise if the manifest is no longer ``there``: a replica has no leader epoch that could be fenced."""
+        keys = self.route.keys
+        now = manifests.read(self.route.store, keys, base_offset)
         if (now and now.etag) != (there and there.etag):
             key = keys.segment(base_offset, manifests.EXTENSION)
-            raise PreconditionFailed(key, "was written by another agent meanwhile")
+            raise PreconditionFailed(key, "was written by another agent in the meantime")
 
     @staticmethod
     def _publish(
@@ -170,7 +166,7 @@ class Replica:
 def bring_all(
     replica: Replica, works: Iterable[Work], surroundings: Surroundings, high_watermark: int
 ) -> Iterator[tuple[Work, StoredManifest | TidemarkError | None]]:
-    """Bring segment after segment: with each its manifest, None if the store has it, or why it does not go.
+    """Upload one segment after the other; yield each with its manifest, None if the store has it, or the error.
 
     Raises StoreError: the store failed; later ones are not tried.
     """
@@ -182,7 +178,7 @@ def bring_all(
 
 
 def _never() -> None:
-    """Nothing is copied aside for a replica."""
+    """Do nothing: a replica copies nothing aside."""
 
 
 def _has(stored: SegmentManifest, work: Work) -> bool:

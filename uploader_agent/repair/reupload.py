@@ -1,8 +1,9 @@
-"""A range again: local segments brought into the store even though it counts their offsets as final.
+"""Uploads a range again whose objects were lost or damaged in the store, from this broker's replica.
 
-For an object that was lost or damaged there. Equal bytes are adopted, missing objects put again, a manifest that no
-longer matches is written anew. ``offset.wm`` is left to the leader's agent, beside which this may run: the rules are
-those of a replica (:mod:`uploader_agent.repair.replica_upload`), so what diverges is left as it is.
+A stored segment is intact if all its objects are those that its manifest names. Of other segments, the indexes are made
+again from the stored ``.log`` if that is intact. Everything else of the range is uploaded from the disk, in runs of the
+local segments. The leader's agent may run at the same time, and only it writes ``offset.wm``. The rules are those of a
+replica (:mod:`uploader_agent.repair.replica_upload`), so diverging bytes are left as they are.
 """
 
 from __future__ import annotations
@@ -11,24 +12,38 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import structlog
+
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval, Intervals
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.kafka_log.names import MAX_OFFSET
-from uploader_agent.broker.admin import checkpointed_offsets
+from tidemark.raw.objects import Listed
+from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
-from uploader_agent.remote import manifests
+from uploader_agent.disk.segment_files import file_name
+from uploader_agent.remote import listing, manifests
 from uploader_agent.remote.destinations import Destinations
-from uploader_agent.remote.manifests import StoredManifest
+from uploader_agent.remote.lineage import OffLineage
+from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.objects import find
-from uploader_agent.repair.replica_upload import Replica, around, bring_all, overlapping
+from uploader_agent.remote.stored_log import StoredLog
+from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
+from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.segment_upload import UploadRoute
 
-Outcome = Literal["would bring", "brought", "as it was", "left"]
+logger = structlog.get_logger(__name__)
+
+Outcome = Literal["would bring", "brought", "rebuilt", "as it was", "left"]
+
+_NEAREST = 8
+"""Stored segments below the range that are looked at: the last one reaches into it, unless branches overlap."""
 
 
 class ReuploadRow(NamedTuple):
-    """One segment: what became of it, and why it was left if it was."""
+    """The outcome for one stored segment or run, and why it was left if it was. ``bytes`` are the local file's."""
 
     partition: str
     base_offset: int
@@ -43,68 +58,131 @@ class Reupload:
 
     def __init__(
         self,
-        places: Destinations,
+        destinations: Destinations,
         broker: int,
         log_dirs: tuple[Path, ...],
-        at: TopicPartition,
-        pause: Callable[[float], object],
+        tp: TopicPartition,
+        sleep: Callable[[float], object],
     ) -> None:
-        """Find it.
+        """Find the replica.
 
         Raises:
-            FormatError: it is on none of the disks, or its files are damaged.
+            FormatError: no disk has a replica, or its files are damaged.
         """
-        folder = find_partitions(log_dirs).partitions.get(at)
+        folder = find_partitions(log_dirs).partitions.get(tp)
         if folder is None:
             where = ", ".join(map(str, log_dirs))
-            raise FormatError(str(at), f"has no directory in {where}: run this on a broker that has a replica")
+            raise FormatError(str(tp), f"has no directory in {where}: run this on a broker that has a replica")
         topic_id = topic_id_of(folder)
-        _, store, keys = places.settle(at, topic_id)
-        self._replica = Replica(UploadRoute(at, topic_id, folder, store, keys, broker), pause, again=True)
-        self._high_watermark = _high_watermark(log_dirs, at, folder)
+        _, store, keys = destinations.resolve(tp, topic_id)
+        self._replica = Replica(UploadRoute(tp, topic_id, folder, store, keys, broker), sleep, again=True)
+        self._high_watermark = _high_watermark(log_dirs, tp, folder)
+        self._sizes = {segment.base_offset: segment.size for segment in self._replica.segments()}
 
     def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
-        """Bring the rotated segments that hold offsets of ``[start, end)`` and lie below the high watermark.
+        """Bring back what the store lacks of the local segments that hold offsets of ``[start, end)``.
 
-        Raises StoreError: the store failed; what came before it is done.
+        They must be rotated, and lie below the high watermark.
+
+        Raises StoreError: the store failed; the rows before are done.
         """
-        place, wanted = self._replica.place, Interval(start, end)
-        works = overlapping(self._replica.segments(), wanted, self._high_watermark)
-        if not works:
+        touched = {work.segment for work in self._works(Intervals([(start, end)]))}
+        wanted = Intervals((work.base_offset, work.end) for work in self._works(ALL_OFFSETS) if work.segment in touched)
+        if not wanted:
             return
-        sizes = {work.base_offset: work.size for work in works}
+        surroundings = around(
+            self._route.store, self._route.keys, Interval(wanted.parts[0].start, wanted.parts[-1].end)
+        )
+        there = Intervals()
+        for row in self._stored(wanted, surroundings, dry_run=dry_run):
+            there |= Intervals([(row.base_offset, row.next_offset)])
+            yield row
+        works = self._works(wanted - there)
         if dry_run:
-            for work in works:
-                yield ReuploadRow(str(place.at), work.base_offset, work.end, work.size, "would bring", None)
+            yield from (self._row(work, "would bring") for work in works)
             return
-        within = Intervals((work.base_offset, work.end) for work in works)
-        surroundings = around(place.store, place.keys, Interval(within.parts[0].start, within.parts[-1].end))
-        for work in works:
-            intact = _intact(place, work.base_offset)
-            [(_, outcome)] = bring_all(self._replica, [work], surroundings, self._high_watermark)
-            base, size = work.base_offset, sizes[work.base_offset]
-            yield ReuploadRow(str(place.at), base, work.end, size, *_told(intact, outcome))
+        for work, outcome in bring_all(self._replica, works, surroundings, self._high_watermark):
+            if isinstance(outcome, TidemarkError):
+                yield self._row(work, "left", str(outcome))
+            else:
+                yield self._row(work, "brought")
 
+    @property
+    def _route(self) -> UploadRoute:
+        return self._replica.route
 
-def _intact(place: UploadRoute, base_offset: int) -> str | None:
-    """The ETag of a manifest all of whose objects are there, as it names them; else None."""
-    stored = manifests.read(place.store, place.keys, base_offset)
-    if stored is None:
-        return None
-    for name, total in stored.manifest.objects.items():
-        info = find(place.store, place.keys.file(name))
-        if info is None or (info.size, info.etag) != (total.size, total.etag):
+    def _works(self, wanted: Intervals) -> list[Work]:
+        return overlapping(self._replica.segments(), wanted, self._high_watermark)
+
+    def _stored(self, wanted: Intervals, surroundings: Surroundings, *, dry_run: bool) -> Iterator[ReuploadRow]:
+        """The stored segments of ``wanted`` that are intact, or whose manifest and indexes could be made again."""
+        store, keys = self._route.store, self._route.keys
+        with self._route.files() as files:
+            lineage = files.lineage()
+        listed = listing.reaching(store, keys, wanted)
+        logs = {log.base: log for log in listed.logs}
+        bases = sorted({*logs, *(entry.base for entry in listed.manifests)})
+        known = StoredLog(self._route.broker)
+        below = [base for base in bases if base <= wanted.parts[0].start][-_NEAREST:]
+        for base in [*below, *(base for base in bases if base > wanted.parts[0].start)]:
+            stored, outcome = manifests.read(store, keys, base), _AS_IT_WAS
+            if stored is None or not _is_intact(self._route, stored):
+                outcome, opened = _REBUILT, known.open_before(base) or ()
+                rebuilds = base in logs and not dry_run
+                stored = self._rebuild(logs[base], stored, opened, surroundings, lineage) if rebuilds else None
+            if stored is None:
+                continue
+            known.add(stored, lineage)
+            end = known.segments[base].readable_end
+            if wanted.clip(base, end):
+                yield ReuploadRow(str(self._route.tp), base, end, 0, outcome, None)
+
+    def _rebuild(
+        self,
+        log: Listed,
+        stored: StoredManifest | None,
+        open_before: tuple[UnfinishedTransaction, ...],
+        surroundings: Surroundings,
+        lineage: Lineage,
+    ) -> StoredManifest | None:
+        """Make manifest and indexes of a stored ``.log`` again; None if its bytes are not whole."""
+        route, seen = self._route, Observed(Offsets(self._high_watermark), surroundings.cleanup_policy, 0)
+        lineages = surroundings.known_lineages(lineage)
+        try:
+            facts = rebuild(route.store, route.keys, log.base, log.info, lineages, open_before, _no_fence)
+        except (NotRebuilt, OffLineage) as error:
+            logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return None
-    return stored.etag
+        described = stored.manifest.objects.get(file_name(log.base, "log")) if stored else None
+        found = facts.objects[file_name(log.base, "log")]
+        other = described is not None and (described.size, described.crc32c) != (found.size, found.crc32c)
+        if other or facts.next_offset > self._high_watermark:
+            return None
+        return manifests.write_over(route.store, route.keys, route.manifest(facts, seen), stored)
+
+    def _row(self, work: Work, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
+        size = self._sizes.get(work.segment, 0)
+        return ReuploadRow(str(self._route.tp), work.base_offset, work.end, size, outcome, detail)
 
 
-def _told(intact: str | None, outcome: StoredManifest | TidemarkError | None) -> tuple[Outcome, str | None]:
-    if isinstance(outcome, TidemarkError):
-        return "left", str(outcome)
-    return ("as it was" if outcome is None or outcome.etag == intact else "brought"), None
+_AS_IT_WAS: Outcome = "as it was"
+_REBUILT: Outcome = "rebuilt"
 
 
-def _high_watermark(log_dirs: tuple[Path, ...], at: TopicPartition, folder: Path) -> int:
-    """By the broker's checkpoint: what is uploaded again is old, and the broker need not run."""
-    found = checkpointed_offsets(log_dirs, {at: folder}).get(at)
-    return found.high_watermark if found else 0
+def _is_intact(route: UploadRoute, stored: StoredManifest) -> bool:
+    """Whether all objects of a manifest are in the store as it names them."""
+    for name, total in stored.manifest.objects.items():
+        info = find(route.store, route.keys.file(name))
+        if info is None or (info.size, info.etag) != (total.size, total.etag):
+            return False
+    return True
+
+
+def _no_fence() -> None:
+    """Stop nothing: only objects that a stored ``.log`` determines are written."""
+
+
+def _high_watermark(log_dirs: tuple[Path, ...], tp: TopicPartition, folder: Path) -> int:
+    """The high watermark of the broker's checkpoint: the segments are old, and the broker need not run."""
+    offsets = checkpointed_offsets(log_dirs, {tp: folder}).get(tp)
+    return offsets.high_watermark if offsets else 0

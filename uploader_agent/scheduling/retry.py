@@ -19,7 +19,7 @@ from uploader_agent.remote.watermark import Fenced
 logger = structlog.get_logger(__name__)
 
 _QUIET = (SegmentChanged, PreconditionFailed)
-"""The world moved on: another look settles it."""
+"""The partition has changed in the meantime: the next look at it plans a new job."""
 
 _LOUD = (FormatError, ContinuityError, OSError)
 """A person must act; the agent goes on trying meanwhile."""
@@ -57,44 +57,44 @@ class Failures:
         self._troubles: dict[TopicPartition, dict[Hashable, dict[str, str]]] = {}
         self._refused: set[TopicPartition] = set()
 
-    def failed(self, at: TopicPartition, error: Exception) -> tuple[float, str | None]:
+    def failed(self, tp: TopicPartition, error: Exception) -> tuple[float, str | None]:
         """The seconds to wait, and what to say of the partition; None if there is nothing to worry about."""
         kind = type(error).__name__
         self._metrics.failures.labels(kind).inc()
         with self._lock:
-            failures = self._in_a_row[at] = self._in_a_row.get(at, 0) + 1
+            failures = self._in_a_row[tp] = self._in_a_row.get(tp, 0) + 1
             pause = self.backoff.after(failures)
-            event: dict[str, object] = {"partition": str(at), "kind": kind, "error": str(error)}
+            event: dict[str, object] = {"partition": str(tp), "kind": kind, "error": str(error)}
             if isinstance(error, _QUIET):
                 logger.debug("job_outdated", **event, again_in=round(pause, 3))
                 return pause, None
-            self._tell(at, kind, error, event, pause)
+            self._tell(tp, kind, error, event, pause)
         return pause, f"{kind}: {error}"
 
-    def succeeded(self, at: TopicPartition, *, wrote: bool) -> None:
+    def succeeded(self, tp: TopicPartition, *, wrote: bool) -> None:
         """A job of the partition is done; ``wrote`` if it has brought something into the store."""
         with self._lock:
-            self._in_a_row.pop(at, None)
-            for key, said in self._troubles.pop(at, {}).items():
+            self._in_a_row.pop(tp, None)
+            for key, said in self._troubles.pop(tp, {}).items():
                 self._repeats.cleared(key, "job_works_again", **said)
-            self._accepted(set(self._refused) if wrote else {at})
+            self._accepted(set(self._refused) if wrote else {tp})
 
-    def forget(self, at: TopicPartition) -> None:
+    def forget(self, tp: TopicPartition) -> None:
         """The partition is not ours any more, nor are its failures."""
         with self._lock:
-            self._in_a_row.pop(at, None)
-            for key, said in self._troubles.pop(at, {}).items():
+            self._in_a_row.pop(tp, None)
+            for key, said in self._troubles.pop(tp, {}).items():
                 self._repeats.cleared(key, "partition_left", **said)
-            self._accepted({at})
+            self._accepted({tp})
 
-    def _tell(self, at: TopicPartition, kind: str, error: Exception, event: dict[str, object], pause: float) -> None:
+    def _tell(self, tp: TopicPartition, kind: str, error: Exception, event: dict[str, object], pause: float) -> None:
         if isinstance(error, Refused):
-            self._refused.add(at)
+            self._refused.add(tp)
             self._metrics.store_refused.set(1)
             self._repeats.failed("refused", "store_refuses", "error", **event)
             return
-        key: Hashable = (at, kind)
-        self._troubles.setdefault(at, {})[key] = {"partition": str(at), "kind": kind}
+        key: Hashable = (tp, kind)
+        self._troubles.setdefault(tp, {})[key] = {"partition": str(tp), "kind": kind}
         name = "leadership_lost" if isinstance(error, Fenced) else "job_failed"
         expected = isinstance(error, (StoreError, Fenced))
         level: Level = "warning" if expected else "error"

@@ -6,6 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from typing_extensions import override
+
+from tidemark.store.traffic import Traffic
 from uploader_agent.observability.metrics import Metrics
 
 _SMALL = 64 << 10
@@ -62,7 +65,7 @@ class Bandwidth:
             return start - now
 
 
-class StoreTraffic:
+class StoreTraffic(Traffic):
     """Counts the requests to the store in ``metrics``, and keeps what is sent within the bandwidth."""
 
     def __init__(self, metrics: Metrics, bandwidth: int | None) -> None:
@@ -74,12 +77,12 @@ class StoreTraffic:
         """Keep within another bandwidth from now on."""
         self._bandwidth.rate = bandwidth
 
+    @override
     def request(self, operation: str) -> None:
-        """See :class:`tidemark.store.s3_timeouts.Traffic`."""
         self.metrics.store_requests.labels(operation).inc()
 
+    @override
     def admit(self, size: int, total: int) -> int:
-        """See :class:`tidemark.store.s3_timeouts.Traffic`."""
         if total <= _SMALL:
             self._bandwidth.charge(size)
             return size

@@ -12,7 +12,8 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.partitions.led_partition import Job, LedPartition
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.partition_uploader import SURVEY, Job
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Backoff, Failures
 from uploader_agent.scheduling.upload_queue import UploadQueue
@@ -72,43 +73,44 @@ class UploadWorkers:
         self._queue.resize(settings.concurrency)
         self.start()
 
-    def forget(self, at: TopicPartition) -> None:
+    def forget(self, tp: TopicPartition) -> None:
         """The partition is not ours any more, nor are its failures."""
-        self._failures.forget(at)
+        self._failures.forget(tp)
 
     def _work(self) -> None:
         while (taken := self._queue.take()) is not None:
-            at, task = taken
+            tp, task = taken
             retry_after, slow_down, segment = 0.0, False, isinstance(task.job, Work)
-            again: float | None = None if segment else 0.0
+            again: float | None = None
             self._measure()
             try:
-                self._carry_out(task)
+                again = 0.0 if self._carry_out(task) else None
                 task.partition.error = None
-                self._failures.succeeded(at, wrote=segment)
+                self._failures.succeeded(tp, wrote=segment)
                 self._health.finished(segment=segment)
             except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
                 slow_down = isinstance(error, SlowDown)
-                retry_after, told = self._failures.failed(at, error)
+                retry_after, told = self._failures.failed(tp, error)
                 task.partition.error = told or task.partition.error
-                self._health.failed(f"{at}: {type(error).__name__}: {error}", segment=segment)
+                self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
                 again = retry_after
             finally:
-                self._queue.done(at, task, retry_after, slow_down=slow_down)
+                self._queue.done(tp, task, retry_after, slow_down=slow_down)
                 self._measure()
             if again is not None:
                 # Not before it counts as ended: the same job, if it is planned again, would be taken for a running one.
-                self._revisit(at, again)
+                self._revisit(tp, again)
 
     def _measure(self) -> None:
         self._metrics.running.set(self._queue.running())
         self._metrics.upload_limit.set(self._queue.limit)
 
-    def _carry_out(self, task: PartitionJob) -> None:
+    def _carry_out(self, task: PartitionJob) -> bool:
+        """Whether the partition is to be planned again: after a survey, or where the stored run ends elsewhere."""
         started = self._runtime.monotonic()
-        stored = task.partition.run(task.job)
-        if stored is None:
-            return
+        stored = task.partition.uploader.run(task.job)
+        if stored is None or not isinstance(task.job, Work):
+            return task.job == SURVEY
         manifest, seconds = stored.manifest, self._runtime.monotonic() - started
         size = sum(total.size for name, total in manifest.objects.items() if name.endswith((".log", ".corrupt")))
         self._metrics.segments.labels(manifest.state).inc()
@@ -119,10 +121,11 @@ class UploadWorkers:
             self._metrics.rotation_seconds.observe(max(0.0, self._runtime.time() - manifest.rotated_at.timestamp()))
         logger.info(
             "segment_uploaded",
-            partition=str(task.partition.at),
+            partition=str(task.partition.tp),
             base_offset=manifest.base_offset,
             next_offset=manifest.next_offset,
             state=manifest.state,
             bytes=size,
             seconds=round(seconds, 3),
         )
+        return manifest.next_offset != task.job.end

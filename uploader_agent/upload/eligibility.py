@@ -1,13 +1,14 @@
-"""Which segments may go: pure decisions over what the disk shows, what the store has and what the broker says.
+"""Which runs of a log may be sealed: pure decisions from the state of disk, store and broker.
 
-A segment may go once it is rotated and its end is at or below the high watermark: retention on the broker follows the
-high watermark too, so waiting for the last stable offset would lose data behind a transaction that hangs. The tail
-of a partition without appends may go up to the high watermark, as provisional: Kafka rolls a segment on append only.
+A run may be sealed if it lies below the high watermark: retention on the broker follows the high watermark too, so
+waiting for the last stable offset would lose data behind a transaction that hangs. What a rotated segment has that the
+store lacks is sealed at once. The tail of a partition without appends is sealed up to the high watermark, since Kafka
+rolls a segment on append only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidemark.intervals import Intervals
@@ -15,34 +16,42 @@ from uploader_agent.disk.log_dirs import LocalSegment
 
 
 class Work(NamedTuple):
-    """A segment to upload, up to ``end``; ``provisional`` if it may still grow."""
+    """A run of one local segment to seal: the offsets ``[base_offset, end)``.
+
+    ``segment`` is the base offset of the local segment, and ``segment_end`` that of the next one; None while it is
+    active. Then the run ends with the last batch that lies below ``end``, the high watermark.
+    """
 
     base_offset: int
     end: int
-    size: int
-    provisional: bool
+    segment: int
+    segment_end: int | None
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether the run is of an active segment."""
+        return self.segment_end is None
 
 
-def finished(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> list[Work]:
-    """Rotated segments that may go and are not in ``final``, the offsets of which the store has a final copy."""
-    return [
-        Work(segment.base_offset, segment.next_offset, segment.size, provisional=False)
-        for segment in segments
-        if segment.next_offset is not None
-        and segment.next_offset <= high_watermark
-        and final.missing(segment.base_offset, segment.next_offset)
-    ]
+def rotated_runs(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> Iterator[Work]:
+    """The runs of rotated segments that may be sealed: those that ``final`` lacks, the offsets that need no upload."""
+    for segment in segments:
+        if segment.next_offset is not None and segment.next_offset <= high_watermark:
+            for start, end in final.missing(segment.base_offset, segment.next_offset):
+                yield Work(start, end, segment.base_offset, segment.next_offset)
 
 
 def quiet_tail(
-    segments: Sequence[LocalSegment], present: Intervals, high_watermark: int, quiet_before: float
-) -> list[Work]:
-    """The active segment, if it was last appended to before ``quiet_before`` (seconds since 1970) and has news."""
+    segments: Sequence[LocalSegment], final: Intervals, high_watermark: int, quiet_before: float
+) -> Iterator[Work]:
+    """The run of the active segment, if that was last appended to before ``quiet_before`` and has news.
+
+    ``quiet_before``, in seconds since 1970, is ``tail_after`` of the settings before now.
+    """
     for segment in segments[-1:]:
-        news = segment.base_offset < high_watermark and present.missing(segment.base_offset, high_watermark)
-        if news and segment.size and segment.modified <= quiet_before:
-            return [Work(segment.base_offset, high_watermark, segment.size, provisional=True)]
-    return []
+        if segment.size and segment.modified <= quiet_before and segment.base_offset < high_watermark:
+            for start, end in final.missing(segment.base_offset, high_watermark):
+                yield Work(start, end, segment.base_offset, None)
 
 
 def waiting_for(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> bool:

@@ -1,4 +1,4 @@
-"""Damage that no batch shows by itself: fields without a checksum, found by what lies around them.
+"""Damage in fields without a checksum, which only the batches around them reveal.
 
 Base offset and leader epoch of a v2 batch are outside its checksum, because brokers set them
 (``DefaultRecordBatch``). A base offset that was damaged upwards runs into the next batch or beyond the segment's end;
@@ -7,6 +7,7 @@ a damaged epoch is not the one that the lineage gives to the offset.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 from tidemark.formats.manifest import SegmentDamage
@@ -34,7 +35,7 @@ def doubt(
     if damage is None:
         return scanned
     before = scan(log.cut(damage.position), path, work.base_offset, open_before)
-    return ScannedSegment(before.summary, scanned.crc32c, damage)
+    return dataclasses.replace(before, crc32c=scanned.crc32c, damage=damage)
 
 
 def _foreign_epoch(
@@ -82,7 +83,7 @@ def _sound(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> Ite
 
 
 def _base_offset_at(log: OpenFile, position: int) -> int | None:
-    """What stands where a batch's base offset should; None where the file ends."""
+    """The value in the place of a batch's base offset; None where the file ends."""
     window = log.cut(min(log.size, position + _OFFSET_BYTES)).body()
     with window:
         window.seek(position)

@@ -13,11 +13,15 @@ from tidemark.formats import tombstones
 from tidemark.formats.keys import PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.raw import objects
 from tidemark.store import Store
-from uploader_agent.disk.segment_files import PartitionFiles, checksum, file_name
+from uploader_agent.disk.log_dirs import LocalSegment
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.remote import gaps, listing, watermark
+from uploader_agent.remote import gaps, watermark
 from uploader_agent.remote.watermark import StoredWatermark
+from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.local_run import open_run
 from uploader_agent.verify.findings import Severity, VerifyFinding
 from uploader_agent.verify.segment import Checked, check
 
@@ -78,10 +82,10 @@ class _Verification:
         self._line_1_is_there = False
 
     def run(self) -> VerifyVerdict:
-        """All of it."""
-        store, keys = self._partition.where
+        """Check segments, holes and the watermark in turn; findings are told as they come."""
+        store, keys = self._partition.uploader.where
         stored = watermark.read(store, keys)
-        live = self._partition.lineage()
+        live = self._partition.uploader.lineage()
         if stored is not None:
             live = live.with_history(Lineage(stored.watermark.lineage))
             self._line_1 = stored.base_offset
@@ -94,7 +98,7 @@ class _Verification:
         self._tell_lag(stored)
         offsets = self._partition.offsets
         return VerifyVerdict(
-            str(self._partition.at),
+            str(self._partition.tp),
             self._worst,
             self._wrong,
             self._segments,
@@ -111,21 +115,21 @@ class _Verification:
         self._tell(finding)
 
     def _tell_history(self, stored: StoredWatermark) -> None:
-        found = stored.watermark
-        for cut in found.truncations:
+        current = stored.watermark
+        for cut in current.truncations:
             detail = f"cut off when epoch {cut.new_epoch} took over from {cut.old_epoch}"
             self._say(VerifyFinding(Severity.TRUNCATED, cut.at, cut.old_next, None, detail))
-        for gap in found.gaps:
+        for gap in current.gaps:
             detail = f"{gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC"
             self._say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, detail, wrong=True))
-        for gap in found.acknowledged_gaps:
+        for gap in current.acknowledged_gaps:
             self._say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
 
     def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
-        one = partial(check, store, keys, live=live, deep=self._deep)
-        bases = (found.base_offset for found in listing.manifests_of(store, keys))
+        check_segment = partial(check, store, keys, live=live, deep=self._deep)
+        bases = (entry.base for entry in objects.manifests(store, keys))
         for some in _chunks(bases, _AT_A_TIME):
-            yield from self._pool.map(one, some)
+            yield from self._pool.map(check_segment, some)
 
     def _take(self, checked: Checked) -> None:
         self._segments += 1
@@ -142,7 +146,7 @@ class _Verification:
         self._compare_with_disk(checked)
 
     def _take_removed(self, store: Store, keys: PartitionKeys) -> None:
-        """What retention removed is no hole; where a tombstone does not hold, what it should have told of is."""
+        """Offsets that retention removed are not a hole. Offsets of an invalid tombstone are."""
         try:
             self._covered |= tombstones.removed(store, keys)
         except FormatError as error:
@@ -150,27 +154,31 @@ class _Verification:
 
     def _compare_with_disk(self, checked: Checked) -> None:
         """The broker's own file of the same offsets has the same bytes, but where compaction goes on."""
-        base, log = checked.base_offset, checked.log
-        ends = {one.base_offset: one.next_offset for one in self._partition.segments}
-        if log is None or ends.get(base) != checked.next_offset:
-            return
+        base, end, log = checked.base_offset, checked.next_offset, checked.log
+        local = next((one for one in self._partition.segments if one.base_offset <= base and _holds(one, end)), None)
+        if log is None or local is None or checked.readable_end < end:
+            return  # an election has cut off its end
         with PartitionFiles(self._partition.folder, self._partition.led.topic_id) as files:
-            file = files.open(file_name(base, "log"))
-            if file is None:
+            path = files.path(file_name(local.base_offset, "log"))
+            try:
+                run = open_run(files, Work(base, end, local.base_offset, local.next_offset))
+            except SegmentChanged:
+                return  # it is only held, or was deleted or rolled just now
+            if run is None or run.base_offset != base:
                 return
-            rule = f"has {log.size} bytes, and {files.path(file.name)} {file.size}" if file.size != log.size else None
-            if rule is None and self._deep and f"{checksum(file):08x}" != log.crc32c:
-                rule = f"has CRC32C {log.crc32c}, and {files.path(file.name)} another one"
+            rule = f"has {log.size} bytes, and {path} {run.log.size}" if run.log.size != log.size else None
+            if rule is None and self._deep and f"{checksum(run.log):08x}" != log.crc32c:
+                rule = f"has CRC32C {log.crc32c}, and {path} another one"
         if rule is not None:
-            key = self._partition.where[1].file(file.name)
-            self._say(VerifyFinding(Severity.CORRUPT, base, checked.next_offset, key, rule, wrong=True))
+            key = self._partition.uploader.where[1].file(run.log.name)
+            self._say(VerifyFinding(Severity.CORRUPT, base, end, key, rule, wrong=True))
 
     def _tell_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
-        """What ``offset.wm`` counts must be there; what is missing above must stand in it as a gap."""
-        found = stored.watermark
-        told = gaps.offsets(found.gaps) | gaps.offsets(found.acknowledged_gaps)
-        uncovered = self._covered.missing(found.start_offset, found.next_offset) - told
-        acknowledged = self._partition.acknowledged() if uncovered else Intervals()
+        """Check that all offsets of ``offset.wm`` are there, and that it lists the missing ones above as gaps."""
+        current = stored.watermark
+        told = gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
+        uncovered = self._covered.missing(current.start_offset, current.next_offset) - told
+        acknowledged = self._partition.uploader.acknowledged() if uncovered else Intervals()
         for hole in uncovered & acknowledged:
             self._say(
                 VerifyFinding(Severity.GAP, hole.start, hole.end, None, "no readable segment has them; acknowledged")
@@ -178,7 +186,7 @@ class _Verification:
         for hole in uncovered - acknowledged:
             detail = "offset.wm counts them, but no readable segment has them"
             self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
-        for above in found.ranges_above:
+        for above in current.ranges_above:
             for hole in self._covered.missing(*above) - told:
                 detail = "offset.wm names them above its next offset, but no readable segment has them"
                 self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
@@ -200,12 +208,17 @@ class _Verification:
             for part in self._covered.missing(segment.base_offset, end):
                 detail = "on the broker's disk, rotated and committed, and not in the store yet"
                 self._say(VerifyFinding(Severity.LAGGING, part.start, part.end, None, detail))
-        next_offset = stored.watermark.next_offset if stored else partition.start
+        next_offset = stored.watermark.next_offset if stored else partition.remote.start
         reached = self._covered.contiguous_from(next_offset)
         if reached > next_offset:
             self._say(
                 VerifyFinding(Severity.LAGGING, next_offset, reached, None, "in the store, and not in offset.wm yet")
             )
+
+
+def _holds(segment: LocalSegment, end: int) -> bool:
+    """Whether the local segment reaches up to the offset ``end``, as far as is known of an active one."""
+    return segment.next_offset is None or end <= segment.next_offset
 
 
 def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

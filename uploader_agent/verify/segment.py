@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-from crc32c import crc32c
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.manifest import ObjectSum, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentScanner
-from tidemark.raw.prefix_proof import begins_with
+from tidemark.raw.stored_bytes import pieces, read_checksum
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import file_name
 from uploader_agent.remote import manifests
-from uploader_agent.remote.objects import READ_SIZE
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
 
@@ -51,10 +47,6 @@ def check(store: Store, keys: PartitionKeys, base_offset: int, live: Lineage, *,
     return _Check(store, keys, stored.manifest, live).run(deep=deep)
 
 
-_WITH_LOG = (".log", ".corrupt", ".index", ".timeindex", ".txnindex")
-"""What an agent replaces when a log has grown; the snapshot at its end has another name."""
-
-
 class _Check:
     """The steps of :func:`check`."""
 
@@ -65,13 +57,12 @@ class _Check:
         self._live = live
         self._log = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
         self._findings: list[VerifyFinding] = []
-        self._grown = False  # whether the log is longer than its manifest says, and begins with what that describes
 
     def run(self, *, deep: bool) -> Checked:
         manifest = self._manifest
         end = self._readable_end()
         readable = True
-        for name, total in sorted(manifest.objects.items(), key=lambda one: one[0] != self._log):
+        for name, total in manifest.objects.items():
             broken = self._check_object(name, total, deep=deep)
             if broken is not None:
                 self._findings.append(broken)
@@ -115,7 +106,7 @@ class _Check:
             info = self._store.head(key)
         except NotFound:
             word = Severity.GAP if name == self._log else Severity.CORRUPT
-            return self._wrong(word, key, "is not there, though its manifest names it")
+            return self._wrong(word, key, "does not exist, although its manifest names it")
         try:
             rule = self._judge(name, info, total, deep=deep)
         except (PreconditionFailed, NotFound):
@@ -123,40 +114,20 @@ class _Check:
         return None if rule is None else self._wrong(Severity.CORRUPT, key, rule)
 
     def _judge(self, name: str, info: ObjectInfo, total: ObjectSum, *, deep: bool) -> str | None:
-        if name == self._log and info.size > total.size:
-            self._grown = begins_with(self._store, info, total.size, total.crc32c)
-            if self._grown:
-                detail = (
-                    f"has {info.size} bytes, and its manifest speaks of the first {total.size}; `reupload` mends that"
-                )
-                base, end = self._manifest.base_offset, self._manifest.next_offset
-                self._findings.append(VerifyFinding(Severity.LAGGING, base, end, info.key, detail))
-        if self._grown and name.endswith(_WITH_LOG):
-            return self._judge_grown(name, info, total, deep=deep)
         rule = _differs(info, total)
         if rule is not None or not deep:
             return rule
         return self._read_log(info) if name == self._log and not self._manifest.damage else self._read(info, total)
 
-    def _judge_grown(self, name: str, info: ObjectInfo, total: ObjectSum, *, deep: bool) -> str | None:
-        """Of a log that has grown: what its manifest speaks of. Entries of indexes are proved by whoever reads them."""
-        if name == self._log:
-            return self._read_log(info._replace(size=total.size)) if deep and not self._manifest.damage else None
-        if name.endswith(".txnindex") and not begins_with(self._store, info, total.size, total.crc32c):
-            return f"does not begin with the {total.size} bytes that its manifest describes"
-        return None
-
     def _read(self, info: ObjectInfo, total: ObjectSum) -> str | None:
-        value = 0
-        for piece in _pieces(self._store, info):
-            value = crc32c(piece, value)
+        value = read_checksum(self._store, info)  # not as the store knows it: its disks are to be verified
         return None if f"{value:08x}" == total.crc32c else f"has bytes of CRC32C {value:08x} and not {total.crc32c}"
 
     def _read_log(self, info: ObjectInfo) -> str | None:
         manifest, lineage = self._manifest, Lineage(self._manifest.lineage)
         scanner, expected = SegmentScanner(info.key, manifest.base_offset), manifest.base_offset
         try:
-            for piece in _pieces(self._store, info):
+            for piece in pieces(self._store, info):
                 for header in scanner.batches(piece):
                     if header.base_offset > expected:
                         self._say_missing(expected, header.base_offset)
@@ -199,11 +170,5 @@ def _differs(info: ObjectInfo, total: ObjectSum) -> str | None:
     if info.crc32c is not None and f"{info.crc32c:08x}" != total.crc32c:
         return f"has CRC32C {info.crc32c:08x}, and its manifest says {total.crc32c}"
     if info.etag != total.etag:
-        versions = f"is version {info.etag}, and its manifest says {total.etag}"
-        return f"{versions}: each reader has to prove its bytes; `reupload` mends that"
+        return f"is version {info.etag}, and its manifest says {total.etag}; `reupload` corrects that"
     return None
-
-
-def _pieces(store: Store, info: ObjectInfo) -> Iterator[bytes]:
-    for start in range(0, info.size, READ_SIZE):
-        yield store.get_range(info.key, start, min(info.size, start + READ_SIZE), if_match=info.etag)

@@ -1,7 +1,7 @@
-"""Which partitions stand in which watermark index, and what is said about each.
+"""Which partitions each watermark index lists, and its statement about each.
 
 The default bucket's index has all; every other bucket's has the partitions whose segments lie there. In the default
-bucket those with gaps stand once more in an object of their own, for agents that could fill them. What the agent
+bucket those with gaps are listed once more in a separate object, for agents that could fill them. What the agent
 wrote before it was restarted is read once at the start: where it still holds, it saves looking at the store.
 """
 
@@ -42,24 +42,29 @@ class IndexPublisher:
     """Reads and writes all indexes of one broker; one thread at a time."""
 
     def __init__(
-        self, places: Destinations, broker: int, endpoints: str, settings: IndexSettings, runtime: Runtime = MACHINE
+        self,
+        destinations: Destinations,
+        broker: int,
+        endpoints: str,
+        settings: IndexSettings,
+        runtime: Runtime = MACHINE,
     ) -> None:
-        """``endpoints`` is a digest of the configuration by which ``places`` decides."""
-        self._places = places
+        """``endpoints`` is a digest of the configuration by which ``destinations`` decides."""
+        self._destinations = destinations
         self._broker = broker
         self._endpoints = endpoints
         self._settings = settings
         self._runtime = runtime
-        self._default_url = places.control_store.url
-        self._writers = {self._default_url: self._writer(self._default_url, places.control)}
-        self._of_gaps = self._writer(self._default_url, places.control, of_gaps=True)
+        self._default_url = destinations.control_store.url
+        self._writers = {self._default_url: self._writer(self._default_url, destinations.control)}
+        self._of_gaps = self._writer(self._default_url, destinations.control, of_gaps=True)
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._known: dict[TopicPartition, _Known] = {}
 
     @property
     def control_store(self) -> Store:
         """The default bucket, by whose clock times are stated."""
-        return self._places.control_store
+        return self._destinations.control_store
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
         """What this broker's agent said last of all partitions. Raises StoreError and FormatError."""
@@ -89,22 +94,22 @@ class IndexPublisher:
         by_store: dict[str, dict[TopicPartition, tuple[IndexRow, datetime]]] = {url: {} for url in self._writers}
         known: dict[TopicPartition, _Known] = {}
         for partition in partitions:
-            at = partition.at
-            made, former = self._made(partition), self._former.get(at)
+            tp = partition.tp
+            made, former = self._made(partition), self._former.get(tp)
             if former is not None and former.topic_id != partition.led.topic_id:
                 former = None
             if made is not None:
-                known[at] = made
+                known[tp] = made
                 observed_at = made.observation.held_at(confirmed_at, partition.disk.tail)
                 said = (made.statement, observed_at) if observed_at else _as_observed_before(made.statement, former)
             elif former is not None:
                 said = IndexRow.of(former), former.observed_at
             else:
                 continue
-            url, control = self._places.bucket(at)
-            by_store[self._default_url][at] = said
+            url, control = self._destinations.bucket(tp)
+            by_store[self._default_url][tp] = said
             if url != self._default_url:
-                by_store.setdefault(url, {})[at] = said
+                by_store.setdefault(url, {})[tp] = said
                 if url not in self._writers:
                     self._writers[url] = self._writer(url, control)
         self._known = known
@@ -112,11 +117,11 @@ class IndexPublisher:
             self._former = {}
         written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
         everything = by_store[self._default_url]
-        self._of_gaps.offer({at: said for at, said in everything.items() if said[0].said["gaps"]}, now=now)
+        self._of_gaps.offer({tp: said for tp, said in everything.items() if said[0].said["gaps"]}, now=now)
         return any(written)
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
-        store, intervals = self._places.store(url), self._intervals()
+        store, intervals = self._destinations.store(url), self._intervals()
         return IndexWriter(
             store, control, self._broker, self._endpoints, *intervals, of_gaps=of_gaps, runtime=self._runtime
         )
@@ -129,35 +134,35 @@ class IndexPublisher:
         writers = *self._writers.values(), self._of_gaps
         if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
             return True
-        known = map(self._known.get, (partition.at for partition in partitions))
+        known = map(self._known.get, (partition.tp for partition in partitions))
         return any(one is None or not one.holds(partition) for one, partition in zip(known, partitions, strict=True))
 
     def _made(self, partition: LedPartition) -> _Known | None:
         """What is known of ``partition``; None before the store's part of it is, or before the broker was asked."""
-        changes, incarnation, observation = partition.changes, partition.incarnation, partition.observation
+        changes, remote, observation = partition.changes, partition.remote, partition.observation
+        incarnation = remote.incarnation
         if incarnation is None or observation is None:
             return None
-        known, active = self._known.get(partition.at), observation.active
+        known, active = self._known.get(partition.tp), observation.active
         if known is not None and known.holds(partition):
             return known
         high_watermark = observation.offsets.high_watermark
         entry = IndexEntry(
-            topic=partition.at.topic,
-            partition=partition.at.partition,
+            topic=partition.tp.topic,
+            partition=partition.tp.partition,
             topic_id=partition.led.topic_id,
             incarnation=incarnation,
             leader_epoch=partition.led.leader_epoch,
-            next_offset=partition.next_offset,
-            uploaded_end=partition.uploaded_end,
-            provisional=partition.provisional,
-            bytes_per_offset=partition.bytes_per_offset,
+            next_offset=remote.next_offset,
+            uploaded_end=remote.end,
+            bytes_per_offset=remote.bytes_per_offset,
             log_end_offset=high_watermark if observation.log_end is None else observation.log_end,
             high_watermark=high_watermark,
             active_base_offset=active.base_offset if active else None,
             active_first_timestamp=active.first_timestamp if active else None,
             active_max_timestamp=active.max_timestamp if active else None,
             observed_at=NEVER,
-            gaps=partition.gaps,
+            gaps=remote.gaps,
         )
         statement = IndexRow.of(entry)
         if known is not None and known.statement.said == statement.said:

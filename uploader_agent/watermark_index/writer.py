@@ -4,8 +4,8 @@ Written when something matters to a watcher who waits for data (an offset upload
 than ``min_interval``; what the broker's log does alone waits for ``idle_interval``, at which an index is written in any
 case, so that a watcher can tell a quiet agent from a dead one: a busy broker would else write 8,640 objects a day.
 
-One index goes to each bucket that holds led partitions, and one to the default. The partitions with gaps stand once
-more in an object of their own, so that agents who look for gaps to fill read nothing while there are none.
+One index goes to each bucket that holds led partitions, and one to the default. The partitions with gaps are listed
+once more in an object of their own, so that agents who look for gaps to fill read nothing while there are none.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class IndexWriter:
 
         Raises:
             StoreError: the store failed.
-            FormatError: what is there is no watermark index.
+            FormatError: the object is not a watermark index.
         """
         try:
             modified = self._store.head(self._key).modified
@@ -120,7 +120,7 @@ class IndexWriter:
 
         Only this agent writes this object, so the last PUT is right whatever became of the one before.
         """
-        current = {at: statements[at][0] for at in sorted(statements)}
+        current = {tp: statements[tp][0] for tp in sorted(statements)}
         if self._of_gaps and self._written is None:
             self._recall()
         news = _have_news(current, self._written)
@@ -136,14 +136,14 @@ class IndexWriter:
             endpoints=self._endpoints,
         )
         times = {moment: _TIME.dump_python(moment, mode="json") for moment in {one[1] for one in statements.values()}}
-        entries = [{**one.said, "observed_at": times[statements[at][1]]} for at, one in current.items()]
+        entries = [{**one.said, "observed_at": times[statements[tp][1]]} for tp, one in current.items()]
         body = canonical({**head.model_dump(mode="json", by_alias=True), "entries": entries})
         self._store.put(self._key, body, crc32c=crc32c(body))
         self._written, self._written_at, self.is_current = current, self._clock(), True
         return True
 
     def _recall(self) -> None:
-        """Take what a former agent wrote for written; where there is doubt, it is written anew."""
+        """Treat the index of a former agent as written; in doubt it is written again."""
         try:
             entries = WatermarkIndex.load(self._store, self._key).entries
         except NotFound:
@@ -158,4 +158,4 @@ class IndexWriter:
 def _have_news(current: Mapping[TopicPartition, IndexRow], written: Mapping[TopicPartition, IndexRow] | None) -> bool:
     if written is None or current.keys() != written.keys():
         return True
-    return any(one != written[at] and one.news != written[at].news for at, one in current.items())
+    return any(one != written[tp] and one.news != written[tp].news for tp, one in current.items())

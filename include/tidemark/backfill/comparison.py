@@ -37,7 +37,7 @@ class Differing(Model):
         parts = [f"{self.before} before, {self.after} after"]
         for name, rows in (("only_before", self.only_before), ("only_after", self.only_after)):
             parts += [f"{rows} {name.replace('_', ' ')}{self._at(name)}"] if rows else []
-        parts += ["and they are others"] if self.others else []
+        parts += ["but the records differ"] if self.others else []
         parts += [f"{rows} with other values in {name}" for name, rows in sorted(self.changed.items())]
         return f"{where}: {', '.join(parts)}{self._at('changed')}"
 

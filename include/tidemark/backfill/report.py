@@ -23,7 +23,7 @@ Object = TypeVar("Object", bound=StoredObject)
 
 
 class BackfillReport(NamedTuple):
-    """The parts that there are by now."""
+    """The parts that exist so far."""
 
     request: BackfillRequest
     preview: Preview | None
@@ -34,7 +34,7 @@ class BackfillReport(NamedTuple):
 
     @property
     def state(self) -> str:
-        """One word or two: where the run stands."""
+        """The state of the run in one or two words."""
         if self.outcome:
             return self.outcome.status
         if self.preview is None:
@@ -61,7 +61,7 @@ class BackfillReport(NamedTuple):
 
     @classmethod
     def from_json(cls, parts: Mapping[str, object]) -> BackfillReport:
-        """What :meth:`as_json` gave."""
+        """The report of which :meth:`as_json` gave these parts."""
 
         def part(name: str, kind: type[Object]) -> Object | None:
             return None if parts[name] is None else kind.model_validate(parts[name])

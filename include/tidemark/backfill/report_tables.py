@@ -1,6 +1,6 @@
 """A backfill's report as tables, which a page, an approval and a terminal show alike.
 
-What stands in them is data, some of it a person's text: whoever shows it escapes it.
+The cells are data, some of it a person's text: the code that shows them must escape them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _planned(request: BackfillRequest, preview: Preview) -> Section:
         ("Estimated requests", f"{asked:,}"),
         *(("Column", one) for one in preview.columns),
     ]
-    note = "Ingestion goes on meanwhile; what it lands after the dry run stays as it is."
+    note = "Ingestion continues; what it lands after the dry run stays as it is."
     return Section("What it does", ("What", "Value"), tuple(rows), note)
 
 

@@ -150,7 +150,7 @@ class _Form:
 
     def known_fields(self, form: Mapping[str, Any]) -> None:
         for name in sorted(form.keys() - set(FIELDS)):
-            self._wrong(name, f"is no field of the form, which has: {', '.join(FIELDS)}")
+            self._wrong(name, f"is not a field of the form, which has: {', '.join(FIELDS)}")
 
     def topics(self) -> list[TopicSettings]:
         named = self._form.get("topics")
@@ -181,7 +181,7 @@ class _Form:
         elif (days := (last - first).days + 1) > MOST_DAYS:
             self._wrong("to_date", f"{days} days are more than {MOST_DAYS}; start several runs")
         if first > today + timedelta(days=1):
-            self._wrong("from_date", f"{first} is yet to come (it is {today}, UTC), so nothing of it can have landed")
+            self._wrong("from_date", f"{first} is in the future (today is {today}, UTC), so it has no records yet")
         return first, last
 
     def _date(self, field: str) -> date | None:
@@ -189,7 +189,7 @@ class _Form:
         try:
             return date.fromisoformat(str(value))
         except ValueError:
-            given = "is missing" if value in (None, "") else f"{value!r} is no date"
+            given = "is missing" if value in (None, "") else f"{value!r} is not a date"
             self._wrong(field, f"{given}; give one such as 2026-01-31")
             return None
 
@@ -199,7 +199,7 @@ class _Form:
             self._wrong(field, f"{value!r} must be a whole number of GiB, {least} or more")
             return least
         if field == "approve_above_gib" and value > self._approve_at_most:
-            self._wrong(field, f"{value} is too much: this deployment wants an approval above {self._approve_at_most}")
+            self._wrong(field, f"{value} is too high: this deployment asks for approval above {self._approve_at_most}")
         return value
 
     def flag(self, field: str) -> bool:

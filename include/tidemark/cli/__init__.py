@@ -24,6 +24,9 @@ def main() -> None:
     except TidemarkError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
+    except OSError as error:
+        sys.stderr.write(f"tidemark: {error}\n")
+        sys.exit(1)
 
 
 __all__ = ["main"]

@@ -25,8 +25,8 @@ def acknowledge_gap(
     partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
     start: Annotated[int, typer.Argument(metavar="FROM", min=0, help="The first lost offset.")],
     end: Annotated[int, typer.Argument(metavar="TO", min=0, help="The offset after the last lost one.")],
-    by: Annotated[str, typer.Option(callback=_not_empty, help="Who says so: a name that others can ask.")],
-    reason: Annotated[str, typer.Option(callback=_not_empty, help="Why they are lost, and why it may go on.")],
+    by: Annotated[str, typer.Option(callback=_not_empty, help="Your name, for people who want to ask.")],
+    reason: Annotated[str, typer.Option(callback=_not_empty, help="Why they are lost, and may be given up.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     incarnation: Annotated[
         int | None, typer.Option(help="Of a topic that was made again; default: the newest.")
@@ -35,11 +35,11 @@ def acknowledge_gap(
     cluster: Cluster = None,
     output: As = Output.text,
 ) -> None:
-    """Accept that offsets of an open gap are lost, so that the partition goes on past them.
+    """Accept that offsets of an open gap are lost, so that the partition continues past them.
 
-    They are classed as acknowledged from then on. This cannot be taken back. The leader's agent sees it within its
-    scan interval; where only runs have found the gap, the next run does. Exits with 1 for offsets that stand in no
-    open gap, and shows those that do.
+    They are classed as acknowledged from then on. You cannot undo this. The leader's agent reads it within its scan
+    interval; if only runs have found the gap, the next run does. Exits with 1 for offsets that are not in an open gap,
+    and shows the open gaps.
     """
     deployment = load_topics(topics)
     found = deployment.topic(topic, cluster)

@@ -1,6 +1,6 @@
 """The little of Airflow's REST API that the command line needs: start a run, follow it, read its reports.
 
-The token never stands on a command line: it comes from a file or the environment, and goes out in a header alone.
+The token never appears on a command line: it comes from a file or the environment, and is sent only in a header.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+from tidemark.config import http_url
 from tidemark.errors import AirflowError, ConfigError
 
+_RULE: Final = "must be a URL such as https://airflow.example.com"
 _TIMEOUT: Final = 30.0
 _TRIES: Final = 3
 _REFUSED: Final = frozenset({400, 401, 403, 404, 409, 422})
@@ -24,13 +26,16 @@ class Airflow:
 
     def __init__(self, url: str, token: str) -> None:
         """Nothing is sent yet. Raises ConfigError for a URL that is none, or an empty token."""
-        found = urlsplit(url)
-        if found.scheme not in {"http", "https"} or not found.hostname or found.query or found.username:
-            raise ConfigError("--airflow", [("", f"{url!r} must be a URL such as https://airflow.example.com")])
+        try:
+            found = urlsplit(http_url(url))
+        except ValueError as error:
+            raise ConfigError("--airflow", [("", f"{url!r} {_RULE}")]) from error
+        if found.query or found.username:
+            raise ConfigError("--airflow", [("", f"it {_RULE}, without a user or a query")])
         if not token or not token.isascii() or not token.isprintable():
             rule = "there is no token: set TIDEMARK_AIRFLOW_TOKEN, or name a file with --token-file"
             raise ConfigError("--token-file", [("", rule)])
-        self._secure, self._host, self._port = found.scheme == "https", found.hostname, found.port
+        self._secure, self._host, self._port = found.scheme == "https", str(found.hostname), found.port
         self._path = found.path.rstrip("/")
         self._token = token
         self.url = url.rstrip("/")
@@ -101,7 +106,7 @@ def _answered(method: str, url: str, status: int, answer: bytes) -> Any:
         found = json.loads(answer) if answer else None
     except ValueError as error:
         if status < 400:
-            raise AirflowError(status, f"{method} {url}: the answer is no JSON; is this Airflow?") from error
+            raise AirflowError(status, f"{method} {url}: the answer is not JSON; is this Airflow?") from error
         found = None
     if status < 400:
         return found

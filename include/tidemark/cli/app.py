@@ -62,7 +62,7 @@ def check(
 ) -> None:
     """Check the topics file; exits with code 2 and names each problem if it is wrong.
 
-    Asks the raw store for the time, and tells if this host's clock is off. With --agents it exits with 1 if no agent
+    Asks the raw store for the time, and says if this host's clock is wrong. With --agents it exits with 1 if no agent
     was ever seen for some topic.
     """
     deployment = load_topics(topics)

@@ -43,10 +43,10 @@ def backfill(
         Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
     ] = None,
     mode: Annotated[BackfillMode, typer.Option(help="What is done with the dates.")] = BackfillMode.rebuild,
-    run: Annotated[bool, typer.Option("--run", help="Do it; without this it is a dry run.")] = False,
-    reason: Annotated[str | None, typer.Option(help="Why; needed for what rewrites a table.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Run it; without this option it is a dry run.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Why; required if a table is rewritten.")] = None,
     extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
-    differences: Annotated[bool, typer.Option(help="Before a rebuild, tell which rows change.")] = True,
+    differences: Annotated[bool, typer.Option(help="Before a rebuild, report the rows that change.")] = True,
     configuration: Annotated[str | None, typer.Option(help="Refuse unless the topics file has these settings.")] = None,
     max_gib: Annotated[int, typer.Option(min=1, help="Refuse to read more of a topic.")] = DEFAULTS["max_gib"],
     approve_above_gib: Annotated[
@@ -56,10 +56,10 @@ def backfill(
     timeout: Annotated[int, typer.Option(min=1, help="Wait at most so many minutes.")] = 24 * 60,
     output: As = Output.text,
 ) -> None:
-    """Make dates of tables again, or tell what that would do, through Airflow's backfill DAG.
+    """Rebuild dates of tables, or show what that would change, by Airflow's backfill DAG.
 
     Exits with 1 if the run failed or was rejected, or a comparison found rows that differ; with 2 if the form is
-    refused; with 3 if the run has not ended in time. What Airflow's user may not do is refused.
+    refused; with 3 if the run has not ended in time. Airflow refuses what its user may not do.
     """
     server = Airflow(airflow, _token(token_file))
     conf: dict[str, Any] = {

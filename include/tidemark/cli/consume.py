@@ -29,6 +29,7 @@ from tidemark.cli.options import (
     need_consumer_extra,
     storage_of,
 )
+from tidemark.consumer.modes import Mode
 from tidemark.errors import ConfigError
 from tidemark.offset_bounds import BEGINNING, END, parse_bounds
 
@@ -43,32 +44,25 @@ class Format(StrEnum):
     arrow = "arrow"
 
 
-class TierMode(StrEnum):
-    """Which tier is read, see :class:`tidemark.consumer.Mode`."""
-
-    REMOTE_ONLY = "REMOTE_ONLY"
-    KAFKA_ONLY = "KAFKA_ONLY"
-    REMOTE_PREFERRED = "REMOTE_PREFERRED"
-    KAFKA_PREFERRED = "KAFKA_PREFERRED"
-
-
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic. It need not stand in the topics file.")],
+    topic: Annotated[str, typer.Argument(help="The topic. The topics file need not name it.")],
     partition: Partitions = None,
     first: First = None,
     last: Last = None,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N records.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more arrives, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait at the end for more, until Ctrl-C.")] = False,
     form: Annotated[Format, typer.Option("--format", help="How records are written.")] = Format.json,
-    file: Annotated[Path, typer.Option(metavar="FILE", help="Where to; - is standard output.")] = Path("-"),
+    file: Annotated[Path, typer.Option(metavar="FILE", help="The file to write; - is standard output.")] = Path("-"),
     delimiter: Annotated[str, typer.Option(help="Of raw values; \\n, \\t and \\0 mean what they do in C.")] = "\\n",
     length_prefixed: Annotated[
         bool, typer.Option("--length-prefixed", help="Raw values after their length, 4 bytes, -1 for null.")
     ] = False,
     isolation: Isolation = IsolationLevel.read_committed,
     on_gap: OnGap = OnGaps.error,
-    bootstrap: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Brokers; none are asked without.")] = None,
-    mode: Annotated[TierMode, typer.Option(help="Which tier, with --bootstrap.")] = TierMode.REMOTE_PREFERRED,
+    bootstrap: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Brokers; without this option none is contacted.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="Which tier, with --bootstrap.")] = Mode.REMOTE_PREFERRED,
     group: Annotated[str | None, typer.Option(help="A consumer group to join; commits what was written.")] = None,
     client_config: ClientConfig = None,
     topics: Topics = DEFAULT_TOPICS,
@@ -79,9 +73,9 @@ def consume(
     --from and --to are: beginning, end, an offset (1000), one of a partition (3:1000), a time (2026-11-20T08:00Z, UTC
     unless it says otherwise) or @MILLISECONDS. --to is where to stop: the first offset that is not written.
 
-    Without --bootstrap no broker is asked. With it, --mode says which tier has precedence; --group continues from the
-    group's committed offsets. Exits with 1 at a gap, unless they are skipped, at an offset that is not there and when
-    storage fails; with 2 for what is asked wrongly; with 130 after Ctrl-C. Closing the pipe ends it quietly.
+    Without --bootstrap it contacts no broker. With it, --mode says which tier has precedence; --group continues from
+    the group's committed offsets. Exits with 1 at a gap, unless gaps are skipped, at an offset that does not exist, and
+    if storage fails; with 2 if the command line is wrong; with 130 after Ctrl-C. A closed pipe ends it quietly.
     """
     need_consumer_extra()
     from tidemark.cli.consume_sources import Asked, batches_of_kafka, batches_of_remote
@@ -100,19 +94,19 @@ def consume(
         to_given=bool(last),
         limit=limit,
     )
-    _check(asked.follow and asked.to_given, "--follow", "goes on for ever: leave out --to, or --follow")
-    _check(bool(group) and not bootstrap, "--group", "needs --bootstrap: groups live in the brokers")
+    _check(asked.follow and asked.to_given, "--follow", "never ends: leave out --to or --follow")
+    _check(bool(group) and bootstrap is None, "--group", "needs --bootstrap: groups live in the brokers")
     _check(bool(group) and bool(partition or last), "--group", "shares partitions out: leave out --partition and --to")
-    _check(bool(client_config) and not bootstrap, "--client-config", "needs --bootstrap")
-    needed = not (bootstrap and mode is TierMode.KAFKA_ONLY)
+    _check(bool(client_config) and bootstrap is None, "--client-config", "needs --bootstrap")
+    needed = not (bootstrap is not None and mode is Mode.KAFKA_ONLY)
     storage = storage_of(topics, topic, cluster) if needed else None
     with _sink(file) as sink, Counting("records") as progress:
         writer = writer_of(
             form.value, sink, topic, stream=file == Path("-"), delimiter=delimiter, prefixed=length_prefixed
         )
-        if bootstrap:
+        if bootstrap is not None:
             settings = client_settings(bootstrap, client_config)
-            batches = batches_of_kafka(asked, mode.value, storage, group, settings)
+            batches = batches_of_kafka(asked, mode, storage, group, settings)
         else:
             assert storage is not None
             batches = batches_of_remote(asked, storage)
@@ -145,8 +139,11 @@ def _sink(file: Path) -> Iterator[BinaryIO]:
         opened = file.open("wb")
     except OSError as error:
         raise ConfigError(str(file), [("--file", f"cannot be written: {error.strerror}")]) from error
-    with opened:
-        yield opened
+    try:
+        with opened:
+            yield opened
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def _give_up_output() -> None:

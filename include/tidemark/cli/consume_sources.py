@@ -13,8 +13,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from typing_extensions import override
+
+from tidemark.consumer.modes import Mode
 from tidemark.errors import BrokerError, ConfigError
-from tidemark.offset_bounds import OffsetBounds
+from tidemark.offset_bounds import Edges, OffsetBounds
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from kafka import TopicPartition
 
-    from tidemark.consumer import TieredConsumer
+    from tidemark.consumer.consumer import TieredConsumer
 
 _POLL_MS: Final = 500
 _FOLLOW_SECONDS: Final = 2.0
@@ -58,12 +61,12 @@ def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatc
 
 
 def batches_of_kafka(
-    asked: Asked, mode: str, storage: Storage | None, group: str | None, settings: Mapping[str, Any]
+    asked: Asked, mode: Mode, storage: Storage | None, group: str | None, settings: Mapping[str, Any]
 ) -> Generator[pa.RecordBatch, None, None]:
     """What both tiers hold; a group commits a batch when the next one is asked for, so when it was written."""
     from kafka.errors import KafkaError
 
-    from tidemark.consumer import TieredConsumer
+    from tidemark.consumer.consumer import TieredConsumer
 
     reset = asked.first.default.kind
     if group and (reset not in {"beginning", "end"} or asked.first.partitions):
@@ -85,7 +88,8 @@ def batches_of_kafka(
         ) as consumer:
             yield from _of_group(asked, consumer) if group else _limited(asked.limit, _of_spans(asked, consumer))
     except KafkaError as error:
-        raise BrokerError(f"{asked.topic} at {settings['bootstrap_servers']}: {error}") from error
+        place = f"{asked.topic} at {', '.join(settings['bootstrap_servers'])}"
+        raise BrokerError(f"{place}: {error}; do the brokers run, and is --bootstrap right?") from error
 
 
 def _limited(limit: int | None, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
@@ -101,20 +105,20 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
 
     numbers = _partitions(asked, consumer.partitions_for_topic(asked.topic))
     left: dict[TopicPartition, OffsetSpan] = {}
-    consumer.assign([TopicPartition(asked.topic, one) for one in numbers])
+    consumer.assign([TopicPartition(asked.topic, number) for number in numbers])
     for number in numbers:
-        at = TopicPartition(asked.topic, number)
-        edges = _KafkaEdges(consumer, at)
+        tp = TopicPartition(asked.topic, number)
+        edges = _KafkaEdges(consumer, tp)
         start = asked.first.of(number).resolve(edges)
         end = max(start, asked.last.of(number).resolve(edges))
-        left[at] = _within(asked, OffsetSpan(number, start, end), edges.end())
-        consumer.seek(at, start)
-    while left := {at: one for at, one in left.items() if one.end is None or consumer.position(at) < one.end}:
+        left[tp] = _within(asked, OffsetSpan(number, start, end), edges.end())
+        consumer.seek(tp, start)
+    while left := {tp: span for tp, span in left.items() if span.end is None or consumer.position(tp) < span.end}:
         consumer.pause(*(consumer.assignment() - set(left)))
-        for at, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
-            found = _until(rows, left[at].end)
-            if len(found):
-                yield found
+        for tp, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
+            wanted = _until(rows, left[tp].end)
+            if len(wanted):
+                yield wanted
 
 
 def _of_group(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatch, None, None]:
@@ -125,12 +129,12 @@ def _of_group(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
     left = asked.limit
     while left != 0:
         written: dict[TopicPartition, OffsetAndMetadata] = {}
-        for at, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
+        for tp, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
             taken = rows if left is None else rows.slice(0, left)
             if not len(taken):
                 continue
             yield taken
-            written[at] = OffsetAndMetadata(int(taken.column("kafka_offset")[-1].as_py()) + 1, "", -1)
+            written[tp] = OffsetAndMetadata(int(taken.column("kafka_offset")[-1].as_py()) + 1, "", -1)
             left = None if left is None else left - len(taken)
         if left == 0:
             consumer.commit(written)  # not what was read beyond the limit
@@ -139,29 +143,29 @@ def _of_group(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
         assigned = consumer.assignment()
         if new := assigned - set(ends):
             ends |= consumer.end_offsets(list(new))
-        if not asked.follow and assigned and all(consumer.position(at) >= ends[at] for at in assigned):
+        if not asked.follow and assigned and all(consumer.position(tp) >= ends[tp] for tp in assigned):
             return
 
 
-class _KafkaEdges:
-    """See :class:`tidemark.offset_bounds.Edges`."""
+class _KafkaEdges(Edges):
+    """The edges of a partition over both tiers, as the consumer tells them."""
 
-    def __init__(self, consumer: TieredConsumer, at: TopicPartition) -> None:
+    def __init__(self, consumer: TieredConsumer, tp: TopicPartition) -> None:
         self._consumer = consumer
-        self._at = at
+        self._tp = tp
 
+    @override
     def beginning(self) -> int:
-        """See :class:`tidemark.offset_bounds.Edges`."""
-        return int(self._consumer.beginning_offsets([self._at])[self._at])
+        return int(self._consumer.beginning_offsets([self._tp])[self._tp])
 
+    @override
     def end(self) -> int:
-        """See :class:`tidemark.offset_bounds.Edges`."""
-        return int(self._consumer.end_offsets([self._at])[self._at])
+        return int(self._consumer.end_offsets([self._tp])[self._tp])
 
+    @override
     def at_time(self, timestamp_ms: int) -> int | None:
-        """See :class:`tidemark.offset_bounds.Edges`."""
-        found = self._consumer.offsets_for_times({self._at: timestamp_ms})[self._at]
-        return None if found is None else int(found.offset)
+        answer = self._consumer.offsets_for_times({self._tp: timestamp_ms})[self._tp]
+        return None if answer is None else int(answer.offset)
 
 
 def _within(asked: Asked, span: OffsetSpan, readable: int) -> OffsetSpan:
@@ -182,11 +186,11 @@ def _until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
     return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))
 
 
-def _partitions(asked: Asked, known: Collection[int] | None) -> list[int]:
-    if not known:
+def _partitions(asked: Asked, existing: Collection[int] | None) -> list[int]:
+    if not existing:
         raise ConfigError(asked.topic, [("", "there is no such topic, neither in the remote tier nor at the brokers")])
-    missing = sorted(set(asked.partitions) - set(known))
+    missing = sorted(set(asked.partitions) - set(existing))
     if missing:
-        rule = f"has partitions {', '.join(map(str, sorted(known)))}, and not {missing[0]}"
+        rule = f"has partitions {', '.join(map(str, sorted(existing)))}, and not {missing[0]}"
         raise ConfigError(asked.topic, [("--partition", rule)])
-    return sorted(set(asked.partitions) or known)
+    return sorted(set(asked.partitions) or existing)

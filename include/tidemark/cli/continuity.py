@@ -26,7 +26,7 @@ def continuity(
     """Show what became of every offset of a topic: by class, with gaps, and with what holds each partition.
 
     Reads the committed ledger and the evidence of what has landed. Exits with 1 if offsets are LOST, corrupt or about
-    to be cut off, and where the classes do not add up to what is covered.
+    to be cut off, and if the classes do not add up to the offsets that the partition covers.
     """
     found = continuity_of(opened(topics, topic, cluster), dt or ())
     typer.echo(json.dumps(found, ensure_ascii=False) if output is Output.json else "\n".join(_lines(found)))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Topics
+from tidemark.errors import ConfigError
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incidents
 from tidemark.terminal import Output
@@ -20,17 +21,20 @@ _STALE = timedelta(minutes=10)
 
 
 def incidents(
-    closed: Annotated[bool, typer.Option("--closed", help="Show those of the last 30 days, too.")] = False,
+    closed: Annotated[bool, typer.Option("--closed", help="Show also those of the last 30 days.")] = False,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
     output: As = Output.text,
 ) -> None:
-    """Show the open incidents: what is wrong, since when, why, and what mends it.
+    """Show the open incidents: what is wrong, since when, why, and what to do.
 
-    Reads what the DAG tidemark_watch has recorded. Exits with 1 if there are any, or if it has not looked for a while.
+    Reads what the DAG tidemark_watch has recorded. Exits with 1 if there are any, or if the DAG has not run lately.
     """
     deployment = load_topics(topics)
     names = [one for one in deployment.clusters if cluster in {None, one}]
+    if not names:
+        rule = f"the topics file has no topic of cluster {cluster}, only of {', '.join(deployment.clusters)}"
+        raise ConfigError(str(topics), [("--cluster", rule)])
     found = [read_incidents(deployment, one).incidents for one in names]
     stale = [one.cluster for one in found if utc_now() - one.at > _STALE]
     shown = [one.model_copy(update={"incidents": _chosen(one, closed=closed)}) for one in found]
@@ -58,4 +62,4 @@ def _lines(found: Incidents, *, stale: bool) -> Iterator[str]:
         until = f" to {one.closed_at:%Y-%m-%d %H:%M} UTC" if one.closed_at else ""
         yield f"  {one.kind}: {one.title}, since {one.since:%Y-%m-%d %H:%M} UTC{until}"
         if one.open:
-            yield from (f"    {line}" for line in (one.text, f"likely: {one.likely}", f"to mend it: {one.mend}"))
+            yield from (f"    {line}" for line in (one.text, f"likely: {one.likely}", f"what to do: {one.mend}"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 import yaml
@@ -32,6 +33,7 @@ Topics = Annotated[Path, typer.Option(envvar="TIDEMARK_TOPICS", metavar="FILE", 
 Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters have the topic's name.")]
 As = Annotated[Output, typer.Option("--output", "-o", help="For people, or for programs.")]
 
+_BROKER: Final = re.compile(r"(?:[^\s:/@\[\]]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 DEFAULT_TOPICS = Path("topics.yaml")
 
 
@@ -53,7 +55,7 @@ Partitions = Annotated[list[int] | None, typer.Option(min=0, help="Only this par
 First = Annotated[list[str] | None, typer.Option("--from", metavar="WHERE", help="Where to begin; may be repeated.")]
 Last = Annotated[list[str] | None, typer.Option("--to", metavar="WHERE", help="Where to stop; may be repeated.")]
 Isolation = Annotated[IsolationLevel, typer.Option(help="Without aborted and undecided records, or with them.")]
-OnGap = Annotated[OnGaps, typer.Option(help="At a gap that is recorded: stop, or warn and go on behind it.")]
+OnGap = Annotated[OnGaps, typer.Option(help="At a recorded gap: stop, or warn and continue behind it.")]
 ClientConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="YAML with kafka-python's settings, such as security_protocol.")
 ]
@@ -79,7 +81,10 @@ def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
     named = {one.cluster for one in deployment.topics if one.topic == topic}
     if cluster is None and len(named) == 1:
         [cluster] = named
-    return Storage.from_topics(topics, cluster)
+    try:
+        return Storage.from_topics(topics, cluster)
+    except ValueError as error:
+        raise ConfigError("--cluster", [("", str(error))]) from error
 
 
 def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
@@ -96,6 +101,9 @@ def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
         raise ConfigError(str(file), [("--client-config", "must be a mapping of kafka-python's settings")])
     known = set(KafkaAdminClient.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG) & set(KafkaProducer.DEFAULT_CONFIG)
     if other := sorted(set(map(str, settings)) - known):
-        rule = "is no setting of connections that kafka-python's admin client, consumer and producer all take"
+        rule = "is not a connection setting that kafka-python's admin client, consumer and producer all accept"
         raise ConfigError(str(file), [(one, rule) for one in other])
-    return {**settings, "bootstrap_servers": bootstrap.split(",")}
+    brokers = bootstrap.split(",")
+    if wrong := [one for one in brokers if not _BROKER.fullmatch(one.strip())]:
+        raise ConfigError("--bootstrap", [("", f"{wrong[0]!r} must be HOST:PORT; several are separated by commas")])
+    return {**settings, "bootstrap_servers": brokers}

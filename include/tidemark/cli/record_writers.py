@@ -20,6 +20,7 @@ import struct
 from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tidemark.decode import SCHEMA, unrepresentable_timestamps
 from tidemark.errors import ConfigError
@@ -49,15 +50,15 @@ def writer_of(form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter:
     return JsonWriter(sink, topic)
 
 
-class JsonWriter:
+class JsonWriter(Writer):
     """JSON lines."""
 
     def __init__(self, sink: BinaryIO, topic: str) -> None:
         self._sink = sink
         self._topic = topic
 
+    @override
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`Writer`."""
         odd = dict(unrepresentable_timestamps(rows))
         names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
@@ -73,7 +74,7 @@ class JsonWriter:
                 "timestamp": odd[row] if micro is None else micro // 1000,
                 "timestamp_type": kind,
                 "leader_epoch": epoch,
-                "headers": [_header(one["key"], one["value"]) for one in headers],
+                "headers": [_header(header["key"], header["value"]) for header in headers],
             }
             record["key"], record["key_encoding"] = _text(key)
             record["value"], record["value_encoding"] = _text(value)
@@ -81,32 +82,34 @@ class JsonWriter:
         self._sink.write("".join(f"{line}\n" for line in lines).encode())
         self._sink.flush()
 
+    @override
     def close(self) -> None:
-        """See :class:`Writer`."""
+        pass
 
 
-class RawWriter:
+class RawWriter(Writer):
     """Values; ``delimiter`` None: after their length."""
 
     def __init__(self, sink: BinaryIO, delimiter: bytes | None) -> None:
         self._sink = sink
         self._delimiter = delimiter
 
+    @override
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`Writer`."""
         values = rows.column("kafka_value").to_pylist()
         if self._delimiter is None:
-            parts = [_LENGTH.pack(-1) if one is None else _LENGTH.pack(len(one)) + one for one in values]
+            parts = [_LENGTH.pack(-1) if value is None else _LENGTH.pack(len(value)) + value for value in values]
             self._sink.write(b"".join(parts))
         else:
-            self._sink.write(b"".join((one or b"") + self._delimiter for one in values))
+            self._sink.write(b"".join((value or b"") + self._delimiter for value in values))
         self._sink.flush()
 
+    @override
     def close(self) -> None:
-        """See :class:`Writer`."""
+        pass
 
 
-class ArrowWriter:
+class ArrowWriter(Writer):
     """An Arrow IPC file, which is whole once it is closed, or a stream."""
 
     def __init__(self, sink: BinaryIO, *, stream: bool) -> None:
@@ -114,13 +117,13 @@ class ArrowWriter:
         opened = pa.PythonFile(sink, "w")  # type: ignore[arg-type]  # the stubs know the class io.IOBase alone
         self._writer = pa.ipc.new_stream(opened, SCHEMA) if stream else pa.ipc.new_file(opened, SCHEMA)
 
+    @override
     def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`Writer`."""
         self._writer.write_batch(rows.replace_schema_metadata(None))
         self._sink.flush()
 
+    @override
     def close(self) -> None:
-        """See :class:`Writer`."""
         self._writer.close()
 
 
@@ -140,12 +143,12 @@ def _header(key: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def _unescaped(delimiter: str) -> bytes:
-    found, at = "", 0
-    while at < len(delimiter):
-        pair = delimiter[at : at + 2]
-        if delimiter[at] == "\\" and pair not in _ESCAPES:
+    text, position = "", 0
+    while position < len(delimiter):
+        pair = delimiter[position : position + 2]
+        if delimiter[position] == "\\" and pair not in _ESCAPES:
             rule = f"{delimiter!r}: after a backslash only n, r, t, 0 and another one may stand"
             raise ConfigError("--delimiter", [("", rule)])
-        found += _ESCAPES.get(pair, delimiter[at])
-        at += 2 if pair in _ESCAPES else 1
-    return found.encode()
+        text += _ESCAPES.get(pair, delimiter[position])
+        position += 2 if pair in _ESCAPES else 1
+    return text.encode()

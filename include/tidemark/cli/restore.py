@@ -28,6 +28,7 @@ from tidemark.cli.options import (
     storage_of,
 )
 from tidemark.errors import ConfigError, RestoreError
+from tidemark.formats.keys import check_topic
 from tidemark.offset_bounds import BEGINNING, END, parse_bounds
 from tidemark.terminal import Output
 
@@ -48,7 +49,7 @@ class Compression(StrEnum):
 
 def restore(
     topic: Annotated[str, typer.Argument(help="The topic whose history is restored.")],
-    to_topic: Annotated[str, typer.Option("--to-topic", metavar="NAME", help="The topic that gets it.")],
+    to_topic: Annotated[str, typer.Option("--to-topic", metavar="NAME", help="The topic to write to.")],
     bootstrap: Annotated[str, typer.Option(metavar="HOST:PORT", help="Brokers of the target's cluster.")],
     partition: Partitions = None,
     first: First = None,
@@ -57,15 +58,17 @@ def restore(
         bool, typer.Option("--transactional", help="Records and progress in one transaction.")
     ] = False,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the target if there is none, with as many partitions.")
+        bool, typer.Option("--create", help="Create the target if it does not exist, with as many partitions.")
     ] = False,
     config: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Configuration for --create; may be repeated.")
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="The target may hold records already.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="The target may already have records.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read the target back and compare.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be read; ask no broker.")] = False,
-    compression: Annotated[Compression, typer.Option(help="Codec of what is written.")] = Compression.zstd,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be read; contact no broker.")
+    ] = False,
+    compression: Annotated[Compression, typer.Option(help="Codec of the batches that are written.")] = Compression.zstd,
     isolation: Isolation = IsolationLevel.read_committed,
     on_gap: OnGap = OnGaps.error,
     client_config: ClientConfig = None,
@@ -79,8 +82,8 @@ def restore(
     unless it says otherwise) or @MILLISECONDS. --to is where to stop: the first offset that is not restored.
 
     Partition, order, key, value, headers and timestamp are kept; offsets, producer ids, the codec and batches are not,
-    and a time that a broker set becomes a create time. The same command goes on where it was stopped. Exits with 1 if
-    the target holds or gets records of others, if reading or writing fails, and if --verify finds a difference.
+    and a time that a broker set becomes a create time. The same command continues where it was stopped. Exits with 1 if
+    the target has or gets records of others, if reading or writing fails, and if --verify finds a difference.
     """
     need_consumer_extra()
     from tidemark.restore.request import RestoreRequest
@@ -90,7 +93,7 @@ def restore(
     request = RestoreRequest(
         cluster=storage.cluster,
         topic=topic,
-        target=to_topic,
+        target=_checked(to_topic),
         partitions=tuple(sorted(set(partition or ()))),
         first=parse_bounds(first or (), "--from", BEGINNING),
         last=parse_bounds(last or (), "--to", END),
@@ -131,8 +134,8 @@ def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any],
                 report = Restore(request, tier, target, ready, progress.set).run()
             return verified(report, target) if verify else report
     except KafkaError as error:
-        place = f"{request.target} at {client['bootstrap_servers']}"
-        raise RestoreError(f"{place}: {type(error).__name__}: {error}; run it again, and it goes on") from error
+        place = f"{request.target} at {', '.join(client['bootstrap_servers'])}"
+        raise RestoreError(f"{place}: {error}; run the restore again to continue") from error
 
 
 def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None:
@@ -150,6 +153,13 @@ def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None
     told = f"at most {total:,} records, about {size / 1e6:,.1f} MB of segments"
     lines = [f"{request.cluster}/{request.topic} → {request.target}: {told}; nothing was written"]
     typer.echo("\n".join([*lines, *(line for one in found for line in one.lines())]))
+
+
+def _checked(target: str) -> str:
+    try:
+        return check_topic(target)
+    except ValueError as error:
+        raise ConfigError("--to-topic", [("", str(error))]) from error
 
 
 def _config(pairs: list[str] | tuple[str, ...], *, create: bool) -> dict[str, str]:

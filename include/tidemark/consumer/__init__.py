@@ -2,8 +2,3 @@
 
 The extra ``tidemark[consumer]`` has what it needs. How it keeps its promise: docs/consumer-design.md.
 """
-
-from tidemark.consumer.consumer import TieredConsumer
-from tidemark.consumer.modes import Mode, OnGap, Tier
-
-__all__ = ["Mode", "OnGap", "Tier", "TieredConsumer"]

@@ -6,13 +6,14 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetSpec
+from typing_extensions import override
 
 from tidemark.consumer.offset_reset import Found, Times
-from tidemark.consumer.tier_metadata import notation
+from tidemark.consumer.tier_metadata import Brokers, notation
 from tidemark.formats.keys import TopicPartition
 
 
-class AskBrokers:
+class AskBrokers(Brokers):
     """Through the manager and loop of a consumer, and a ``Fetcher`` of kafka-python's own that fetches nothing."""
 
     def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
@@ -26,8 +27,8 @@ class AskBrokers:
         found: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
         return {tp: offset for tp, offset in found.items() if offset is not None}
 
+    @override
     def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """See :class:`tidemark.consumer.tier_metadata.Brokers`."""
         starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
         ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
         return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions if tp in starts and tp in ends}

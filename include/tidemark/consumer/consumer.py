@@ -163,7 +163,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         """As :meth:`poll`, but each partition's records as one Arrow record batch, with no Python object for each.
 
         The columns are those of :data:`tidemark.decode.SCHEMA`; keys and values are bytes, deserializers are not asked.
-        ``kafka_incarnation`` of what Kafka has is 0 as long as storage has not been looked at.
+        ``kafka_incarnation`` of Kafka's records is 0 until the catalogue of the remote tier has been read.
         All batches together have about ``max_bytes``, and at least a row. Positions and commits are those of ``poll``.
 
         Raises:
@@ -307,7 +307,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def _hear(self) -> None:
         if self._woken.is_set():
             self._woken.clear()
-            raise WakeupError("wakeup() was called; nothing was delivered, and the next call goes on")
+            raise WakeupError("wakeup() was called; nothing was delivered, and the next call continues")
 
     # What placing asks for
 
@@ -324,7 +324,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def _truncated(self, tp: TopicPartition, position: int, at: int) -> None:
         if not self._subscription.has_default_offset_reset_policy():
             raise kafka_errors.LogTruncationError({tp: OffsetAndMetadata(at, "", -1)})
-        log.warning("%s-%s: the log was truncated below %s; going on from %s", *tp, position, at)
+        log.warning("%s-%s: the log was truncated below %s; continuing from %s", *tp, position, at)
         self._subscription.seek(tp, at)
 
 

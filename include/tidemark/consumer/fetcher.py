@@ -1,8 +1,8 @@
-"""The fetcher of both tiers: what stands in a :class:`TieredConsumer` where kafka-python has its ``Fetcher``.
+"""The fetcher of both tiers, which replaces kafka-python's ``Fetcher`` in a :class:`TieredConsumer`.
 
-Promises: each record once, in order, from whichever tier; a position moves only with what is delivered, and back if the
-call that moved it fails; what is in hand and does not begin at the position is thrown away. Nothing here waits for
-storage but on the wake-up, which everything calls.
+Promises: each record once, in order, from whichever tier; a position moves only with delivered records, and back if the
+call that moved it fails; fetched records that do not begin at the position are dropped. Nothing here waits for storage
+except on the wake-up, which every thread with news sets.
 
 Relies on the private names of kafka-python that :mod:`tidemark.consumer.kafka_private` lists.
 """
@@ -50,7 +50,7 @@ class Want(Protocol):
 
 
 class Deferred(NamedTuple):
-    """An error that is raised by a later call, if its partition still stands there then."""
+    """An error that a later call raises, if its partition is still at that position then."""
 
     tp: TopicPartition
     offset: int
@@ -140,14 +140,14 @@ class TieredFetcher(TieredOffsets):
         turns = []
         for tp in self._subscriptions.fetchable_partitions():
             try:
-                if self._settle(tp) == "remote":
+                if self._decide(tp) == "remote":
                     turns.append(tp)
             except Exception as error:  # noqa: BLE001  # raised once the others' records are delivered
                 self._defer(tp, error)
         if set(turns) != set(self._remote_turns):
             self._remote_turns = turns
 
-    def _settle(self, tp: TopicPartition) -> Tier | None:
+    def _decide(self, tp: TopicPartition) -> Tier | None:
         position = self._position(tp)
         if tp in self._in_hand and self._stands(tp, self._in_hand[tp]):
             return self._in_hand[tp].tier  # type: ignore[no-any-return]
@@ -163,7 +163,7 @@ class TieredFetcher(TieredOffsets):
         return place.tier
 
     def _position(self, tp: TopicPartition) -> Any:
-        """Where ``tp`` stands; past what has no record after the one that the iterator gave out last."""
+        """The position of ``tp``, advanced over offsets without a record after the iterator's last record."""
         state = self._subscriptions.assignment[tp]
         passed = self._passed.pop(tp, None)
         if passed is not None and state.position.offset == passed[0]:
@@ -274,7 +274,7 @@ class TieredFetcher(TieredOffsets):
                 return None
             self._placements.readable(tp)
             return BlockDelivery("remote", position, [block])
-        self._wakeup.wake()  # it is to be placed anew
+        self._wakeup.wake()  # its tier is to be decided again
         return None
 
     def _deliver(self, tp: TopicPartition, delivery: BlockDelivery, want: Want, *, move: bool) -> bool:

@@ -75,7 +75,7 @@ PARTITION_RECORDS: Final = (
     "metric_aggregator",
     "on_drain",
 )
-"""Parameters of ``Fetcher.PartitionRecords``, which :class:`tidemark.consumer.kafka_rows.KafkaRows` stands in for."""
+"""Parameters of ``Fetcher.PartitionRecords``, which :class:`tidemark.consumer.kafka_rows.KafkaRows` replaces."""
 
 SUBSCRIPTIONS_METHODS: Final = {
     "assigned_partitions": (),

@@ -1,7 +1,7 @@
-"""The records of a Fetch response, decoded as those of the remote tier are.
+"""Decodes the records of a Fetch response in the same way as those of the remote tier.
 
-:class:`KafkaRows` stands where kafka-python has ``Fetcher.PartitionRecords``. What ``read_committed`` leaves out is
-found as Kafka's ``CompletedFetch`` finds it: the response names the aborted transactions by producer and first offset;
+:class:`KafkaRows` replaces kafka-python's ``Fetcher.PartitionRecords``. It finds the records that ``read_committed``
+leaves out as Kafka's ``CompletedFetch`` does: the response names the aborted transactions by producer and first offset;
 each ends at its producer's next marker.
 """
 

@@ -7,18 +7,15 @@ first record at a time the lower of both tiers' answers. Answers of the brokers 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
+from tidemark.concurrency import in_parallel
 from tidemark.consumer.modes import Mode
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.topics import RemotePartition
-
-_AT_ONCE: Final = 8
-"""Partitions whose catalogue is read side by side."""
 
 Times = Mapping[TopicPartition, int]
 Found = dict[TopicPartition, Any]
@@ -35,35 +32,34 @@ class Queries(NamedTuple):
 
     def by_time(self, times: Times, timeout_ms: float | None) -> Found:
         """The first offset whose record is at or after a time, or a log's start or end, over the tiers."""
-        found: Found = {}
-        asked = {tp: at for tp, at in times.items() if self.mode.reads_kafka}
+        offsets: Found = {}
+        asked = {tp: when for tp, when in times.items() if self.mode.reads_kafka}
         if asked:
-            found = dict(self.kafka(asked, timeout_ms))
-        stored = [(tp, at) for tp, at in times.items() if not (at == OffsetSpec.LATEST and self.mode.reads_kafka)]
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tidemark-offsets") as pool:
-            answers = list(pool.map(lambda asked: self._remote(*asked), stored))
+            offsets = dict(self.kafka(asked, timeout_ms))
+        stored = [(tp, when) for tp, when in times.items() if not (when == OffsetSpec.LATEST and self.mode.reads_kafka)]
+        answers = in_parallel(lambda asked: self._remote(*asked), stored)
         for (tp, _), answer in zip(stored, answers, strict=True):
-            if answer is not None and (tp not in found or answer.offset < found[tp].offset):
-                found[tp] = answer
-        return found
+            if answer is not None and (tp not in offsets or answer.offset < offsets[tp].offset):
+                offsets[tp] = answer
+        return offsets
 
     def of_all(
         self, partitions: Iterable[TopicPartition], spec: int, timeout_ms: float | None
     ) -> dict[TopicPartition, int]:
-        """Starts or ends."""
+        """The start or the end of each partition's log, as ``spec`` says (:class:`OffsetSpec`)."""
         wanted = dict.fromkeys(partitions, spec)
-        found = self.by_time(wanted, timeout_ms)
-        return {tp: found[tp].offset for tp in wanted}
+        offsets = self.by_time(wanted, timeout_ms)
+        return {tp: offsets[tp].offset for tp in wanted}
 
-    def _remote(self, tp: TopicPartition, at: int) -> Any:
+    def _remote(self, tp: TopicPartition, when: int) -> Any:
         """As the brokers would answer for what is stored. If nothing is: 0, unless Kafka is there to answer."""
         partition = self.remote(tp)
-        if at in {OffsetSpec.EARLIEST, OffsetSpec.LATEST}:
+        if when in {OffsetSpec.EARLIEST, OffsetSpec.LATEST}:
             if partition is None or partition.start >= partition.end(committed=False):
                 if self.mode.reads_kafka:
                     return None
                 return OffsetAndTimestamp(partition.end(committed=False) if partition else 0, -1, -1)
-            offset = partition.start if at == OffsetSpec.EARLIEST else partition.end(committed=self.committed)
+            offset = partition.start if when == OffsetSpec.EARLIEST else partition.end(committed=self.committed)
             return OffsetAndTimestamp(offset, -1, -1)
-        found = partition.offset_for_time(at, committed=self.committed) if partition else None
-        return OffsetAndTimestamp(*found) if found else None
+        answer = partition.offset_for_time(when, committed=self.committed) if partition else None
+        return OffsetAndTimestamp(*answer) if answer else None

@@ -40,13 +40,13 @@ class Placement:
     judging: float | None = None
     """When Kafka said that the position is out of range: only later answers count."""
     patience: float = 0.0
-    """Until when (monotonic) an unsettled judgement rests."""
+    """Until when (monotonic) an undecided judgement rests."""
     missing: GapError | None = None
     """The remote tier found that what should be at the position is not there."""
     outage: Outage | None = None
     """The last failure of storage, until the remote tier has given records again."""
     failed_at: int = -1
-    """The position that the remote tier could not read, as long as Kafka, asked for it, has not given it; else -1."""
+    """The position that the remote tier could not read, until Kafka, asked instead, has given its record; else -1."""
     warned: bool = False
     branch: int | None = None
     hand_overs: int = 0

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 from kafka.consumer.fetcher import ConsumerRecord
+from typing_extensions import override
 
+from tidemark.consumer.fetcher import Want
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.consumer_records import Deserializer, consumer_records
@@ -16,7 +18,7 @@ from tidemark.remote.reader.consumer_records import Deserializer, consumer_recor
 _MAKE: Final = partial(tuple.__new__, ConsumerRecord)
 
 
-class PolledRecords:
+class PolledRecords(Want):
     """Lists of kafka-python's ``ConsumerRecord``, of at most ``most`` records together."""
 
     def __init__(self, most: int, key: Deserializer | None, value: Deserializer | None) -> None:
@@ -25,12 +27,12 @@ class PolledRecords:
         self._value = value
         self._made: dict[TopicPartition, list[Any]] = {}
 
+    @override
     def rows(self, block: Block | None) -> int:
-        """See :class:`tidemark.consumer.fetcher.Want`."""
         return self._left
 
+    @override
     def take(self, tp: TopicPartition, block: Block) -> int:
-        """Likewise."""
         count = block.rows.num_rows
         made: list[Any] = consumer_records(
             block.rows, tp.topic, 0, count, _MAKE, key_deserializer=self._key, value_deserializer=self._value
@@ -42,20 +44,20 @@ class PolledRecords:
         self._left -= len(made)
         return len(made)
 
+    @override
     def result(self) -> dict[TopicPartition, list[Any]]:
-        """Likewise."""
         return self._made
 
 
-class Arrow:
+class Arrow(Want):
     """One Arrow record batch for each partition, of about ``most`` bytes together, and at least one row."""
 
     def __init__(self, most: int) -> None:
         self._left = most
         self._made: dict[TopicPartition, pa.RecordBatch] = {}
 
+    @override
     def rows(self, block: Block | None) -> int:
-        """See :class:`tidemark.consumer.fetcher.Want`."""
         if self._left <= 0:
             return 0
         if block is None:
@@ -63,8 +65,8 @@ class Arrow:
         size = block.rows.nbytes
         return block.rows.num_rows if size <= self._left else max(1, self._left * block.rows.num_rows // size)
 
+    @override
     def take(self, tp: TopicPartition, block: Block) -> int:
-        """Likewise."""
         rows = block.rows.replace_schema_metadata(None)
         self._left -= rows.nbytes
         if tp in self._made:
@@ -74,6 +76,6 @@ class Arrow:
             self._made[tp] = rows
         return rows.num_rows
 
+    @override
     def result(self) -> dict[TopicPartition, pa.RecordBatch]:
-        """Likewise."""
         return self._made

@@ -98,7 +98,7 @@ class Scouts:
             return self._sights.setdefault(tp, Sight())
 
     def forget(self, tp: TopicPartition) -> None:
-        """Nothing of ``tp`` is kept, or another life of it begins: an answer that is under way does not count."""
+        """Drop what is known of ``tp``, as when another incarnation of it begins. Answers under way are ignored."""
         with self._lock:
             self._sights.pop(tp, None)
             self._for_brokers.discard(tp)

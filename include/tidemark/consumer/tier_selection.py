@@ -26,7 +26,7 @@ KAFKA_START_SECONDS: Final = 2.0
 """How often the brokers are asked whether their log reaches down to a position that is read remotely."""
 
 _AGAIN_SECONDS: Final = 0.5
-"""How soon an answer that did not settle a question is asked for again."""
+"""How soon a question is asked again whose answer decided nothing."""
 
 FIRST_LOOK_SECONDS: Final = 5.0
 """How long Kafka is left unread for a catalogue that does not answer, where remote storage is preferred."""
@@ -82,7 +82,7 @@ class TierSelector:
         return list(self._places)
 
     def incarnation(self, tp: TopicPartition) -> int:
-        """The number of the topic's life in the remote tier; 0 if that is not known."""
+        """The number of the topic's incarnation in the remote tier; 0 if that is not known."""
         remote = self._scouts.sight(tp).remote if self._scouts else None
         return remote.incarnation if remote else 0
 
@@ -132,7 +132,7 @@ class TierSelector:
         self._scouts.look(tp)
 
     def compared(self, tp: TopicPartition) -> bool:
-        """Whether the position was compared with the branch of the log that remote storage shows by now."""
+        """Whether the position was compared with the log's present branch in remote storage."""
         remote = self._scouts.sight(tp).remote if self._scouts else None
         return remote is None or self.of(tp).branch == remote.branch
 
@@ -244,7 +244,7 @@ class TierSelector:
         """The catalogue was never read: an attempt may take minutes, and Kafka may have the position meanwhile."""
         may_read = self._rules.mode.reads_kafka and place.tier is None and place.judging is None
         if may_read and now - place.since >= FIRST_LOOK_SECONDS:
-            log.warning("%s-%s: remote storage does not answer, reading from Kafka meanwhile", *tp)
+            log.warning("%s-%s: remote storage does not answer; reading from Kafka in the meantime", *tp)
             self._leave_to_kafka(place)
 
     def _truncated(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, epoch: int) -> bool:
@@ -321,7 +321,7 @@ class TierSelector:
         return GapError(tp.topic, tp.partition, gap.start, gap.end, gap.reason) if gap else place.missing
 
     def _gap_met(self, tp: TopicPartition, place: Placement, gap: GapError) -> None:
-        # Whether anything has it is asked anew, should the caller come back.
+        # If the caller comes back, all tiers are asked for the position again.
         place.tier, place.judging, place.missing = None, None, None
         if self._rules.on_gap == "error":
             raise gap
@@ -330,7 +330,7 @@ class TierSelector:
 
     def _wait_between(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, now: float) -> None:
         undecided = remote is not None and place.position < remote.end(committed=False)
-        text = "%s-%s: offset %s is gone from Kafka and not in remote storage yet; looking again for %s s"
+        text = "%s-%s: Kafka no longer has offset %s, and remote storage does not have it yet; looking again for %s s"
         self._warn(
             place, text, *tp, place.position, "as long as it is undecided" if undecided else self._rules.wait_seconds
         )

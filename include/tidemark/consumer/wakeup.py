@@ -1,4 +1,4 @@
-"""What the caller's thread waits on while no tier has a record: whoever has news wakes it."""
+"""The event on which the caller's thread waits while no tier has a record; any thread with news sets it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Record batches to Arrow: the extra ``tidemark[decode]``.
+"""Decodes record batches to Arrow; needs the extra ``tidemark[decode]``.
 
     headers = scan_headers(data, name, base_offset)                 # every batch, checksums verified
-    keep = ~aborted_mask(headers, aborted)                          # what read_committed leaves
+    keep = ~aborted_mask(headers, aborted)                          # the batches that read_committed delivers
     for rows in decode_batches(data, headers, name=name, partition=0, incarnation=0, select=keep):
-        total = combine(total, row_hash_sum(rows))                  # evidence, to be had again from Parquet
+        total = combine(total, row_hash_sum(rows))                  # evidence, can be computed again from Parquet
 
-The first call in a process loads the kernels, or compiles them where installation has not: see
+The first call in a process loads the kernels, or compiles them if the installation did not: see
 :mod:`tidemark.decode.kernel_cache`.
 """
 

@@ -1,7 +1,7 @@
-"""Scan of a segment's bytes, or of a range of them, for its batch headers; what Spark starts from.
+"""Scans a segment's bytes, or a range of them, for batch headers; the first step of Spark's tasks.
 
-Promises: the verdicts of :class:`tidemark.kafka_log.SegmentScanner` on the same bytes: rule, position and expected
-offset.
+Promises: for the same bytes the result is that of :class:`tidemark.kafka_log.SegmentScanner`: rule, position and
+expected offset.
 """
 
 from __future__ import annotations

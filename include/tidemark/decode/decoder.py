@@ -1,7 +1,7 @@
-"""Record batches to Arrow.
+"""Decodes record batches to Arrow.
 
-Promises: for every data record of the selected batches, in the order of the log, one row; memory bounded by
-:class:`DecodeLimits` and the largest batch; whatever the bytes: rows, or an error naming file, byte, offset and rule.
+Promises: one row for every data record of the selected batches, in the order of the log; memory bounded by
+:class:`DecodeLimits` and the largest batch. Any bytes give rows, or an error that names file, byte, offset and rule.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def decode_batches(
     on; a batch is refused as a whole. Header keys must be UTF-8, as the protocol has it.
     """
     if limits.arena_bytes + max(limits.records_bytes, MAX_BATCH_BYTES) > _MAX_CHUNK_BYTES:
-        raise ValueError(f"{limits} would let a chunk grow beyond what Arrow's 32-bit offsets can tell")
+        raise ValueError(f"{limits} would let a chunk grow beyond what Arrow's 32-bit offsets can address")
     buffer = as_array(segment)
     mask = (headers["attributes"] & CONTROL == 0) & (headers["record_count"] != 0)
     mask &= headers["base_offset"] + headers["last_offset_delta"] >= from_offset

@@ -130,7 +130,7 @@ class Decompressor:
             arena.append(piece)
 
     def _bounded(self, codec: Codec, source: memoryview) -> Iterator[bytes | memoryview]:
-        """The decompressed pieces, as long as they are within the bound."""
+        """The decompressed pieces, while they are within the bound."""
         left = self._max_bytes
         for piece in self._pieces(codec, source):
             left -= len(piece)
@@ -209,7 +209,7 @@ def _snappy_blocks(source: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(source[at : at + 4], "big")
         at += 4
         if size > len(source) - at:
-            raise CorruptRecords("a block is longer than what is there")
+            raise CorruptRecords("a block is longer than the data that is left")
         yield source[at : at + size]
         at += size
 

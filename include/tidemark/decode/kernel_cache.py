@@ -130,7 +130,7 @@ class Kernel:
         try:
             made = ensure(user_cache())
         except OSError as error:
-            _log.warning("compiling %s for this process alone, in about %d s: %s", self.name, _SECONDS_EACH, error)
+            _log.warning("compiling %s only for this process, in about %d s: %s", self.name, _SECONDS_EACH, error)
             self.compile()
             return
         if self not in made:  # another process has

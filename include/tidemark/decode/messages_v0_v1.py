@@ -1,7 +1,8 @@
-"""Messages of the formats before Kafka 0.11 (v0 and v1), which a broker still serves from disk. Correct, not fast.
+"""Decodes messages of the formats before Kafka 0.11 (v0 and v1), which a broker still serves from disk; not fast.
 
-A compressed message wraps a message set. Its inner offsets are absolute in v0, and in v1 relative to a base that the
-wrapper's offset, that of the last inner message, tells. The set is scanned as a segment is, checksums included.
+A compressed message wraps a message set. Its inner offsets are absolute in v0. In v1 they are relative to a base that
+follows from the wrapper's offset, which is that of the last inner message. The set is scanned like a segment, with
+checksums.
 
 Source: Kafka's ``AbstractLegacyRecordBatch.DeepRecordsIterator``, KIP-31, KIP-32, KAFKA-3160.
 """

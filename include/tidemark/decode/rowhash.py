@@ -1,7 +1,7 @@
 """Evidence that two sets of rows are the same: a sum of row hashes, whatever the order of the rows.
 
-It is computed from Arrow columns alone, so that it can be had again from Parquet after the raw segments are gone. It
-finds accidents, not forgery.
+It is computed only from Arrow columns, so that Parquet gives it again after the raw segments are gone. It detects
+accidents, not forgery.
 
 The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each, with H(bytes, seed) = XXH64:
 
@@ -95,7 +95,7 @@ def _sum(
     header_value: _Variable,
     seed: np.uint64,
 ) -> np.uint64:
-    """One lane."""
+    """The XXH64 of a row's fields under one seed: one of the two lanes of its 128 bits."""
     key_offsets, key_data, key_bits, key_first = key
     value_offsets, value_data, value_bits, value_first = value
     header_key_offsets, header_key_data, _, _ = header_key
@@ -161,5 +161,5 @@ def _variable(column: pa.Array[Any]) -> _Variable:
     offsets = _numbers(column, np.int32, len(column) + 1)
     data = octets(column.buffers()[2] if len(column) else None)
     if offsets[0] < 0 or offsets[-1] > len(data) or (np.diff(offsets) < 0).any():
-        raise ValueError("offsets of a column point out of its data")
+        raise ValueError("offsets of a column point outside its data")
     return _Variable(offsets, data, octets(column.buffers()[0] if column.null_count else None), column.offset)

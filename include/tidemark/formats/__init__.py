@@ -1,1 +1,1 @@
-"""The contract: keys and formats of all that lies in the store, for whoever writes or reads it."""
+"""The contract between writers and readers of the store: the keys and formats of all its objects."""

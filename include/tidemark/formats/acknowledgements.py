@@ -1,4 +1,4 @@
-"""People's words on gaps of a partition as they lie under ``_acks/``: believed by what they say and where they lie."""
+"""The acknowledgements of a partition's gaps under ``_acks/``. They count if their content agrees with their key."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def read(store: Store, control: ControlKeys, keys: PartitionKeys, key: str) -> A
     """The word under ``key``. Raises NotFound, or as :func:`words`."""
     word = Acknowledgement.load(store, key)
     if key != control.acknowledgement(keys.place, keys.partition, word.start, word.end):
-        raise FormatError(key, f"speaks of offsets {word.start} to {word.end}, and lies under others")
+        raise FormatError(key, f"is about offsets {word.start} to {word.end}, but its key names others")
     if (word.cluster, word.place, word.partition) != (control.cluster, keys.place, keys.partition):
         raise FormatError(
-            key, f"speaks of {word.cluster}/{word.place}-{word.partition}, and lies under another partition"
+            key, f"is about {word.cluster}/{word.place}-{word.partition}, but its key names another partition"
         )
     return word

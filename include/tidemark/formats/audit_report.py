@@ -1,4 +1,4 @@
-"""What an audit found: a table against the raw segments that it was made of, and against the evidence."""
+"""The findings of an audit, which compares a table with its raw segments and with the evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Kind = Literal[
 
 * ``missing_file``, ``unreadable_file``: a live file of the table, or one of quarantine that counts, cannot be read
 * ``unknown_file``: no evidence that counts names a live file
-* ``stray_rows``: a file has rows of another partition, or of offsets that its evidence does not tell of
+* ``stray_rows``: a file has rows of another partition, or of offsets that its evidence does not have
 * ``rows_differ``: the table, or quarantine, has other rows of a date than raw; than the evidence, where raw is gone
 * ``columns_differ``: a column that the hash of a row leaves out has other values than raw gives it
 * ``evidence_differs``: the evidence gives offsets another class, date or hash than raw does
@@ -59,13 +59,13 @@ class AuditFinding(Model):
 
 
 class AuditedPartition(Model):
-    """What was proved of one partition: ``offsets`` in all, of them those that raw has, and those that it has not.
+    """What was proved of one partition: ``offsets`` in all, and of these the offsets that raw has or lacks.
 
-    ``by_evidence`` are the offsets whose raw is gone: their rows are proved by the hashes in the evidence.
+    ``by_evidence`` are the offsets whose raw is gone: the hashes in the evidence prove their rows.
     ``without_segment`` are those that no segment ever held: deleted before upload, or acknowledged as lost.
-    ``expired`` are those that retention took from the table: raw, where it is there, proves their records.
+    ``expired`` are those that retention removed from the table: raw, where it exists, proves their records.
     ``other_settings`` are those that landed with other settings than the topics file has now: their records are
-    compared with raw, and their dates and classes with the evidence alone.
+    compared with raw, and their dates and classes only with the evidence.
     """
 
     incarnation: int
@@ -133,7 +133,7 @@ MAX_FINDINGS = 1000
 
 
 class AuditFailure(Model):
-    """What the last audit of a date said was wrong; without ``findings`` it could not be carried out.
+    """The failure of the last audit of a date; without ``findings`` the audit could not be carried out.
 
     ``first`` is the first finding in words, ``since`` when an audit of the date first failed, ``report`` a URL.
     """
@@ -149,9 +149,9 @@ class AuditFailure(Model):
 
 
 class AuditVerdict(StoredObject):
-    """What the last audits of a topic said, by date: those that failed. The empty date stands for the table as a whole.
+    """The failed last audits of a topic by date. The empty date is the table as a whole.
 
-    A date is cleared by an audit of it that passes, and by one of all dates.
+    An audit of the date that passes clears it, and so does one of all dates.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT

@@ -1,12 +1,12 @@
 """The base of every JSON object in the store: versioned, immutable, canonical bytes, errors that name the key.
 
-Readers ignore fields that they do not know, so that a newer agent and an older job can share a store; what
-would be misread by an older reader raises ``format`` instead. Times are UTC, offsets are integers, and
-``[start, end)`` is half-open.
+Readers ignore fields that they do not know, so that a newer agent and an older job can share a store. A change that an
+older reader would misread raises ``format`` instead. Times are UTC, offsets are integers, and ``[start, end)`` is
+half-open.
 
-Whatever bytes lie under a key, reading them ends in an object or in a FormatError, within a limit of memory: an object
-is not read beyond the size that its kind may have, numbers have at most 64 bits, and the first wrong item of a list
-ends its check.
+Any bytes under a key give an object or a FormatError when they are read, within a limit of memory: an object is not
+read beyond the size that its kind may have, numbers have at most 64 bits, and the first wrong item of a list ends its
+check.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Object = TypeVar("Object")
 
 _MOST_PROBLEMS: Final = 5
-"""Of an object that does not parse, as many are told."""
+"""How many problems of an object that does not parse an error names."""
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
@@ -87,7 +87,7 @@ class StoredObject(Model):
 
         Raises:
             NotFound: there is none.
-            FormatError: it is larger than objects of its kind are, or does not parse.
+            FormatError: it is larger than an object of its kind may be, or does not parse.
             StoreError: the store failed.
         """
         return cls.load_version(store, key, if_match=if_match).value

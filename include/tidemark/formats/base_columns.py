@@ -1,9 +1,9 @@
-"""The columns that every table has before a parser adds its own: the one declaration from which all else follows.
+"""The columns that every table has before a parser adds its own, in one declaration.
 
-The Arrow schema, what a topic may leave out, how files are encoded, which statistics they have, which columns the
-quarantine keeps: each is derived from :data:`BASE_COLUMNS`. The decoder gives the values, in
-:func:`tidemark.decode.decoder.decode_batches`. What a row's hash covers is declared here, and computed by
-:mod:`tidemark.decode.rowhash`, whose rule never changes.
+The Arrow schema, the columns that a topic may leave out, the encoding and statistics of files, and the columns of the
+quarantine are derived from :data:`BASE_COLUMNS`. :func:`tidemark.decode.decoder.decode_batches` gives the values. The
+columns that a row's hash covers are declared here; :mod:`tidemark.decode.rowhash` computes it, by a rule that never
+changes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 PREFIX: Final = "kafka_"
-"""Each base column's name begins so, and no parser's does."""
+"""The prefix of each base column's name; no parser's column has it."""
 
 ColumnType = Literal["int32", "int64", "string", "binary", "timestamp", "headers"]
 """``timestamp`` has microseconds in UTC; ``headers`` is a list of key and value."""

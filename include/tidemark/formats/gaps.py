@@ -1,4 +1,4 @@
-"""Offsets that are missing in the store, why, and what a person said about them."""
+"""Offsets that are missing in the store, the reason, and a person's acknowledgement of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GapReason = Literal[
 
 
 class Gap(Model):
-    """The missing offsets ``[start, end)``, from when on they were known to be missing, and why."""
+    """The missing offsets ``[start, end)``, the time from which they were known to be missing, and the reason."""
 
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
@@ -28,10 +28,10 @@ class Gap(Model):
 
 
 class Acknowledgement(StoredObject):
-    """A person's word that ``[start, end)`` is lost and that the partition may go on. Written once.
+    """A person's statement that ``[start, end)`` is lost and that the partition may continue. Written once.
 
-    ``place`` is the topic's incarnation as keys have it. ``by`` is whom the writer names, ``written_as`` the identity
-    under which it was written: see :func:`tidemark.store.identity.identity`.
+    ``place`` is the topic's incarnation as keys have it. ``by`` is the name that the writer gives, ``written_as`` the
+    identity under which the object was written: see :func:`tidemark.store.identity.identity`.
     """
 
     cluster: str

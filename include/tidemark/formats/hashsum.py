@@ -1,7 +1,7 @@
-"""Sums of row hashes, without what it takes to make them: two lanes of 64 bits, each modulo 2^64.
+"""Adds sums of row hashes: two lanes of 64 bits, each modulo 2^64.
 
-:mod:`tidemark.decode.rowhash` makes the sums from rows and needs the extra ``decode``; who only adds them up, as the
-scheduler does when it plans a rebuild, does not.
+:mod:`tidemark.decode.rowhash` makes the sums from rows and needs the extra ``decode``. Code that only adds them, such
+as the scheduler when it plans a rebuild, does not need it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A topic deleted and made again is a new incarnation: other data under the same name, never mixed with the old.
+"""The incarnations of a topic. A topic deleted and created again is a new one: its data is never mixed with the old.
 
-The object ``_topics/<cluster>/<topic>.json`` lists them in order; an incarnation's number is its place in that
-list. It is extended by conditional PUT, so that all agents agree on the order.
+The object ``_topics/<cluster>/<topic>.json`` lists the incarnations in order; an incarnation's number is its position
+in that list. Agents extend it by conditional PUT, so that all of them agree on the order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemark.formats.keys import place_of
 
 
 class Incarnation(Model):
-    """One life of a topic. ``topic_id`` is null for clusters that are too old for topic ids (KIP-516)."""
+    """One incarnation of a topic. ``topic_id`` is null for clusters that are too old for topic ids (KIP-516)."""
 
     topic_id: str | None
     place: str
@@ -22,14 +22,15 @@ class Incarnation(Model):
 
 
 class TopicIncarnations(StoredObject):
-    """All lives of a topic, oldest first."""
+    """All incarnations of a topic, oldest first."""
 
     topic: str
     incarnations: tuple[Incarnation, ...] = ()
 
     def find(self, topic_id: str | None) -> tuple[int, Incarnation] | None:
         """(number, incarnation) of ``topic_id``."""
-        return next(((n, one) for n, one in enumerate(self.incarnations) if one.topic_id == topic_id), None)
+        numbered = enumerate(self.incarnations)
+        return next(((n, incarnation) for n, incarnation in numbered if incarnation.topic_id == topic_id), None)
 
     def with_topic_id(self, topic_id: str | None, now: AwareDatetime) -> TopicIncarnations:
         """These, and ``topic_id`` as the newest if it is not known yet; the one before it ends now.

@@ -1,4 +1,4 @@
-"""Where things lie in the store: keys of segments, watermarks and everything else, and back.
+"""The keys of segments, watermarks and all other objects in the store, and the parsing of keys.
 
 Keys below a partition are those of Pinterest's tiered-storage, whose consumer must be able to read them
 (``ts-common`` ``S3StorageServiceEndpoint``): ``<prefix>/[<bits>/]<cluster>/<topic>-<partition>/<file>``. The
@@ -62,29 +62,29 @@ def check_topic(name: str) -> str:
         ValueError: it is not; nothing else may become part of a key.
     """
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
-        raise ValueError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'")
+        raise ValueError(f"{name!r} is not a valid topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'")
     return name
 
 
 def check_report(name: str) -> str:
-    """``name`` if it may stand in a key as a report's name.
+    """``name`` if it is valid in a key as a report's name.
 
     Raises:
-        ValueError: it may not.
+        ValueError: it is not.
     """
     if not _REPORT.fullmatch(name):
-        raise ValueError(f"{name!r} is no report's name: 16 of 0-9 a-f")
+        raise ValueError(f"{name!r} is not the name of a report: 16 of 0-9 a-f")
     return name
 
 
 def check_cluster(name: str) -> str:
-    """``name`` if it may stand in a key as the cluster's name.
+    """``name`` if it is valid in a key as the cluster's name.
 
     Raises:
-        ValueError: it may not.
+        ValueError: it is not.
     """
     if not _CLUSTER.fullmatch(name) or name in {".", ".."}:
-        raise ValueError(f"{name!r} is no cluster name: 1 to 100 of a-z A-Z 0-9 . _ -")
+        raise ValueError(f"{name!r} is not a valid cluster name: 1 to 100 of a-z A-Z 0-9 . _ -")
     return name
 
 
@@ -176,7 +176,7 @@ class ControlKeys:
 
     @property
     def gaps(self) -> str:
-        """The folder of what the brokers' watermark indexes say of partitions with gaps."""
+        """The folder of the brokers' watermark indexes of partitions with gaps."""
         return self._under("_gaps")
 
     def broker_gaps(self, broker: int) -> str:
@@ -197,11 +197,11 @@ class ControlKeys:
         return f"{self.tombstones(place, partition)}{digits}-{at}.json"
 
     def acknowledgements(self, place: str, partition: int) -> str:
-        """The folder of what people said about gaps of a partition."""
+        """The folder of the acknowledgements of a partition's gaps."""
         return f"{self._under('_acks')}{place}-{partition}/"
 
     def acknowledgement(self, place: str, partition: int, start: int, end: int) -> str:
-        """A person's word on the gap ``[start, end)``."""
+        """The acknowledgement of the gap ``[start, end)``."""
         return f"{self.acknowledgements(place, partition)}{start}-{end}.json"
 
 
@@ -303,17 +303,17 @@ class DeploymentKeys:
 
     @property
     def incidents(self) -> str:
-        """What people must know of."""
+        """The incidents of the cluster."""
         return f"{self._under('_incidents')}.json"
 
     @property
     def sightings(self) -> str:
-        """What the watch remembers from one look to the next."""
+        """The state that one observation leaves for the next."""
         return f"{self._under('_watch')}.json"
 
     @property
     def scan(self) -> str:
-        """How the triggerer's scan of the watermark indexes fares."""
+        """The state of the triggerer's scan of the watermark indexes."""
         return f"{self._under('_scan')}.json"
 
     @property

@@ -90,9 +90,9 @@ class Parent(Model):
 class Ledger(StoredObject):
     """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
 
-    ``landed`` are the attempts whose evidence counts: all that ever landed, or a vacuum's, which stands for those
-    that it folded. ``files`` is the digest of the live files after this commit, see :mod:`tidemark.table.tampering`.
-    ``superseded`` tells by date (empty for rows without one) the last commit that superseded quarantined or filtered
+    ``landed`` are the attempts whose evidence counts: all that ever landed, with a vacuum's in place of those that it
+    folded. ``files`` is the digest of the live files after this commit, see :mod:`tidemark.table.tampering`.
+    ``superseded`` gives by date (empty for rows without one) the last commit that superseded quarantined or filtered
     rows: of two runs that set out to do so, one is stale.
     """
 
@@ -140,8 +140,8 @@ class Ledger(StoredObject):
 class Published(StoredObject):
     """The outbox pointer: Airflow has stored the asset events of all ledgers up to ``n``.
 
-    ``settled`` is the digest of the watermarks beyond the ledger in which planning last found nothing to land, at
-    ``settled_at``: a partition that an open transaction or a hole holds back must not be planned over and over.
+    ``settled`` is the digest of the watermarks beyond the ledger for which planning last found nothing to land, at
+    ``settled_at``. So a partition that an open transaction or a hole holds back is not planned over and over.
     """
 
     n: int = Field(default=0, ge=0)

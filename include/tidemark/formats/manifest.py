@@ -46,8 +46,10 @@ class SegmentManifest(StoredObject):
     """Everything that is known about one uploaded segment.
 
     ``last_batch_end`` is the next offset after the last batch that is in the file; ``next_offset`` is where the
-    next segment starts. They differ when compaction emptied the tail. Times in ``*_timestamp`` are the records'
-    (milliseconds since 1970, None without records). ``objects`` is keyed by file name.
+    next segment starts. They differ when compaction emptied the tail. ``first_timestamp`` is that of the first
+    data batch, ``max_timestamp`` the largest of all batches, markers of transactions included (milliseconds since 1970,
+    None without such a batch). ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is
+    keyed by file name.
     """
 
     most_bytes: ClassVar[int] = object_sizes.MANIFEST
@@ -75,7 +77,7 @@ class SegmentManifest(StoredObject):
     uploaded_at: AwareDatetime
     broker: int
     agent_version: str
-    state: Literal["whole", "provisional", "corrupt"]
+    state: Literal["whole", "corrupt"]
     damage: SegmentDamage | None = None
     objects: dict[str, ObjectSum]
 

@@ -30,7 +30,6 @@ class SegmentRange(Model):
 
     Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
     as If-Match with every read. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane record times.
-    ``log_size`` and ``log_crc32c`` are the whole log's: by them a longer one that begins with it is known.
 
     A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
     tells when their segment was uploaded. A compaction reads files of the table: each is a range, under the file's key.
@@ -46,13 +45,11 @@ class SegmentRange(Model):
     to_offset: int
     uploaded_at: AwareDatetime
     compacted: bool = False
-    log_size: int = Field(default=0, ge=0)
-    log_crc32c: str = ""
     quarantined: str = ""
 
     @property
     def label(self) -> str:
-        """The range in words, as it stands in evidence and in the file digest."""
+        """The range in words, as in evidence and in the file digest."""
         return f"{self.key}:{self.start}-{self.end}:{self.from_offset}-{self.to_offset}"
 
 
@@ -79,7 +76,7 @@ class ConversionTask(Model):
 
     @property
     def size(self) -> int:
-        """Bytes to read."""
+        """How many bytes of segments the task reads."""
         return sum(part.end - part.start for part in self.ranges)
 
 
@@ -147,26 +144,26 @@ class PartitionPlan(Model):
 class RunPlan(StoredObject):
     """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
 
-    One of the ``dates`` may be empty: the refused and filtered rows that have none. A rebuild of the ``whole`` table
-    takes all rows, whatever their dates then are, but for those of dates that retention took, which it ``leaves``. It
-    alone may make a column wider.
+    One of the ``dates`` may be empty: it means the quarantined and filtered rows without a date. A rebuild of the
+    ``whole`` table takes all rows, whatever their new dates are, except those of the dates that retention removed,
+    which it ``leaves``. Only such a rebuild may widen a column.
 
-    ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay puts others in place of, by
-    their date (empty for rows without one): always all of a date that hold. An ingest has both for its partitions that
-    leave a branch, see :class:`BranchCut`. ``closes`` are dates that the ledger and the watermark indexes show to be
-    complete, or overdue; each closes unless its rows have changed since.
+    ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay replaces, by their date
+    (empty for rows without one): always all effective ones of a date. An ingest has ``removes`` and ``supersedes`` for
+    its partitions that leave a branch, see :class:`BranchCut`. ``closes`` are dates that the ledger and the watermark
+    indexes show to be complete, or overdue; each closes unless its rows have changed since.
 
-    A run of retention (``retain``) only takes away: ``removes`` and ``supersedes`` are all that ``dates`` hold, and
-    their refused rows.
+    A run of retention (``retain``) only removes: ``removes`` and ``supersedes`` are all files of the ``dates``, with
+    their quarantined rows.
 
-    A vacuum puts itself in place of the landed attempts that it ``folds``: its evidence is theirs, row for row.
+    A vacuum replaces the landed attempts that it ``folds``: its evidence is theirs, row for row.
 
-    A repair makes again from raw what somebody else took from the table or changed: it removes the files of which no
-    evidence tells, and all rows of ``tasks``' offsets are its own, whatever their dates, but for those that it
-    ``leaves``. ``found`` is the digest of the live files that it is for. A partition with a ``BranchCut`` goes back to
-    its ``end``, at or below the cut.
+    A repair restores from raw the rows that another program removed from the table or changed. It removes the files
+    that no evidence names, and converts all rows of ``tasks``' offsets, whatever their dates, except for the dates that
+    it ``leaves``. ``found`` is the digest of the live files that it is for. A partition with a ``BranchCut`` goes back
+    to its ``end``, at or below the cut.
 
-    A compaction puts one file with the table's ``columns`` in place of the files of each task; ``dates`` are theirs.
+    A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are theirs.
     """
 
     most_bytes: ClassVar[int] = object_sizes.PLAN

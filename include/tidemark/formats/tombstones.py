@@ -1,9 +1,9 @@
-"""What retention removed of a partition's raw segments: written before the first of them is deleted, and never changed.
+"""The record of the raw segments that retention removed: written before the first is deleted, and never changed.
 
-A tombstone lies under ``_tombstones/<cluster>/<topic>-<p>/<from>-<to>-<time>.json``, in the store and prefix of the
-partition itself. It is believed by what it says, and only where it lies where it says: a name alone removes nothing. It
-stands for a decision: a retention that was killed may have left objects that it names, and these go with the next. A
-segment of the same offsets that comes later is another one.
+A tombstone's key is ``_tombstones/<cluster>/<topic>-<p>/<from>-<to>-<time>.json``, in the store and prefix of the
+partition itself. It counts only if its content agrees with its key: a name alone removes nothing. It records a
+decision: a retention that was killed may have left objects that it names, and the next run deletes these. A later
+segment of the same offsets is another segment.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:
     stone = Tombstone.load(store, key)
     place = _place(stone, key)
     if (stone.cluster, place, stone.partition) != (keys.cluster, keys.place, keys.partition):
-        raise FormatError(key, f"is of {stone.cluster}/{place}-{stone.partition}, and lies under another partition")
+        raise FormatError(key, f"is about {stone.cluster}/{place}-{stone.partition}, but its key names another")
     if key != control_of(keys).tombstone(keys.place, keys.partition, stone.start, stone.end, stamp(stone.at)):
-        raise FormatError(key, f"is of offsets {stone.start} to {stone.end} and of {stone.at}, and lies under others")
+        raise FormatError(key, f"is about offsets {stone.start} to {stone.end} at {stone.at}, but its key names others")
     bounds = [(one.base_offset, one.next_offset) for one in stone.segments]
     if (min(one for one, _ in bounds), max(one for _, one in bounds)) != (stone.start, stone.end):
         raise FormatError(key, f"removes segments that do not reach from {stone.start} to {stone.end}")

@@ -31,11 +31,10 @@ class Truncation(Model):
 class Watermark(StoredObject):
     """Line 2 of ``offset.wm``.
 
-    ``leader_epoch`` is the metadata's and fences writers; the data's own may lag. ``next_offset`` is the end of
-    what is contiguous from ``start_offset``: it stops at the first gap that nobody has acknowledged.
-    ``ranges_above`` is what is uploaded beyond. ``replacing`` are the bases of stored segments below line 1 that are
-    being replaced by longer or other ones: whoever writes next looks whether their manifests match.
-    ``foreign_epochs`` stood in this object although the cluster never gave them; what was read under them is void.
+    ``leader_epoch`` is the metadata's and fences writers; the data's own may lag. ``next_offset`` is the end of the
+    contiguous offsets from ``start_offset``: it stops at the first gap that is not acknowledged. ``ranges_above`` are
+    the uploaded offsets beyond. ``foreign_epochs`` were in this object although the cluster never gave them; offsets
+    read under them are void.
     """
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK
@@ -47,7 +46,6 @@ class Watermark(StoredObject):
     ranges_above: tuple[tuple[int, int], ...] = ()
     lineage: LineagePairs
     truncations: tuple[Truncation, ...] = ()
-    replacing: tuple[int, ...] = ()
     gaps: tuple[Gap, ...] = ()
     acknowledged_gaps: tuple[Gap, ...] = ()
     foreign_epochs: tuple[int, ...] = ()

@@ -1,36 +1,34 @@
 """The watermark index: all that one broker leads, at a glance, so that a watcher reads 10³ objects and not 10⁶.
 
 Each agent writes its own (``_watermarks/<cluster>/<broker>.json``) on change, at most every 10 s, and every 60 s
-when idle. A reader merges them: per partition the entry with the highest (epoch, next offset) counts, within the
-newest topic id.
+when idle. A reader merges them by :data:`RANK`: per partition the entry with the highest (epoch, next offset) counts,
+within the newest topic id, and of equal ones the latest. :mod:`tidemark.formats.index_cache` reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import ClassVar, Final, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.concurrency import in_parallel
-from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
+from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.gaps import Gap
 from tidemark.formats.keys import TopicPartition
-from tidemark.store import ObjectInfo, Store, clock
-
-_READERS: Final = 16
+from tidemark.store import ObjectInfo, clock
 
 
 class IndexEntry(Model):
     """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole.
 
-    ``provisional`` is the base offset of the uploaded segment that may still grow, ``bytes_per_offset`` how many bytes
-    an offset takes in the newest uploaded segment (null: not known), ``observed_at`` the latest moment at which this
-    broker is known to have led the partition with these offsets. ``active_...`` are of the segment that
-    Kafka appends to, as far as the agent could read it; its timestamps are null while it has no record.
+    ``bytes_per_offset`` is how many bytes an offset takes in the newest uploaded segment (null: not known),
+    ``observed_at`` the latest moment at which this broker is known to have led the partition with these offsets.
+    ``active_...`` are of the segment that Kafka appends to, as far as the agent could read it; its timestamps are null
+    while it has no record.
     """
 
     topic: str
@@ -40,7 +38,6 @@ class IndexEntry(Model):
     leader_epoch: int
     next_offset: int
     uploaded_end: int
-    provisional: int | None = None
     bytes_per_offset: float | None = Field(default=None, gt=0)
     log_end_offset: int
     high_watermark: int
@@ -69,23 +66,18 @@ class WatermarkIndex(StoredObject):
     entries: tuple[IndexEntry, ...] = ()
 
 
+RANK: Final = ("incarnation", "leader_epoch", "next_offset", "observed_at")
+"""Of several entries for a partition the one with the highest values of these fields counts, compared in this order."""
+
+rank: Final[Callable[[IndexEntry], tuple[int, int, int, datetime]]] = attrgetter(*RANK)
+"""What entries for one partition are compared by."""
+
+
 class LeaderEntry(NamedTuple):
     """The entry that counts for a partition, and the broker that says it."""
 
     broker: int
     entry: IndexEntry
-
-
-class Loaded(NamedTuple):
-    """The indexes that could be read, and what is wrong with each of the others; both by key."""
-
-    indexes: Mapping[str, WatermarkIndex]
-    failures: Mapping[str, TidemarkError]
-
-
-def listed(store: Store, folder: str) -> list[ObjectInfo]:
-    """The indexes in ``folder``. Raises StoreError."""
-    return [info for info in store.list(folder) if info.key.endswith(".json")]
 
 
 def as_stored(index: WatermarkIndex, modified: datetime) -> WatermarkIndex:
@@ -98,53 +90,30 @@ def as_stored(index: WatermarkIndex, modified: datetime) -> WatermarkIndex:
     ahead = max(index.written_at - modified, timedelta())
     if ahead <= clock.LEAST:
         ahead = timedelta()
-    if not ahead and all(one.observed_at <= latest for one in index.entries):
+    if not ahead and all(entry.observed_at <= latest for entry in index.entries):
         return index
     entries = tuple(
-        one.model_copy(update={"observed_at": min(one.observed_at - ahead, modified)}) for one in index.entries
+        entry.model_copy(update={"observed_at": min(entry.observed_at - ahead, modified)}) for entry in index.entries
     )
     skew = index.clock_skew + ahead.total_seconds()
     return index.model_copy(update={"written_at": index.written_at - ahead, "clock_skew": skew, "entries": entries})
 
 
-def load_all(store: Store, infos: Iterable[ObjectInfo], *, of: Collection[str] | None = None) -> Loaded:
-    """Read these indexes, side by side. One that is gone by now is left out; one that cannot be read costs no other.
-
-    ``of`` are the keys of all that there are, if ``infos`` are only those that have changed.
+def parse_index(body: bytes, info: ObjectInfo) -> WatermarkIndex:
+    """The index that was listed as ``info``, with times that are :func:`as_stored`.
 
     Raises:
-        StoreError: the store gave none of them.
+        FormatError: it does not parse, or is another broker's than its key says: an agent may write its own alone.
     """
-    modified = {info.key: info.modified for info in infos}
-    found = dict(zip(modified, in_parallel(lambda one: _load(store, *one), [*modified.items()], _READERS), strict=True))
-    indexes = {key: one for key, one in found.items() if isinstance(one, WatermarkIndex)}
-    failures = {key: one for key, one in found.items() if isinstance(one, TidemarkError)}
-    check_some(failures, modified if of is None else of)
-    return Loaded(indexes, failures)
-
-
-def check_some(failures: Mapping[str, TidemarkError], keys: Collection[str]) -> None:
-    """Raise the first of ``failures`` if they are StoreErrors of all ``keys``: then it is the store that failed."""
-    if failures and len(failures) == len(keys) and all(isinstance(one, StoreError) for one in failures.values()):
-        raise next(iter(failures.values()))
-
-
-def _load(store: Store, key: str, modified: datetime) -> WatermarkIndex | TidemarkError | None:
-    try:
-        index = as_stored(WatermarkIndex.load(store, key), modified)
-    except NotFound:
-        return None  # removed since it was listed
-    except (StoreError, FormatError) as error:
-        return error
-    if not key.endswith(f"/{index.broker}.json"):
-        # A broker's agent may write its own index alone: under another broker's name it says nothing.
-        return FormatError(key, f"is of broker {index.broker}, and lies under another")
+    index = as_stored(WatermarkIndex.from_bytes(body, info.key), info.modified)
+    if not info.key.endswith(f"/{index.broker}.json"):
+        raise FormatError(info.key, f"is of broker {index.broker}, but its key names another broker")
     return index
 
 
 def merge(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, IndexEntry]:
-    """The entry that counts for each partition: newest incarnation, then highest (leader epoch, next offset)."""
-    return {at: led.entry for at, led in leaders(indexes).items()}
+    """The entry that counts for each partition, by :data:`rank`."""
+    return {tp: leader.entry for tp, leader in leaders(indexes).items()}
 
 
 def leaders(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, LeaderEntry]:
@@ -152,12 +121,8 @@ def leaders(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, Leader
     newest: dict[TopicPartition, LeaderEntry] = {}
     for index in indexes:
         for entry in index.entries:
-            at = TopicPartition(entry.topic, entry.partition)
-            known = newest.get(at)
-            if known is None or _rank(entry) > _rank(known.entry):
-                newest[at] = LeaderEntry(index.broker, entry)
+            tp = TopicPartition(entry.topic, entry.partition)
+            leader = newest.get(tp)
+            if leader is None or rank(entry) > rank(leader.entry):
+                newest[tp] = LeaderEntry(index.broker, entry)
     return newest
-
-
-def _rank(entry: IndexEntry) -> tuple[int, int, int]:
-    return entry.incarnation, entry.leader_epoch, entry.next_offset

@@ -1,8 +1,8 @@
 """Whether an agent was ever seen for a topic: a name that no agent knows must not look like a topic without records.
 
-An agent that leads a partition records its topic below ``_topics/``, before there is a segment, and tells of it in its
-watermark index. So a topic of which neither tells was never seen: its name, its cluster, the bucket or the prefix is
-wrong, or no agent runs there. That a topic was seen and nothing has landed yet is no error.
+An agent that leads a partition records its topic below ``_topics/``, before there is a segment, and in its watermark
+index. So a topic that neither names was never seen: its name, its cluster, the bucket or the prefix is wrong, or no
+agent runs there. It is not an error that a topic was seen and nothing has landed yet.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen, NotFound
+from tidemark.formats.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.topics import Deployment, TopicSettings
@@ -30,11 +30,12 @@ def check_begun(table: TopicTable) -> None:
 
 
 def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
-    """Raise :class:`NeverSeen` if no agent has ever told of ``topic``; says what is there instead.
+    """Raise :class:`NeverSeen` if no agent has ever reported ``topic``; the message names the topics that exist.
 
     A request where an agent has.
 
     Raises:
+        FormatError: no index that can be read names it, and there is one that does not parse.
         StoreError: the store did not answer, or has no such bucket.
     """
     resolver = resolver_of(deployment.raw)
@@ -46,27 +47,29 @@ def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
         pass
     else:
         return
-    keys = [one.key for one in store.list(control.indexes) if one.key.endswith(".json")]
-    indexes = (WatermarkIndex.from_bytes(store.get(key).body, key) for key in keys)
-    if any(entry.topic == topic.topic for index in indexes for entry in index.entries):
+    indexes = read_indexes(store, control.indexes)
+    if any(entry.topic == topic.topic for index in indexes.kept.values() for entry in index.entries):
         return
+    if indexes.failures:
+        raise next(iter(indexes.failures.values()))  # the broker that leads it may be one of these
+    agents = bool(indexes.brokers)
     place = f"{store.url}/{default.prefix}" if default.prefix else store.url
-    raise NeverSeen(f"{topic.cluster}/{topic.topic}: {_why(store, control, topic, place, agents=bool(keys))}")
+    raise NeverSeen(f"{topic.cluster}/{topic.topic}: {_why(store, control, topic, place, agents=agents)}")
 
 
 def _why(store: Store, control: ControlKeys, topic: TopicSettings, place: str, *, agents: bool) -> str:
     folder = control.incarnations(topic.topic).removesuffix(f"{topic.topic}.json")
-    topics = [one.key.removeprefix(folder).removesuffix(".json") for one in islice(store.list(folder), _LISTED)]
+    topics = [info.key.removeprefix(folder).removesuffix(".json") for info in islice(store.list(folder), _LISTED)]
     if agents or topics:
         near = get_close_matches(topic.topic, topics, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         return (
             f"no agent of cluster {topic.cluster} has ever seen this topic in {place}: {hint}Check its name, and that "
-            "the agents take it in (`tidemark-agent plan` says which topics they do)"
+            "the agents include it (`tidemark-agent plan` lists the topics that they upload)"
         )
     above = folder.removesuffix(f"{topic.cluster}/")
-    clusters = sorted({one.key.removeprefix(above).partition("/")[0] for one in islice(store.list(above), _LISTED)})
-    there = f"there are {', '.join(clusters[:10])}" if clusters else "there is none of any cluster"
+    clusters = sorted({info.key.removeprefix(above).partition("/")[0] for info in islice(store.list(above), _LISTED)})
+    there = f"there are {', '.join(clusters[:10])}" if clusters else "nothing of any cluster is there"
     return (
         f"no agent of cluster {topic.cluster} has ever written to {place}; {there}. Check `cluster`, `raw.url` and its "
         "prefix in the topics file, and that the agents run"

@@ -1,8 +1,8 @@
-"""A person's word on a gap: what is missing there is lost, and the partition may go on.
+"""A person's acknowledgement of a gap: its offsets are lost, and the partition may continue.
 
-It is one object, written once; the leader's agent folds it into ``offset.wm``. Only offsets that stand in an open gap
-can be acknowledged: nothing that may still come is given up by mistake. The agents' gaps stand in ``offset.wm``; those
-that only runs have found stand in the ledger, and count as long as a plan would find them still.
+It is one object, written once; the leader's agent folds it into ``offset.wm``. Only offsets in an open gap can be
+acknowledged, so that no offset which may still come is given up by mistake. ``offset.wm`` has the agents' gaps. The
+ledger has the gaps that only runs have found; they count while a plan would still find them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
 from tidemark.formats.acknowledgements import read, words
 from tidemark.formats.gaps import Acknowledgement, Gap
-from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.incarnations import Incarnation
+from tidemark.formats.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
-from tidemark.formats.watermark import Watermark, parse
-from tidemark.formats.watermark_index import listed, load_all, merge
+from tidemark.formats.watermark import parse
+from tidemark.formats.watermark_index import merge
 from tidemark.intervals import Intervals
+from tidemark.raw import objects
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable
@@ -26,7 +28,7 @@ from tidemark.timestamps import utc_now
 
 
 class NotAGap(TidemarkError):
-    """Offsets were to be acknowledged that stand in no open gap; the message shows those that do."""
+    """Offsets to be acknowledged are not in an open gap; the message shows the open gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,11 @@ class GapsOf:
     open: tuple[Gap, ...]
 
     def acknowledge(self, start: int, end: int, by: str, reason: str) -> tuple[Acknowledgement, bool]:
-        """Write down that ``[start, end)`` is lost; (the word that stands, whether it is new).
+        """Record that ``[start, end)`` is lost; (the acknowledgement that counts, whether it is new).
 
         Raises:
-            NotAGap: some of these offsets are in no open gap.
-            PreconditionFailed: somebody else has said something else about the same offsets.
+            NotAGap: some of these offsets are not in an open gap.
+            PreconditionFailed: these offsets have an acknowledgement by another person or with another reason.
             StoreError: the store failed.
         """
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
@@ -61,24 +63,24 @@ class GapsOf:
             else:
                 return ours, True
         if said is None:
-            raise UnknownOutcome(key, "the store did not say whether it has the word; call again")
+            raise UnknownOutcome(key, "the store did not say whether it has the acknowledgement; try again")
         if (said.by, said.reason) != (by, reason):
-            raise PreconditionFailed(key, f"{said.by} has said at {said.at:%Y-%m-%d %H:%M} UTC: {said.reason!r}")
+            raise PreconditionFailed(key, f"{said.by} acknowledged it at {said.at:%Y-%m-%d %H:%M} UTC: {said.reason!r}")
         return said, False
 
     def check(self, start: int, end: int) -> None:
-        """Raise NotAGap unless all of ``[start, end)`` stands in open gaps.
+        """Raise NotAGap unless all of ``[start, end)`` lies in open gaps.
 
         Raises:
             StoreError: the store failed.
         """
         if start >= end:
             raise NotAGap(f"{start} to {end}: TO is the offset after the last lost one, so it must be above FROM")
-        known = self.standing(start, end)
-        others = Intervals((gap.start, gap.end) for gap in known).missing(start, end)
+        standing = self.standing(start, end)
+        others = Intervals((gap.start, gap.end) for gap in standing).missing(start, end)
         if others:
             named = ", ".join(f"{part.start} to {part.end}" for part in others)
-            gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in known) or "none"
+            gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in standing) or "none"
             raise NotAGap(
                 f"{self.at}: offsets {named} are in no open gap. Open gaps: {gaps}. Name one of them, or a part"
             )
@@ -89,8 +91,8 @@ class GapsOf:
             return self.open
         from tidemark.planning.lost_gaps import lost  # what only looks at agents' gaps needs no planning
 
-        found = lost(self.table, self.incarnation, self.at.partition)
-        return tuple(sorted({*self.open, *found}, key=lambda gap: (gap.start, gap.end, gap.reason)))
+        lost_gaps = lost(self.table, self.incarnation, self.at.partition)
+        return tuple(sorted({*self.open, *lost_gaps}, key=lambda gap: (gap.start, gap.end, gap.reason)))
 
     def said(self, start: int, end: int) -> Acknowledgement | None:
         """What was said about just these offsets; None if nothing was."""
@@ -108,34 +110,34 @@ class GapsOf:
 
 
 def gaps_of(table: TopicTable, partition: int, incarnation: int | None = None) -> GapsOf:
-    """Read what is open of the topic of ``table``. ``incarnation`` is the topic's; without it the newest.
+    """Read the open gaps of a partition of ``table``'s topic, in ``incarnation`` or the newest.
 
     Raises:
         FormatError: there is no such topic or incarnation in the store, or an object does not parse.
         StoreError: the store failed.
     """
-    cluster, options, at = table.topic.cluster, table.deployment.store, TopicPartition(table.topic.topic, partition)
+    cluster, options, tp = table.topic.cluster, table.deployment.store, TopicPartition(table.topic.topic, partition)
     endpoints = resolver_of(table.deployment.raw)
-    default, endpoint = endpoints.default(), endpoints.resolve(cluster, at.topic, at.partition)
+    default, endpoint = endpoints.default(), endpoints.resolve(cluster, tp.topic, tp.partition)
     control, control_store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
-    lives = _incarnations(control_store, control.incarnations(at.topic))
-    number = len(lives.incarnations) - 1 if incarnation is None else incarnation
-    if not 0 <= number < len(lives.incarnations):
-        rule = f"has incarnations 0 to {len(lives.incarnations) - 1}, and not {number}"
-        raise FormatError(control.incarnations(at.topic), rule)
-    life = lives.incarnations[number]
-    keys = PartitionKeys(endpoint, cluster, life.place, at.partition)
+    incarnations = _incarnations(control_store, control, tp.topic)
+    number = len(incarnations) - 1 if incarnation is None else incarnation
+    if not 0 <= number < len(incarnations):
+        rule = f"has incarnations 0 to {len(incarnations) - 1}, and not {number}"
+        raise FormatError(control.incarnations(tp.topic), rule)
+    chosen = incarnations[number]
+    keys = PartitionKeys(endpoint, cluster, chosen.place, tp.partition)
     store = open_store(endpoint.store, options)
     gaps = _in_watermark(store, keys)
     if gaps is None:
-        gaps = _in_indexes(control_store, control, at, life.topic_id)
-    return GapsOf(table, at, number, keys, control, control_store, gaps)
+        gaps = _in_indexes(control_store, control, tp, chosen.topic_id)
+    return GapsOf(table, tp, number, keys, control, control_store, gaps)
 
 
 def words_of(
     endpoints: EndpointResolver, options: StoreOptions, cluster: str, topic: str, keys: Iterable[tuple[int, int]]
 ) -> list[list[Acknowledgement]]:
-    """What people said about gaps of each of ``keys``, which are (incarnation, partition); a listing for each.
+    """The acknowledgements of each of ``keys``, which are (incarnation, partition); a listing for each.
 
     Raises:
         FormatError: there is no such topic or incarnation in the store, or an object does not parse.
@@ -143,32 +145,33 @@ def words_of(
     """
     default = endpoints.default()
     control, store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
-    lives = _incarnations(store, control.incarnations(topic)).incarnations
+    incarnations = _incarnations(store, control, topic)
     return [
-        words(store, control, PartitionKeys(default, cluster, lives[incarnation].place, partition))
+        words(store, control, PartitionKeys(default, cluster, incarnations[incarnation].place, partition))
         for incarnation, partition in keys
     ]
 
 
-def _incarnations(store: Store, key: str) -> TopicIncarnations:
-    try:
-        return TopicIncarnations.load(store, key)
-    except NotFound as error:
-        raise FormatError(key, "is not there: no agent has uploaded this topic; check its name and cluster") from error
+def _incarnations(store: Store, control: ControlKeys, topic: str) -> tuple[Incarnation, ...]:
+    incarnations = objects.incarnations(store, control, topic).incarnations
+    if not incarnations:
+        rule = "is missing: no agent has uploaded this topic; check its name and cluster"
+        raise FormatError(control.incarnations(topic), rule)
+    return incarnations
 
 
 def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
-    try:
-        found = parse(store.get(keys.watermark, limit=Watermark.most_bytes).body, keys.watermark)[1]
-    except NotFound:
+    fetched = objects.fetched_marks(store, keys)
+    if fetched is None:
         return None
-    return found.gaps if found else ()
+    watermark = parse(fetched.body, keys.watermark)[1]
+    return watermark.gaps if watermark else ()
 
 
-def _in_indexes(store: Store, control: ControlKeys, at: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
+def _in_indexes(store: Store, control: ControlKeys, tp: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
     """Where the very first offsets are missing there is no ``offset.wm`` yet, but the leader's index names the gap."""
-    loaded = load_all(store, listed(store, control.indexes))
-    entry = merge(loaded.indexes.values()).get(at)
-    if entry is None and loaded.failures:
-        raise next(iter(loaded.failures.values()))  # the broker that leads it may be one of these
+    indexes = read_indexes(store, control.indexes)
+    entry = merge(indexes.kept.values()).get(tp)
+    if entry is None and indexes.failures:
+        raise next(iter(indexes.failures.values()))  # the broker that leads it may be one of these
     return entry.gaps if entry and entry.topic_id == topic_id else ()

@@ -54,7 +54,7 @@ class SegmentInfo(Model):
     present: bool
     base_offset: int | None = None
     next_offset: int | None = None
-    state: Literal["whole", "provisional", "corrupt"] | None = None
+    state: Literal["whole", "corrupt"] | None = None
     size: int | None = None
     crc32c: str | None = None
     uploaded_at: AwareDatetime | None = None
@@ -121,11 +121,11 @@ def _waiting(table: TopicTable, key: tuple[int, int], start: int, end: int) -> t
     if start >= end:
         return [], True
     raw = RawTopic(table)
-    lives = raw.incarnations().incarnations
-    if key[0] >= len(lives):
+    incarnations = raw.incarnations().incarnations
+    if key[0] >= len(incarnations):
         return [], True
-    life = lives[key[0]]
-    part = raw.partition(life.topic_id, life.place, *key)
+    incarnation = incarnations[key[0]]
+    part = raw.partition(incarnation.topic_id, incarnation.place, *key)
     watermark = raw.watermark(part)
     lineage = Lineage(watermark.lineage) if watermark else Lineage()
     # With the least of limits one batch of manifests is read.

@@ -1,12 +1,12 @@
-"""Kafka's files as they lie on a broker's disk, read with nothing but Python and crc32c.
+"""Reads Kafka's files from a broker's disk with only Python and crc32c.
 
-* ``batch``: batch headers and the rules they keep; ``scan``: a whole segment, incrementally, with checksums
-* ``transactions``, ``producer_snapshot``: which transactions are open, which were aborted
-* ``indexes``: ``.index`` and ``.timeindex``; ``checkpoints``: the text files; ``names``: file names
-* ``lineage``: which leader epoch wrote which offsets
+* ``batch`` reads batch headers and checks their rules; ``scan`` reads a whole segment incrementally, with checksums
+* ``transactions`` and ``producer_snapshot`` find which transactions are open and which were aborted
+* ``indexes`` reads ``.index`` and ``.timeindex``, ``checkpoints`` the text files, ``names`` the file names
+* ``lineage`` says which leader epoch wrote which offsets
 
-Every parser raises :class:`tidemark.errors.FormatError` (a segment's: ``SegmentError``) for bytes that break the
-format, whatever they are, and nothing else.
+For any bytes that break the format, every parser raises :class:`tidemark.errors.FormatError` (``SegmentError`` for a
+segment) and no other error.
 """
 
 from tidemark.kafka_log.batch import BatchHeader, Codec, Rule, TimestampType
@@ -23,8 +23,6 @@ from tidemark.kafka_log.indexes import (
     cut_points,
     parse_offset_index,
     parse_time_index,
-    valid_index_prefix,
-    valid_time_index_prefix,
 )
 from tidemark.kafka_log.lineage import Lineage
 from tidemark.kafka_log.names import SegmentFileKind, parse_segment_file, segment_name
@@ -69,6 +67,4 @@ __all__ = [
     "parse_txn_index",
     "scan_batches",
     "segment_name",
-    "valid_index_prefix",
-    "valid_time_index_prefix",
 ]

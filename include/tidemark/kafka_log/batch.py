@@ -76,7 +76,7 @@ _TEXTS: Final = {
     Rule.NONE: "no rule is broken",
     Rule.TRUNCATED: "the bytes end inside this record batch",
     Rule.ZEROED: "zeros stand where a record batch should start",
-    Rule.MAGIC: "magic {value} is none of 0, 1 and 2: written by a newer Kafka than this version knows, or damaged",
+    Rule.MAGIC: "magic {value} is not 0, 1 or 2: written by a newer Kafka than this version knows, or damaged",
     Rule.LENGTH: "the length field {value} is too small for a batch header, or too large for a batch",
     Rule.OFFSET: "base offset {value} is lower than the offset that must come next",
     Rule.DELTA: "last offset delta {value} is negative",
@@ -98,7 +98,7 @@ class Broken(NamedTuple):
 class BatchHeader(NamedTuple):
     """Header of one entry of a segment: a v2 record batch, or a v0/v1 message.
 
-    A v0/v1 message stands for itself, or, when compressed, wraps others. A wrapper's header holds the offset of its
+    A v0/v1 message is a single message, or, when compressed, wraps others. A wrapper's header holds the offset of its
     LAST inner message and neither the first offset nor the count: ``base_offset`` is then that last offset, and
     ``record_count`` is -1 (it is 1 for a plain message). ``last_offset_delta`` is 0 for both.
 

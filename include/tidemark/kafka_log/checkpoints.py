@@ -77,7 +77,7 @@ def _parse_checkpoint(text: str, name: str, parse: Callable[[str], Entry]) -> li
         try:
             entries.append(parse(line))
         except ValueError as error:
-            raise FormatError(name, f"line {number}: {line!r} is no entry") from error
+            raise FormatError(name, f"line {number}: {line!r} is not a valid entry") from error
     return entries
 
 

@@ -1,7 +1,7 @@
 """A segment's ``.index`` and ``.timeindex``: what they say, how far they are valid, where to cut a segment.
 
-An active segment's index file is preallocated (10 MiB by default), and its tail is zeros or, after a truncation,
-remains of before: entries count as long as they increase and point into the log.
+An active segment's index file is preallocated (10 MiB by default). Its tail is zeros or, after a truncation, old
+entries: entries count while they increase and point into the log.
 
 Source: Kafka's ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
 """
@@ -72,20 +72,6 @@ def parse_time_index(raw: bytes, base_offset: int, next_offset: int, name: str) 
         timestamp, relative = next_timestamp, next_relative
         entries.append(TimeIndexEntry(timestamp, base_offset + relative))
     return entries
-
-
-def valid_index_prefix(raw: bytes, log_size: int, next_offset: int, base_offset: int, name: str) -> int:
-    """Bytes of an ``.index`` that speak of the log's first ``log_size`` bytes, which end before ``next_offset``.
-
-    What to upload of the preallocated index of an active segment. Raises :class:`FormatError` for a partial entry.
-    """
-    entries = parse_offset_index(raw, base_offset, log_size, name)
-    return INDEX_ENTRY_SIZE * sum(entry.last_offset < next_offset for entry in entries)
-
-
-def valid_time_index_prefix(raw: bytes, next_offset: int, base_offset: int, name: str) -> int:
-    """As :func:`valid_index_prefix`, of a ``.timeindex``."""
-    return TIME_INDEX_ENTRY_SIZE * len(parse_time_index(raw, base_offset, next_offset, name))
 
 
 def cut_points(entries: Sequence[OffsetIndexEntry], log_size: int, target_bytes: int) -> list[int]:

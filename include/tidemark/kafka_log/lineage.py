@@ -24,7 +24,7 @@ class Lineage:
 
     @classmethod
     def of(cls, entries: Iterable[Iterable[int]], name: str) -> Lineage:
-        """Check and keep ``entries``. Raises :class:`FormatError` under ``name`` if they are no lineage."""
+        """Check and keep ``entries``. Raises :class:`FormatError` under ``name`` if they are not a valid lineage."""
         pairs = [tuple(entry) for entry in entries]
         for pair in pairs:
             if len(pair) != 2 or min(pair) < 0:
@@ -69,25 +69,34 @@ class Lineage:
         return Lineage((*before, *self.entries))
 
     def divergence(self, other: Lineage, end: int | None = None) -> int | None:
-        """The first offset below ``end`` that both lineages know and give to different epochs; None if there is none.
+        """The first offset below ``end`` that the two logs do not share; None if there is none.
 
         ``end`` is the smaller of both logs' ends: beyond it one of them says nothing. Without it the newest epochs go
         on for ever, so that a lineage and its continuation diverge where the continuation's next epoch starts.
+
+        By KIP-101, two logs that both have an epoch are the same up to where the first of them ends it. Starts are not
+        compared: a replica that copies a compacted log notes an epoch at the first batch that is left of it.
         """
         if not self.entries or not other.entries:
             return None
-        known_from = max(self.entries[0][1], other.entries[0][1])
-        starts = {known_from, *(start for _, start in self.entries + other.entries if start > known_from)}
-        for offset in sorted(starts):
-            if end is not None and offset >= end:
-                return None
-            if self.epoch_at(offset) != other.epoch_at(offset):
-                return offset
-        return None
+        at: int | None = max(self.entries[0][1], other.entries[0][1])  # below this, one of them says nothing
+        common = {epoch for epoch, _ in self.entries} & {epoch for epoch, _ in other.entries}
+        if common:
+            ends = [found for log in (self, other) if (found := log._end_of(max(common))) is not None]
+            at = max(at, min(ends)) if at is not None and ends else None
+        return None if at is None or (end is not None and at >= end) else at
 
     def is_live(self, base_offset: int, epoch: int) -> bool:
         """Whether a stored batch lies on this lineage. ``epoch`` is -1 in v0 and v1, which no lineage knows."""
-        return self.epoch_at(base_offset) == (epoch if epoch >= 0 else None)
+        if epoch < 0 or self.epoch_at(base_offset) is None:
+            return epoch < 0 and self.epoch_at(base_offset) is None
+        end = self._end_of(epoch)
+        return any(one == epoch for one, _ in self.entries) and (end is None or base_offset < end)
+
+    def _end_of(self, epoch: int) -> int | None:
+        """Where the epoch after ``epoch`` starts; None if there is none."""
+        index = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
+        return self.entries[index][1] if index < len(self.entries) else None
 
     def to_json(self) -> list[list[int]]:
         """``[[epoch, start], …]``."""

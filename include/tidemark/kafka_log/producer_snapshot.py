@@ -21,7 +21,7 @@ _CRC_START: Final = 6
 
 
 class ProducerEntry(NamedTuple):
-    """A producer that the partition remembers. -1 stands for none in every field but the first two."""
+    """A producer that the partition remembers. In every field but the first two, -1 means none."""
 
     producer_id: int
     producer_epoch: int

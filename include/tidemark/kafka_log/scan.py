@@ -1,7 +1,7 @@
-"""Scan of a whole segment by its batch headers, with every checksum verified, as the bytes go by.
+"""Scans a whole segment, fed in chunks, by its batch headers, and verifies every checksum.
 
 Promises: whatever the bytes and wherever the chunks are cut, the first broken rule is raised with its byte position and
-the offset that was expected there; memory stays constant (a batch's checksum runs on across chunks). Records are not
+the offset that was expected there; memory stays constant (a checksum continues across chunks). Records are not
 decompressed. :func:`tidemark.decode.batch_headers.scan_headers` reaches the same verdicts on a buffer, faster.
 """
 
@@ -36,9 +36,9 @@ from tidemark.kafka_log.transactions import TransactionTracker, UnfinishedTransa
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What a scan found out.
+    """The result of a scan.
 
-    Timestamps are milliseconds since 1970, of data batches only: not of markers, nor of those that compaction emptied.
+    Timestamps are milliseconds since 1970. Batches that compaction emptied have none.
     """
 
     size: int
@@ -54,6 +54,7 @@ class SegmentSummary:
     """Of the first data batch that tells it (one with a delete horizon does not): its base timestamp, or its append
     time. Compaction may have removed the record that had it."""
     max_timestamp: int | None
+    """Of all batches, markers of transactions included: a lookup by time finds those, too."""
     magics: tuple[int, ...]
     codecs: tuple[Codec, ...]
     """Of all batches, sorted by name."""
@@ -136,7 +137,7 @@ class SegmentScanner:
         return self.summary()
 
     def summary(self) -> SegmentSummary:
-        """What the scan knows by now, of the whole batches so far."""
+        """The summary of the whole batches scanned so far."""
         return SegmentSummary(
             size=self._size,
             crc32c=self._crc32c,
@@ -197,16 +198,16 @@ class SegmentScanner:
         if header.leader_epoch >= 0 and (not self._epochs or self._epochs[-1][0] != header.leader_epoch):
             self._epochs.append((header.leader_epoch, header.base_offset))
         self._transactions.observe(header)
-        if header.is_control or not header.record_count:
+        if not header.record_count:
             return
         if self._max_timestamp is None or header.max_timestamp > self._max_timestamp:
             self._max_timestamp = header.max_timestamp
-        if self._first_timestamp is None and not header.has_delete_horizon:
+        if self._first_timestamp is None and not header.is_control and not header.has_delete_horizon:
             append_time = header.timestamp_type == "append"
             self._first_timestamp = header.max_timestamp if append_time else header.base_timestamp
 
     def _expect_zeros(self, view: memoryview) -> None:
-        """Zeros may only be followed by zeros: anything else proves that bytes in between are lost."""
+        """Check that only zeros follow zeros: anything else proves that bytes in between are lost."""
         if bytes(view) != bytes(len(view)):
             raise self._error(Broken(Rule.ZEROED, 0))
 

@@ -3,8 +3,8 @@
 Which transactions are open follows from batch headers alone: a transactional data batch opens one for its producer id
 if none is open, and a transactional control batch (an abort or commit marker; KIP-98 knows no other) ends it.
 
-Which were aborted stands in ``.txnindex``. An abort is recorded in the segment that holds its MARKER, which may come
-many segments after the data: read the index files from the data's segment up to the end that is to be decided.
+``.txnindex`` lists the aborted ones. An abort is recorded in the segment that holds its MARKER, which may come many
+segments after the data: read the index files from the data's segment up to the end that is to be decided.
 
 Source: Kafka's ``ProducerAppendInfo.append``, ``AbortedTxn`` and ``TransactionIndex``.
 """

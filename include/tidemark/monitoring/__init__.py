@@ -1,9 +1,9 @@
-"""Looking after a deployment: what is wrong now, since when, and who has been told.
+"""Observes a deployment: what is wrong now, since when, and which notifier has reported it.
 
-* :mod:`tidemark.monitoring.observe_cluster`     reads the store, only where it changed
-* :mod:`tidemark.monitoring.topic_conditions`  what is wrong with a topic, by what was read: pure
-* :mod:`tidemark.monitoring.deployment_conditions`  ... and beside the tables: agents, scan, DAG files
-* :mod:`tidemark.monitoring.observer_state`   what one look leaves for the next
-* :mod:`tidemark.monitoring.incident_store`   the incidents' object, changed by compare-and-set
-* :mod:`tidemark.monitoring.messages`    which messages are due, and their words: pure
+* :mod:`tidemark.monitoring.observe_cluster` reads those objects of the store that have changed
+* :mod:`tidemark.monitoring.topic_conditions` derives what is wrong with a topic, and is pure
+* :mod:`tidemark.monitoring.deployment_conditions` does the same for agents, scan and DAG files
+* :mod:`tidemark.monitoring.observer_state` is what one observation leaves for the next
+* :mod:`tidemark.monitoring.incident_store` changes the object of the incidents by compare-and-set
+* :mod:`tidemark.monitoring.messages` says which messages are due and writes their text, and is pure
 """

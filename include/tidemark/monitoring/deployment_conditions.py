@@ -1,4 +1,4 @@
-"""What is wrong beside the tables: agents, clocks, objects that cannot be read, the scan, the topics file. Pure."""
+"""What is wrong outside the tables: agents, clocks, objects that cannot be read, the scan, the topics file. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.store import clock
 
 BEGINNING: Final = timedelta(minutes=15)
-"""A topic may be in the topics file for so long before it is made, or before its agents are started."""
+"""How long a topic may be in the topics file before it is created, or before its agents are started."""
 
 PATIENCE: Final = timedelta(minutes=2)
-"""What may be a hiccup of a store must last for so long."""
+"""How long a failure must last that may be a short one of the store."""
 
 _LONGEST: Final = 86_400.0 * 365 * 100
 
@@ -22,9 +22,9 @@ _LONGEST: Final = 86_400.0 * 365 * 100
 def agents_gone(
     cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[LeaderEntry], silence: timedelta, now: datetime
 ) -> Iterator[Condition]:
-    """Brokers whose agent is silent and whose partitions nobody else leads; an idle agent writes all the same.
+    """Brokers whose agent is silent and whose partitions no other broker leads; an idle agent still writes its index.
 
-    A broker that was taken away, or that died, leads nothing any more: others tell of its partitions since then.
+    A broker that was removed, or that died, leads nothing any more: other brokers' indexes have its partitions.
     """
     leads: dict[int, set[tuple[str, int]]] = {}
     for one in led:
@@ -57,7 +57,7 @@ def clocks_off(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -
 
 
 def own_clock_off(cluster: str, skew: timedelta, now: datetime) -> Condition:
-    """That the clock of the host that looks is more than a minute off the store's."""
+    """That the clock of the observing host is more than a minute off the store's."""
     return _clock(cluster, "Airflow's workers", "airflow", skew, now)
 
 
@@ -68,7 +68,7 @@ def _clock(cluster: str, whose: str, name: str, skew: timedelta, now: datetime) 
         cluster=cluster,
         since=now,
         title=f"{cluster}: the clock of {whose} is wrong",
-        text=f"it is {clock.described(skew)}; ages and dates go by the store's, so nothing closes early",
+        text=f"it is {clock.described(skew)}; ages and dates follow the store's clock, so nothing closes early",
         likely="the host has no NTP, or cannot reach its server",
         mend=f"on the host of {whose}: timedatectl; chronyc tracking",
         patience=PATIENCE,
@@ -97,7 +97,7 @@ def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Conditio
 
 
 def unseen(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
-    """That no agent ever told of a topic, so that its empty table means nothing."""
+    """That no agent ever reported a topic, so that its empty table means nothing."""
     return Condition(
         kind="unseen",
         key=f"unseen/{cluster}/{topic}",

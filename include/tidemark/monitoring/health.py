@@ -1,11 +1,11 @@
-"""How a topic is: how far each partition has landed, what holds it, and since when anything waits. Pure.
+"""The health of a topic: how far each partition has landed, what holds it, and since when anything waits. Pure.
 
-An offset *could be landed* once it is uploaded without a hole before it, or at least rotated at the broker, for then
-the agent may upload it. What lies in the segment that Kafka appends to is neither, and waits for Kafka or the agent's
-``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
+An offset *could be landed* once it is uploaded without a hole before it, or at least rotated at the broker, since the
+agent may upload it then. Offsets in the active segment are neither: they wait for Kafka or the agent's ``tail_after``.
+A topic without an offset that could be landed is idle or caught up, and never late.
 
-Neither ledger nor watermark index says since when an offset waits, so that is remembered: a ``WaitingSince`` is an
-offset that was seen not to be reached yet, and when it was first seen so. One a partition is enough: :func:`marked`.
+Neither ledger nor watermark index says since when an offset waits, so the observer remembers it: a ``WaitingSince`` is
+an offset that a partition had not reached, and when that was first seen. One per partition is enough: :func:`marked`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[int, int]
 """(incarnation, partition)"""
 
 MOST_MARKS = 100
-"""Of a topic, as many marks are kept, the oldest: what waits longest is what matters."""
+"""How many marks of a topic are kept: the oldest, since the longest wait matters."""
 
 
 class WaitingSince(Model):
@@ -44,7 +44,7 @@ class WaitingSince(Model):
 
 
 class PartitionHealth(Model):
-    """One partition of one incarnation. What the ledger does not know, or no agent tells of, is None.
+    """One partition of one incarnation. A field that the ledger or the agents do not report is None.
 
     ``landed`` and ``watermark`` are next offsets, ``log_end`` and ``high_watermark`` the broker's when it was
     ``observed_at``. ``gaps`` are open: neither filled nor acknowledged. ``waits_since`` is None if nothing waits.
@@ -65,14 +65,14 @@ class PartitionHealth(Model):
 
     @property
     def lag(self) -> int:
-        """Offsets of the log that are not landed; of a partition that never landed, counted from offset 0."""
+        """Offsets of the log that have not landed; for a partition that never landed, counted from offset 0."""
         return max(0, (self.log_end or self.watermark or 0) - (self.landed or 0))
 
 
 class TopicHealth(Model):
     """One topic. ``behind_since`` is when the longest waiting offset could have been landed; None if none waits.
 
-    ``marks`` are for the next look.
+    ``marks`` are for the next observation.
     """
 
     cluster: str
@@ -103,8 +103,8 @@ def topic_health(
 ) -> TopicHealth:
     """The health of ``topic`` by its committed ledger and its index entries (one a partition, see ``merge``).
 
-    ``marks`` are those of the last look, by which waiting is dated; what waits without one is dated ``now``.
-    ``brokers`` is who leads each partition.
+    ``marks`` are those of the last observation: they date the waiting. An offset that waits without one is dated
+    ``now``. ``brokers`` gives the leader of each partition.
     """
     led = {(one.incarnation, one.partition): one for one in entries}
     landed = ledger.by_partition
@@ -130,7 +130,7 @@ def topic_health(
 
 
 def landable(entries: Iterable[IndexEntry]) -> dict[Key, int]:
-    """Up to where each partition could be landed; not beyond its first gap, which is told of as such."""
+    """Up to where each partition could be landed; not beyond its first gap, which is reported as a gap."""
     return {(one.incarnation, one.partition): max(one.next_offset, _rotated(one)) for one in entries}
 
 
@@ -144,8 +144,8 @@ def marked(
 ) -> list[WaitingSince]:
     """The marks of partitions that have not reached their goal, the oldest first.
 
-    A partition keeps its mark until it has reached that. Only then it gets another, at its goal of that time: so while
-    it follows a goal that moves, its mark is never older than what it takes to follow, and it ages once it stands.
+    A partition keeps its mark until it has reached that offset. Only then it gets another mark, at its goal of that
+    time. So while a partition follows a moving goal, its mark is no older than the delay; it ages when progress stops.
     """
     known = {mark.key: mark for mark in before}
     found: list[WaitingSince] = []
@@ -178,7 +178,7 @@ def _partition(
 
 
 def _open_gaps(state: PartitionState | None, entry: IndexEntry | None) -> tuple[Gap, ...]:
-    """The ledger's, and the agent's beyond what is landed; the agent's word where both have one."""
+    """The ledger's gaps, and the agent's beyond the landed offsets; where both have a gap, the agent's."""
     gaps = {gap.start: gap for gap in (state.gaps if state else ())}
     landed = state.next_offset if state else 0
     gaps |= {gap.start: gap for gap in (entry.gaps if entry else ()) if gap.end > landed}

@@ -1,4 +1,4 @@
-"""The incidents' object: read, and changed by compare-and-set, so that two who look at once make one incident."""
+"""Reads the incidents' object and changes it by compare-and-set, so that two observers open one incident, not two."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class KnownIncidents(NamedTuple):
 
 
 def lake_store(deployment: Deployment) -> Store:
-    """Where the incidents lie."""
+    """The key of the incidents' object."""
     return open_store(deployment.lake_store, deployment.store)
 
 
 def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
-    """What is known. Raises FormatError if the object does not parse."""
+    """The stored incidents. Raises FormatError if the object does not parse."""
     key = deployment.deployment_keys(cluster).incidents
     try:
         return KnownIncidents(*Incidents.load_version(lake_store(deployment), key))
@@ -45,9 +45,10 @@ def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
 
 
 def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
-    """As :func:`read_incidents`. One that does not parse is begun again: the open incidents are found, and told, again.
+    """As :func:`read_incidents`, but an object that does not parse counts as empty.
 
-    Else nobody would be told of anything for as long as a person does not remove the object.
+    The open incidents are found and reported again then. Otherwise nothing would be reported until a person removes the
+    object.
     """
     try:
         return read_incidents(deployment, cluster)
@@ -58,10 +59,10 @@ def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
 
 
 def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Incidents], Incidents]) -> Incidents:
-    """Apply ``change``, again if somebody else was faster; it must bear repetition.
+    """Apply ``change``, again if another writer was faster; ``change`` must be repeatable.
 
     Raises:
-        PreconditionFailed: others were faster every time.
+        PreconditionFailed: another writer was faster every time.
     """
     store, key = lake_store(deployment), deployment.deployment_keys(cluster).incidents
     return update(store, key, lambda: _read_to_change(deployment, cluster), change, then="the next look tries again")
@@ -77,12 +78,12 @@ def compared(deployment: Deployment) -> clock.ClockReading | None:
 
 
 def watch(deployment: Deployment, cluster: str, now: datetime) -> Incidents:
-    """Look at ``cluster``, and record what has opened, changed and closed."""
+    """Observe ``cluster``, and record which incidents have opened, changed and closed."""
     return record(deployment, cluster, look(deployment, cluster, read_sightings(deployment, cluster), now))
 
 
 def record(deployment: Deployment, cluster: str, found: ClusterLook) -> Incidents:
-    """Record what a look found, unless somebody has looked since: then that counts."""
+    """Record what an observation found, unless a later observation is already recorded."""
     at = found.sightings.at
 
     def change(known: Incidents) -> Incidents:
@@ -100,13 +101,13 @@ def record(deployment: Deployment, cluster: str, found: ClusterLook) -> Incident
 
 
 def overview_of(sightings: Sightings) -> Overview:
-    """How the topics are, by what was last read of each."""
+    """The state of each topic when it was last read."""
     summaries = (one.summary for _, one in sorted(sightings.topics.items()) if one.summary is not None)
     return Overview(cluster=sightings.cluster, at=sightings.at, topics=tuple(summaries))
 
 
 def read_sightings(deployment: Deployment, cluster: str) -> Sightings:
-    """What the last look left; nothing, if it left none that can be read: it is a memory and no proof."""
+    """The state that the last observation left; empty if it cannot be read, since nothing depends on it."""
     key = deployment.deployment_keys(cluster).sightings
     try:
         return Sightings.load(lake_store(deployment), key)

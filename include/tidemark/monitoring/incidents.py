@@ -1,9 +1,9 @@
-"""What a person must know of: one incident a cause, opened when it is seen, closed by itself when it is gone. Pure.
+"""Incidents: one per cause. It opens when the cause is observed, and closes by itself when the cause is gone. Pure.
 
-A :class:`Condition` is what one look finds. It is known again by its ``key`` (kind, cluster, topic, partition, offset,
-as they apply), so an incident that stays is one and the same for as long as it stays. ``revision`` counts what a person
-is to hear of it: that it opened, that what was said has changed (``fact``), that it closed. What each notifier has told
-is recorded beside it, by compare-and-set, after the notifier returned: a kill in between tells it once more.
+A :class:`Condition` is a finding of one observation. Its ``key`` (kind, cluster, topic, partition, offset, as they
+apply) identifies it, so a lasting cause stays one incident. ``revision`` counts the events to report: it opened, its
+``fact`` changed, it closed. What each notifier has reported is recorded with the incident, by compare-and-set, after
+the notifier returned: after a kill in between, it is reported once more.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from tidemark.monitoring.kinds import IncidentKind
 
 KEPT_CLOSED: Final = timedelta(days=30)
 MOST_CLOSED: Final = 2000
-"""Closed incidents are kept for so long, and no more than so many."""
+"""How long, and how many, closed incidents are kept."""
 
 REOPENS_WITHIN: Final = timedelta(minutes=10)
-"""What comes back so soon is the same incident, opened again."""
+"""If a cause returns within this time, its incident is opened again."""
 
 
 class Condition(Model):
-    """What is wrong now. ``start`` and ``end`` are offsets, half-open; ``offsets`` is how many it is about.
+    """What is wrong now. ``start`` and ``end`` are offsets, half-open; ``offsets`` is the number of offsets affected.
 
-    ``title`` is one line, ``text`` says what happened, ``likely`` why, ``mend`` is the command or the place that mends
-    it. ``fact`` is what must be told again when it changes. It becomes an incident once it has lasted for ``patience``.
+    ``title`` is one line, ``text`` says what happened, ``likely`` why, and ``mend`` gives the command or the place that
+    corrects it. If ``fact`` changes, the incident is reported again. A condition becomes an incident once it has lasted
+    for ``patience``.
     """
 
     kind: IncidentKind
@@ -51,12 +52,12 @@ class Condition(Model):
 
 
 def in_utc(at: datetime) -> str:
-    """A time as people are told of it."""
+    """A time as messages show it."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class IncidentDelivery(Model):
-    """That a notifier told of an incident: up to which revision, under which key (a group's, maybe), and as what."""
+    """What a notifier has reported of an incident: the revision, the key of the message, and whether it was closed."""
 
     revision: int
     key: str
@@ -65,7 +66,7 @@ class IncidentDelivery(Model):
 
 
 class Incident(Condition):
-    """A condition with its life. It is open while ``closed_at`` is None."""
+    """A condition with the times of its opening and closing. It is open while ``closed_at`` is None."""
 
     opened_at: AwareDatetime
     updated_at: AwareDatetime
@@ -79,7 +80,7 @@ class Incident(Condition):
         return self.closed_at is None
 
     def waits_for(self, notifier: str) -> bool:
-        """Whether ``notifier`` has something to tell. What closed before it was told of is never told of."""
+        """Whether ``notifier`` has something to report. An incident that closed unreported is never reported."""
         told = self.delivered.get(notifier)
         return self.open if told is None else told.revision < self.revision
 
@@ -87,7 +88,7 @@ class Incident(Condition):
 class Incidents(StoredObject):
     """``_tidemark/_incidents/<cluster>.json``: the open incidents, and those that closed in the last 30 days.
 
-    ``at`` is when the cluster was last looked at: one that is old says that nobody looks.
+    ``at`` is when the cluster was last observed: if it is old, no observer is running.
     """
 
     most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
@@ -98,9 +99,9 @@ class Incidents(StoredObject):
 
 
 class Unknown(NamedTuple):
-    """What a look could not tell of: these kinds, of one topic or (None) of all; with a ``key``, that incident alone.
+    """What an observation could not judge: these kinds, for one topic or all (None); with a ``key``, one incident.
 
-    Of the ``known`` partitions it could tell.
+    The ``known`` partitions could be judged.
     """
 
     kinds: frozenset[IncidentKind]
@@ -122,7 +123,7 @@ class Unknown(NamedTuple):
 def merge(
     known: Iterable[Incident], conditions: Iterable[Condition], unknown: Collection[Unknown], now: datetime
 ) -> tuple[Incident, ...]:
-    """The incidents after a look that found ``conditions``: the open ones by key, then the closed, newest first."""
+    """The incidents after an observation of ``conditions``: the open ones by key, then the closed, newest first."""
     before = {one.key: one for one in known}
     found = {one.key: _seen(before.get(one.key), one, now) for one in conditions}
     gone = [_unseen(one, unknown, now) for key, one in before.items() if key not in found]

@@ -1,7 +1,7 @@
 """The kinds of incidents. A new kind is a line here, a rule that finds it, and a row in docs/alerts.md.
 
-``sources`` is what a kind is found by. While one of its sources cannot be read, an open incident of that kind stays
-open: that it was not found says nothing then.
+``sources`` are what the rule reads. While one of them cannot be read, an open incident of that kind stays open, since
+the rule cannot tell whether the cause is gone.
 """
 
 from __future__ import annotations

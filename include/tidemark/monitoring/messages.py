@@ -1,8 +1,8 @@
-"""Which messages are due, and their words. Pure.
+"""Which messages are due, and their text. Pure.
 
-An incident is a message of its own under its key. Many of one kind are one message: of a topic under
-``<kind>/<cluster>/<topic>``, of a cluster under ``<kind>/<cluster>``. What was told under a key goes on under it until
-it closes, so that whoever receives them can put them together; a group closes with its last incident.
+An incident has its own message under its key. Many incidents of one kind share one message: those of a topic under
+``<kind>/<cluster>/<topic>``, those of a cluster under ``<kind>/<cluster>``. An incident keeps the key of its first
+message until it closes, so that the receiver can group the messages. A group closes with its last incident.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tidemark.monitoring.incidents import Incident, IncidentDelivery, in_utc
 Status = Literal["opened", "updated", "closed"]
 
 OF_A_TOPIC: Final = 5
-"""More incidents of one kind and topic are one message ..."""
+"""If one kind and topic have more incidents than this, they share one message ..."""
 
 OF_A_KIND: Final = 10
-"""... and more messages of one kind are one, too."""
+"""... and if one kind has more messages than this, they become one, too."""
 
 LISTED: Final = 20
-"""A group's message lists as many of its incidents."""
+"""How many of its incidents a group's message lists."""
 
 GROUP_PAUSE: Final = timedelta(minutes=10)
-"""A group that grows is told of again after so long."""
+"""How long after its last message a group that grows is reported again."""
 
 
 class Message(NamedTuple):
-    """What a notifier is to tell under ``key``: ``incidents`` have news, ``open`` of the key's are open."""
+    """What a notifier must report under ``key``: ``incidents`` have news, ``open`` of the key's incidents are open."""
 
     key: str
     status: Status
@@ -39,7 +39,7 @@ class Message(NamedTuple):
 
     @property
     def group(self) -> bool:
-        """Whether it speaks of many."""
+        """Whether the message is about many incidents."""
         return self.key != self.incidents[0].key
 
 
@@ -56,7 +56,7 @@ def due(incidents: Iterable[Incident], notifier: str, now: datetime) -> list[Mes
 
 
 def delivered(incident: Incident, notifier: str, message: Message, now: datetime) -> Incident:
-    """``incident`` with the record that ``message`` told of it; unchanged if that did not."""
+    """``incident`` with the record that ``message`` reported it; unchanged if the message did not."""
     told = next((one for one in message.incidents if one.key == incident.key), None)
     if told is None or told.opened_at != incident.opened_at:
         return incident
@@ -83,7 +83,7 @@ def text(message: Message, links: Sequence[str] = ()) -> str:
 
 
 def _keys(incidents: Sequence[Incident], notifier: str) -> dict[str, str]:
-    """By incident, the key of its message: as it was told before, else by how many there are."""
+    """By incident, the key of its message: that of its last message, else by the number of incidents."""
     told = {one.key: one.delivered[notifier] for one in incidents if notifier in one.delivered}
     keys = {key: one.key for key, one in told.items()}
     new = [one for one in incidents if one.key not in told and one.waits_for(notifier)]
@@ -133,5 +133,5 @@ def _lines(one: Incident) -> list[str]:
     if one.offsets is not None:
         lines.append(f"  how many: {one.offsets}")
     if one.open:
-        lines += [f"  likely: {one.likely}", f"  to mend it: {one.mend}"]
+        lines += [f"  likely: {one.likely}", f"  what to do: {one.mend}"]
     return lines

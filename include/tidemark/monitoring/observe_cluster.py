@@ -1,9 +1,9 @@
-"""One look at a cluster: its watermark indexes, ledgers, verdicts and scan, read only where something has changed.
+"""One observation of a cluster: watermark indexes, ledgers, verdicts and scan, read only where something has changed.
 
 The brokers' indexes are read each time, since agents write them each minute. A topic's ledger comes from the copy that
-the driver leaves after its commit: all copies are listed at once, and one is read only where it or the topic's
-watermarks have changed, or where something was waiting. The copy is a hint: before anybody is told by it the table's
-own log is asked, and now and then in any case. What cannot be read is told of, and hides nothing else.
+the driver leaves after its commit: all copies are listed at once, and one is read only if it or the topic's watermarks
+have changed, or if something was waiting. The copy is a hint: the table's own log is read before anything is reported
+by the copy, and from time to time in any case. An object that cannot be read is reported, and hides nothing else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, StoreError, TidemarkError
+from tidemark.formats.index_cache import IndexCache, read_indexes
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.scan_status import ScanStatus
-from tidemark.formats.watermark_index import LeaderEntry, Loaded, leaders, listed, load_all
+from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex, leaders
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incidents import Condition, Unknown
 from tidemark.monitoring.kinds import found_by
@@ -31,7 +32,7 @@ _READERS: Final = 16
 
 
 class ClusterLook(NamedTuple):
-    """What a look found, what it could not tell of, and what it leaves for the next."""
+    """What an observation found, what it could not judge, and the state that it leaves for the next."""
 
     conditions: tuple[Condition, ...]
     unknown: tuple[Unknown, ...]
@@ -39,18 +40,18 @@ class ClusterLook(NamedTuple):
 
 
 class _Brokers(NamedTuple):
-    """Who leads each partition, None if that could not be read, and what is wrong with agents and their indexes."""
+    """The leader of each partition (None if it could not be read), and what is wrong with agents and their indexes."""
 
     led: Mapping[TopicPartition, LeaderEntry] | None
     gone: frozenset[int] = frozenset()
     conditions: tuple[Condition, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     missing: bool = False
-    """Whether an index could not be read: nothing is known of partitions that no other one tells of."""
+    """Whether an index could not be read: nothing is known of partitions that no other index has."""
 
 
 def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime) -> ClusterLook:
-    """Look at ``cluster`` at ``now``.
+    """Observe ``cluster`` at ``now``.
 
     Raises:
         StoreError: the lake's store cannot be listed, so nothing is known at all.
@@ -61,9 +62,9 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     committed = {info.key: info.etag for info in store.list(keys.committed)}
     verdicts = {info.key: info.etag for info in store.list(keys.verdicts)}
     by_topic: dict[str, dict[int, LeaderEntry]] = {}
-    for at, one in (brokers.led or {}).items():
-        by_topic.setdefault(at.topic, {})[at.partition] = one
-    topics = [one for one in deployment.topics if one.cluster == cluster]
+    for tp, leader in (brokers.led or {}).items():
+        by_topic.setdefault(tp.topic, {})[tp.partition] = leader
+    topics = [topic for topic in deployment.topics if topic.cluster == cluster]
 
     def around(topic: str) -> Around:
         return Around(
@@ -75,69 +76,74 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
         )
 
     looks = in_parallel(
-        lambda one: look_at_topic(
-            open_topic_table(deployment, one), around(one.topic), before.topics.get(one.topic, TopicSighting()), now
+        lambda topic: look_at_topic(
+            open_topic_table(deployment, topic),
+            around(topic.topic),
+            before.topics.get(topic.topic, TopicSighting()),
+            now,
         ),
         topics,
         _READERS,
     )
-    found = [*brokers.conditions, *(one for topic in looks for one in topic.conditions)]
+    conditions = [*brokers.conditions, *(condition for topic in looks for condition in topic.conditions)]
     if status and status.failing_since:
-        found.append(deployment_conditions.scan_failing(cluster, status.failing_since, status.error))
-    lasting, first = lasting_ones(found, before.first, now)
+        conditions.append(deployment_conditions.scan_failing(cluster, status.failing_since, status.error))
+    lasting, first = lasting_ones(conditions, before.first, now)
     sightings = before.model_copy(
         update={
             "at": now,
-            "topics": {topic.topic: one.sighting for topic, one in zip(topics, looks, strict=True)},
+            "topics": {topic.topic: seen.sighting for topic, seen in zip(topics, looks, strict=True)},
             "first": first,
         }
     )
-    untold = [Unknown(found_by("leaders"), one.topic, known=frozenset(by_topic.get(one.topic, ()))) for one in topics]
+    untold = [
+        Unknown(found_by("leaders"), topic.topic, known=frozenset(by_topic.get(topic.topic, ()))) for topic in topics
+    ]
     unknown = (
         *brokers.unknown,
         *(untold if brokers.missing else ()),
-        *(one for topic in looks for one in topic.unknown),
+        *(unclear for topic in looks for unclear in topic.unknown),
     )
     return ClusterLook(lasting, unknown, sightings)
 
 
 def lasting_ones(
-    found: Iterable[Condition], first: Mapping[str, datetime], now: datetime
+    conditions: Iterable[Condition], first: Mapping[str, datetime], now: datetime
 ) -> tuple[tuple[Condition, ...], dict[str, datetime]]:
     """The conditions that have lasted for their patience, and when each of those that need some was first seen."""
     seen: dict[str, datetime] = {}
     lasting: list[Condition] = []
-    for one in found:
-        if not one.patience:
-            lasting.append(one)
+    for condition in conditions:
+        if not condition.patience:
+            lasting.append(condition)
             continue
-        seen[one.key] = first.get(one.key, now)
-        if now - seen[one.key] >= one.patience:
-            lasting.append(one.model_copy(update={"since": min(one.since, seen[one.key])}))
+        seen[condition.key] = first.get(condition.key, now)
+        if now - seen[condition.key] >= condition.patience:
+            lasting.append(condition.model_copy(update={"since": min(condition.since, seen[condition.key])}))
     return tuple(lasting), seen
 
 
 def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
     try:
-        loaded = _read_indexes(deployment, cluster)
+        cache = _read_indexes(deployment, cluster)
     except TidemarkError as error:
         return _Brokers(
             None,
             conditions=(deployment_conditions.scan_failing(cluster, now, str(error)),),
             unknown=(Unknown(found_by("leaders", "agents")),),
         )
-    indexes = loaded.indexes.values()
+    indexes = cache.kept.values()
     led = leaders(indexes)
     silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
     return _Brokers(
         led=led,
-        gone=frozenset(one.broker for one in indexes if now - one.written_at > deployment.watch.agent_gone),
+        gone=frozenset(index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone),
         conditions=(
             *silent,
             *deployment_conditions.clocks_off(cluster, indexes, now),
             *(
-                deployment_conditions.unreadable_index(cluster, str(one), now, key)
-                for key, one in loaded.failures.items()
+                deployment_conditions.unreadable_index(cluster, str(error), now, key)
+                for key, error in cache.failures.items()
             ),
         ),
         unknown=tuple(
@@ -145,21 +151,21 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
                 found_by("agents"),
                 key=deployment_conditions.agent_gone_key(cluster, key.rpartition("/")[2].removesuffix(".json")),
             )
-            for key in loaded.failures
+            for key in cache.failures
         ),
-        missing=bool(loaded.failures),
+        missing=bool(cache.failures),
     )
 
 
-def _read_indexes(deployment: Deployment, cluster: str) -> Loaded:
-    """All indexes of the default bucket, which tell of every partition."""
+def _read_indexes(deployment: Deployment, cluster: str) -> IndexCache[WatermarkIndex]:
+    """All indexes of the default bucket, which cover every partition."""
     default = resolver_of(deployment.raw).default()
     store, folder = open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes
-    return load_all(store, listed(store, folder))
+    return read_indexes(store, folder)
 
 
 def _scan_status(store: Store, key: str) -> ScanStatus | None:
-    """What the triggerer said last; nothing if it said nothing that can be read: the watch reads the indexes itself."""
+    """The triggerer's last scan report; None if it cannot be read, since the watch reads the indexes itself."""
     try:
         return ScanStatus.load(store, key)
     except (StoreError, FormatError):

@@ -1,4 +1,4 @@
-"""One look at one topic. Its ledger is read only where it or the watermarks changed, or something was waiting."""
+"""One observation of one topic. Its ledger is read only if it or the watermarks changed, or something was waiting."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _REREAD_AFTER: Final = timedelta(hours=1)
 
 
 class Around(NamedTuple):
-    """What is known of a topic beside its table.
+    """What is known of a topic outside its table.
 
-    ``led`` is by partition, None if the watermark indexes could not be read; ``gone`` are brokers whose agents are.
-    ``committed`` and ``verdict`` are the ETags of these objects, empty if they are not there. ``scanned_at`` is when
-    the triggerer last told of its scan.
+    ``led`` is by partition, None if the watermark indexes could not be read. ``gone`` are brokers without an agent.
+    ``committed`` and ``verdict`` are the ETags of these objects, empty if they do not exist. ``scanned_at`` is when the
+    triggerer last reported its scan.
     """
 
     led: Mapping[int, LeaderEntry] | None
@@ -42,7 +42,7 @@ class Around(NamedTuple):
 
 
 class TopicLook(NamedTuple):
-    """What was found, what could not be told of, and what is left for the next look."""
+    """What was found, what could not be judged, and the state for the next observation."""
 
     conditions: tuple[Condition, ...]
     unknown: tuple[Unknown, ...]
@@ -50,14 +50,14 @@ class TopicLook(NamedTuple):
 
 
 Step = Callable[[TopicTable, Around, TopicSighting, datetime], tuple[list[Condition], TopicSighting]]
-"""A part of a look: what it found, and the sighting with what it leaves for the next look."""
+"""A part of an observation: what it found, and the sighting with its state for the next observation."""
 
 
 def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
-    """Look at the topic of ``table``. What cannot be read is told of, and never raised: it must not hide other topics.
+    """Observe the topic of ``table``. A read failure is reported, and never raised: it must not hide other topics.
 
-    The libraries that read logs and evidence have errors of their own for what is damaged: DeltaError, and Arrow's
-    kinds of ValueError.
+    The libraries that read logs and evidence have their own errors for damaged files: DeltaError, and Arrow's kinds of
+    ValueError.
     """
     from deltalake.exceptions import DeltaError
 
@@ -86,7 +86,7 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
 def _rotated(
     led: Mapping[int, LeaderEntry], before: tuple[WaitingSince, ...], now: datetime
 ) -> tuple[WaitingSince, ...]:
-    """What is rotated at the brokers and not uploaded; what lies behind a gap is told of as such."""
+    """The segments that are rotated at the brokers and not uploaded. Offsets behind a gap are reported with the gap."""
     entries = [one.entry for one in led.values() if not one.entry.gaps]
     goals = {(one.incarnation, one.partition): one.active_base_offset or 0 for one in entries}
     uploaded = {(one.incarnation, one.partition): one.next_offset for one in entries}
@@ -96,7 +96,7 @@ def _rotated(
 def _uploaded(
     led: Mapping[int, LeaderEntry], ledger: Ledger, before: tuple[WaitingSince, ...], now: datetime
 ) -> tuple[WaitingSince, ...]:
-    """What is uploaded and not landed."""
+    """The offsets that are uploaded and have not landed."""
     goals = {(one.entry.incarnation, one.entry.partition): one.entry.next_offset for one in led.values()}
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
     return tuple(marked(goals, landed, before, now))
@@ -105,13 +105,13 @@ def _uploaded(
 def _seen(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime
 ) -> tuple[list[Condition], TopicSighting]:
-    """Whether any agent ever told of the topic; asked only while no index does and nothing has landed."""
+    """Whether any agent ever reported the topic; checked only while no index has it and nothing has landed."""
     if around.led or around.committed or around.led is None:
         return [], before
     try:
         check_seen(table.deployment, table.topic)
     except FormatError:
-        return [], before  # an index that does not parse is told of by itself
+        return [], before  # an index that does not parse has its own incident
     except NeverSeen as error:
         return [unseen(table.topic.cluster, table.topic.topic, str(error), now)], before
     return [], before
@@ -135,7 +135,7 @@ def _ledger(
             update = {
                 "marks": read.health.marks,
                 "uploaded": uploaded,
-                "samples": (*(() if new.mended else before.samples), *new.samples),
+                "samples": (*(() if new.reset else before.samples), *new.samples),
                 "n": read.ledger.n,
                 "quiet": digest if quiet else "",
                 "read_at": now if exact else before.read_at,
@@ -158,7 +158,7 @@ class _Read(NamedTuple):
 def _read(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime, *, exact: bool
 ) -> tuple[_Read, bool]:
-    """The ledger with the topic's health, and whether it is the table's own: nobody is told anything by a copy."""
+    """The ledger with the topic's health, and whether it is the table's own: nothing is reported by a copy."""
     led = around.led or {}
     ledger = committed_ledger(table) if exact else _copy(table)
     health = topic_health(
@@ -180,7 +180,7 @@ def _copy(table: TopicTable) -> Ledger:
 
 
 def _digest(around: Around) -> str:
-    """What the ledger and the watermarks are, for the question whether they have changed."""
+    """The identity of the ledger and the watermarks, which shows whether they have changed."""
     lines = [
         f"{one.incarnation} {one.partition} {one.next_offset} {one.active_base_offset} {[it.start for it in one.gaps]}"
         for one in (led.entry for led in (around.led or {}).values())

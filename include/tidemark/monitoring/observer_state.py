@@ -1,6 +1,6 @@
-"""What one look leaves for the next: since when something waits, how many records were refused, what was quiet.
+"""What one observation leaves for the next: since when offsets wait, how many records were refused, what was quiet.
 
-It is a memory and no proof: without it, waiting is dated anew and everything is read again.
+The state is only a cache: without it, waiting counts from now and everything is read again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ParseSample(Model):
 class TopicSighting(Model):
     """One topic.
 
-    ``marks`` are what could be landed and is not, ``uploaded`` what of it is uploaded, ``rotated`` what waits to be.
-    ``samples`` are of the runs up to ledger ``n``, as old as the quarantine's rate looks back. ``quiet`` identifies the
-    ledger and the watermarks with which nothing was wrong or waiting: as long as they are the same, there is no need to
-    read the ledger. ``read_at`` is when it was read last. ``passed`` is the ETag of a verdict without a failure.
-    ``summary`` is how the topic was when its ledger was read.
+    ``marks`` are of offsets that could be landed and have not; ``uploaded`` those that are uploaded, ``rotated`` those
+    that wait for the upload. ``samples`` are of the runs up to ledger ``n``, as far back as the quarantine's rate
+    looks. ``quiet`` identifies the ledger and the watermarks with which nothing was wrong or waiting: while they are
+    unchanged, the ledger need not be read. ``read_at`` is when the ledger was last read. ``passed`` is the ETag of a
+    verdict without a failure. ``summary`` is the topic's state when its ledger was read.
     """
 
     marks: tuple[WaitingSince, ...] = ()

@@ -1,7 +1,7 @@
-"""How all topics of a cluster are, in one object, and how they were: written as they are observed, read by the page.
+"""The state of all topics of a cluster in one object, and its history: the observer writes them, the page reads them.
 
-To ask a thousand ledgers anew for every person who looks would cost minutes and requests; whoever looks at the topics
-anyway calls :func:`record`. ``_tidemark/_overview/<cluster>.json`` is the newest state. Every five minutes one sample
+Reading a thousand ledgers for every page view would cost minutes and requests, so the observer, which reads them
+anyway, calls :func:`record`. ``_tidemark/_overview/<cluster>.json`` is the newest state. Every five minutes one sample
 of each topic is added to the object of the hour, ``_tidemark/_samples/<cluster>/<hour>.json``, which is kept for
 :data:`KEPT`.
 """
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 TopicState = Literal["gap", "late", "held", "behind", "complete", "unknown"]
 """From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than
-``freshness``; open transactions hold a partition; offsets wait; nothing waits; nobody has looked yet, or no agent
-tells of the topic."""
+``freshness``; open transactions hold a partition; offsets wait; nothing waits; the topic was not observed yet, or no
+agent reports it."""
 
 STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
 
@@ -155,8 +155,8 @@ def _triple(one: TopicSummary | None, now: datetime) -> tuple[int, int, int] | N
 def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: datetime | None) -> datetime:
     """Write the overview, and a sample if the last one, taken at ``sampled_at``, is five minutes old.
 
-    With the first sample of an hour, those that are too old are forgotten. There is one observer of a cluster at a
-    time. Should there be two, the later overview stands, and a sample is left out rather than written over the other's.
+    With the first sample of an hour, samples that are too old are dropped. A cluster has one observer at a time. Should
+    there be two, the later overview replaces the earlier, and a sample is left out rather than overwriting the other's.
 
     Returns:
         When the last sample was taken.
@@ -170,7 +170,7 @@ def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: d
     except NotFound:
         samples, found = Samples(cluster=overview.cluster), None
     except FormatError:
-        log.exception("no sample is taken; the next hour's go to another object")
+        log.exception("no sample is taken; those of the next hour are in another object")
         return overview.at
     try:
         body = samples.with_sample(overview).to_bytes()
@@ -198,7 +198,7 @@ def read_overview(store: Store, keys: DeploymentKeys) -> Overview | None:
 
 
 def hours(now: datetime, count: int) -> list[datetime]:
-    """The last ``count`` hours, the oldest first, each by its start; the one that ``now`` lies in is the last."""
+    """The starts of the last ``count`` hours, the oldest first; the last is the hour of ``now``."""
     this = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     return [this - timedelta(hours=back) for back in reversed(range(count))]
 

@@ -11,21 +11,21 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, read_evidence
 
 _MOST_RUNS: Final = 50
-"""As many are looked back at; a look comes every minute."""
+"""How many ledgers an observation looks back; there is one observation every minute."""
 
 
 class NewSamples(NamedTuple):
-    """The samples of new runs, the newest first; ``mended``: they begin with a replay or a rebuild.
+    """The samples of new runs, the newest first. ``reset``: they begin with a replay or a rebuild.
 
-    That tries refused records again, so what was refused before counts no more.
+    Such a run tries refused records again, so records refused before no longer count.
     """
 
     samples: tuple[ParseSample, ...]
-    mended: bool
+    reset: bool
 
 
 def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSamples:
-    """Those of the runs after ledger ``seen``, or of the last one alone if none was seen."""
+    """The samples of the runs after ledger ``seen``, or of only the last run if none was seen."""
     found: list[ParseSample] = []
     known: Ledger | None = ledger
     oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
@@ -33,9 +33,9 @@ def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSample
         if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(table, known)):
             found.append(sample)
         if known.kind in {"replay", "rebuild", "repair"}:
-            return NewSamples(tuple(found), mended=True)
+            return NewSamples(tuple(found), reset=True)
         known = _parent(table, known)
-    return NewSamples(tuple(found), mended=False)
+    return NewSamples(tuple(found), reset=False)
 
 
 def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
@@ -46,7 +46,7 @@ def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
 
 
 def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:
-    """What became of the records that the run parsed; None if it has no evidence any more, as a vacuum folded it."""
+    """The sample of one run: the records that it parsed. None if a vacuum has folded the run's evidence."""
     try:
         rows = read_evidence(table, ledger.attempt).select(["class", "rows"]).to_pylist()
     except NotFound:

@@ -1,7 +1,7 @@
-"""What is wrong with a topic, by what was read. Pure: the same observation at the same time gives the same conditions.
+"""What is wrong with a topic. Pure: the same observation at the same time gives the same conditions.
 
-Each cause is told of once: what a gap or a segment that is not uploaded holds back is not late as well, and of a
-partition whose agent is gone nothing is known.
+Each cause is reported once: offsets held back by a gap or a segment that is not uploaded are not late as well, and
+nothing is known of a partition whose agent is gone.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidemark.monitoring.observer_state import ParseSample
 from tidemark.topics import TopicSettings
 
 MOST_GAPS: Final = 50
-"""More gaps of a topic than this are one incident: nobody reads them one by one, and the object must stay small."""
+"""If a topic has more gaps than this, they are one incident: nobody reads so many, and the object must stay small."""
 
 ON_ITS_WAY: Final = timedelta(minutes=5)
-"""What was uploaded so recently may well be landed by the next run, however late it was uploaded."""
+"""Offsets uploaded more recently than this may land with the next run, however late they were uploaded."""
 
 _GAPS: Final = {
     "deleted_before_upload": "retention on the broker removed the segments before the agent had uploaded them",
@@ -36,7 +36,7 @@ _GAPS: Final = {
 
 
 def gaps(health: TopicHealth) -> Iterator[Condition]:
-    """The topic's LOST offsets that nobody acknowledged."""
+    """The topic's LOST offsets that are not acknowledged."""
     found = [(one, gap) for one in health.partitions for gap in one.gaps]
     if len(found) > MOST_GAPS:
         yield _many_gaps(health, [gap for _, gap in found])
@@ -54,7 +54,7 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
             offsets=count,
             since=gap.detected_at,
             title=f"{name}: offsets {gap.start} to {gap.end - 1} are missing",
-            text=f"{count} offsets from {gap.start} on are LOST; the partition waits there, the others go on",
+            text=f"{count} offsets from {gap.start} on are LOST; the partition waits there, and the others continue",
             likely=_GAPS[gap.reason],
             mend=f"on a broker that still has them: tidemark-agent reupload {health.topic} {one.partition} --from "
             f"{gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
@@ -64,7 +64,7 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
 
 
 def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
-    """Under the key that a message about some of them has, too."""
+    """One incident for all gaps, under the key that a message about some of them has, too."""
     count, reason = sum(gap.end - gap.start for gap in gaps), Counter(gap.reason for gap in gaps).most_common(1)[0][0]
     partitions = sum(bool(one.gaps) for one in health.partitions)
     return Condition(
@@ -75,7 +75,7 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
         offsets=count,
         since=min(gap.detected_at for gap in gaps),
         title=f"{health.cluster}/{health.topic}: {len(gaps)} gaps in {partitions} partitions",
-        text=f"{count} offsets are LOST; these partitions wait at their gaps, the others go on",
+        text=f"{count} offsets are LOST; these partitions wait at their gaps, and the others continue",
         likely=f"of most of them: {_GAPS[reason]}",
         mend="the topic's continuity page shows each, and acknowledges those that are lost for good; or tidemark "
         f"continuity {health.topic} --cluster {health.cluster}",
@@ -89,7 +89,7 @@ def stuck(
     gone: Collection[int],
     now: datetime,
 ) -> Iterator[Condition]:
-    """Partitions whose watermark stands before a rotated segment; ``led`` by partition, ``gone`` are brokers."""
+    """Partitions whose watermark stays before a rotated segment; ``led`` by partition, ``gone`` are brokers."""
     for mark in marks:
         leader = led.get(mark.partition)
         if leader is None or leader.broker in gone or now - mark.since <= topic.freshness:
@@ -107,8 +107,8 @@ def stuck(
             offsets=missing,
             since=mark.since,
             title=f"{name}: the watermark stands at {entry.next_offset}",
-            text=f"{missing} offsets are in rotated segments that are not uploaded; the log goes to "
-            f"{entry.log_end_offset} by now",
+            text=f"{missing} offsets are in rotated segments that are not uploaded; the log now ends "
+            f"at {entry.log_end_offset}",
             likely=f"the agent of broker {leader.broker} cannot read or upload the segment at {entry.next_offset}",
             mend=f"on broker {leader.broker}: see the agent's log for {topic.topic}-{mark.partition}, and "
             f"tidemark-agent verify --topic {topic.topic}",
@@ -122,10 +122,10 @@ def late(
     now: datetime,
     scanned_at: datetime | None = None,
 ) -> Iterator[Condition]:
-    """That the table is behind what could be landed, unless a gap or the agent is why; never of an idle topic.
+    """That the table is behind what could be landed, unless a gap or the agent is the cause; never for an idle topic.
 
-    ``uploaded`` are the marks of what is uploaded and not landed: what has only just come is on its way. ``scanned_at``
-    is when the triggerer last told of its scan.
+    ``uploaded`` are the marks of offsets that are uploaded and have not landed: recent ones do not count yet.
+    ``scanned_at`` is when the triggerer last reported its scan.
     """
     landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.freshness)}
     waiting = [
@@ -156,7 +156,7 @@ def late(
 
 
 def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: datetime) -> Iterator[Condition]:
-    """That more records are refused than the topic allows, of those that the runs of the last time parsed."""
+    """That the recent runs refused a larger share of records than the topic allows."""
     seen = [one for one in samples if one.at > now - topic.quarantine.over]
     parsed, refused = sum(one.parsed for one in seen), sum(one.refused for one in seen)
     if not refused or refused <= parsed * topic.quarantine.rate:
@@ -225,8 +225,8 @@ def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scann
 
 
 def _name(cluster: str, topic: str, one: PartitionHealth) -> str:
-    life = f" (incarnation {one.incarnation})" if one.incarnation else ""
-    return f"{cluster}/{topic} partition {one.partition}{life}"
+    suffix = f" (incarnation {one.incarnation})" if one.incarnation else ""
+    return f"{cluster}/{topic} partition {one.partition}{suffix}"
 
 
 def _words(length: timedelta) -> str:

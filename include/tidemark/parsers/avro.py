@@ -39,7 +39,7 @@ class AvroColumns:
         self._writers = None if schemas is None else Writers(schemas, self._reader)
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """See :class:`tidemark.parsers.base.Parser`."""
+        """Decode each value by the schema that wrote it; one that this cannot read is refused with the reason."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
         if self._writers is not None:
             self._writers.learn(schema_numbers(values))
@@ -56,7 +56,7 @@ class AvroColumns:
                 fastavro.schemaless_reader(io.BytesIO(data), writer, None)
             found = fastavro.schemaless_reader(source, writer, None if writer is self._reader else self._reader)
         except _UNREADABLE as error:
-            raise RefusedRecord(f"is not of its Avro schema: {_told(error)}") from error
+            raise RefusedRecord(f"does not match its Avro schema: {_told(error)}") from error
         if not isinstance(found, dict):
             raise RefusedRecord("its Avro schema is not that of a record")
         left = len(data) - source.tell()
@@ -66,7 +66,7 @@ class AvroColumns:
 
 
 def _told(error: Exception) -> str:
-    """Why fastavro does not read a record, in the same words each time: a reason stands in files that are compared."""
+    """Why fastavro does not read a record, always in the same words: files with reasons are compared byte by byte."""
     return "ends too early" if isinstance(error, EOFError) else f"{type(error).__name__} {error}"
 
 
@@ -79,7 +79,8 @@ def _table(content: SettingsFile) -> tuple[list[pa.Field[Any]], Any]:
     except UnboundedSchema as error:
         raise ValueError(f"schema: {content.path}: {error}") from error
     except (LookupError, TypeError) as error:
-        raise ValueError(f"schema: {content.path}: is no Avro schema: {type(error).__name__} {error}") from error
+        problem = f"is not a valid Avro schema: {type(error).__name__} {error}"
+        raise ValueError(f"schema: {content.path}: {problem}") from error
 
 
 def _schemas(settings: AvroParser) -> Schemas | None:

@@ -134,7 +134,7 @@ class _Costs:
     @staticmethod
     def _check_item(cost: int, path: str) -> None:
         if cost > 0:
-            raise UnboundedSchema(f"{path}: takes so few bytes that a short record could make values without end of it")
+            raise UnboundedSchema(f"{path}: takes so few bytes that a short record could have unlimited values")
 
     def _of_name(self, name: str, path: str) -> int:
         if name in self._open:

@@ -54,7 +54,7 @@ class Types:
         if isinstance(schema, str):
             return self._name(schema, space, path)
         if not isinstance(schema, dict) or "type" not in schema:
-            raise ValueError(f"{path}: {schema!r} is no Avro schema")
+            raise ValueError(f"{path}: {schema!r} is not a valid Avro schema")
         kind = schema["type"]
         if not isinstance(kind, str) or kind in self._named:
             return self.arrow(kind, space, path)
@@ -76,14 +76,14 @@ class Types:
     def _name(self, name: str, space: str, path: str) -> pa.DataType:
         if name in _SIMPLE:
             if name == "null":
-                raise ValueError(f"{path}: is always null, which is no column")
+                raise ValueError(f"{path}: is always null, which cannot be a column")
             return _SIMPLE[name]
         full = name if "." in name or not space else f"{space}.{name}"
         full = full if full in self._named else name
         if full in self._open:
             raise ValueError(f"{path}: {full} holds itself, and a table's columns end somewhere")
         if full not in self._named:
-            raise ValueError(f"{path}: {name} is no known type")
+            raise ValueError(f"{path}: {name} is not a known type")
         found: pa.DataType = self._named[full]
         return found
 
@@ -103,7 +103,7 @@ class Types:
             ]
             self._open.pop()
             if not fields:
-                raise ValueError(f"{path}: a record without fields is no column")
+                raise ValueError(f"{path}: a record without fields cannot be a column")
             found = pa.struct(fields)
         self._named[full] = found
         return found
@@ -118,7 +118,7 @@ class Types:
 
 
 def table_type(kind: pa.DataType) -> pa.DataType:
-    """As it stands in the table: all times in microseconds, a map as a list of its entries."""
+    """The type in the table: all times in microseconds, a map as a list of its entries."""
     if pa.types.is_timestamp(kind):
         return TIMESTAMP_TYPE
     if isinstance(kind, pa.StructType):

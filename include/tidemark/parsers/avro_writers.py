@@ -36,7 +36,7 @@ def parsed_schema(texts: Sequence[str | bytes]) -> WriterSchema:
     """The last of ``texts``; the others are of types that it refers to.
 
     Raises:
-        ValueError: it is no Avro schema, or one whose values are not bounded by a record's bytes.
+        ValueError: it is not an Avro schema, or its values are not bounded by a record's bytes.
     """
     named: dict[str, Any] = {}
     parsed: Any = None
@@ -49,9 +49,9 @@ def parsed_schema(texts: Sequence[str | bytes]) -> WriterSchema:
         check_bounded(parsed, named)
         blind = skips_blindly(parsed, named)
     except SchemaParseException as error:
-        raise ValueError(f"is no Avro schema: {error}") from error
+        raise ValueError(f"is not a valid Avro schema: {error}") from error
     except (TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise ValueError(f"is no Avro schema: {type(error).__name__} {error}") from error
+        raise ValueError(f"is not a valid Avro schema: {type(error).__name__} {error}") from error
     return WriterSchema(parsed, blind)
 
 
@@ -97,7 +97,7 @@ class Writers:
     @property
     def _exhausted(self) -> str | None:
         if len(self._in_vain) >= MAX_IN_VAIN:
-            return f"the task has looked up {len(self._in_vain)} others in vain"
+            return f"the task has looked up {len(self._in_vain)} others without success"
         if self._text >= MAX_TEXT:
             return f"the task has read {self._text} characters of schemas"
         return None

@@ -49,7 +49,7 @@ class Parser(Protocol):
 
     @property
     def version(self) -> str:
-        """Kind and number, such as ``json/1``: what stands beside a refused row."""
+        """Kind and number, such as ``json/1``, as recorded with a refused row."""
         ...
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
@@ -58,7 +58,7 @@ class Parser(Protocol):
         Raises:
             ParserError: the parser itself is at fault; no row is to blame.
             RegistryUnavailable: a schema could not be fetched for now.
-            ConfigError: a registry cannot be asked before its settings, or the environment, are mended.
+            ConfigError: a registry cannot be asked before its settings, or the environment, are corrected.
         """
         ...
 
@@ -118,7 +118,7 @@ def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
     elif not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise ValueError(f"event_time.field: {wanted.field} is {kind}, neither a time nor a whole number")
     elif wanted.unit is not None:
-        raise ValueError(f"event_time.unit: {wanted.field} has a time's type, which tells its unit")
+        raise ValueError(f"event_time.unit: {wanted.field} has the type of a time, which states its unit")
 
 
 def bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:

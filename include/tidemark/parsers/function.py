@@ -56,7 +56,7 @@ class FunctionColumns:
         return f"function/{self._settings.function}/{self._settings.version}"
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """See :class:`tidemark.parsers.base.Parser`."""
+        """Call the function for all rows; where it raises, for parts of them, so that single rows alone are refused."""
         refused: dict[int, str] = {}
         keep = np.ones(len(rows), np.bool_)
 

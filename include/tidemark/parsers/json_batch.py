@@ -65,7 +65,7 @@ class JsonColumns:
         self._explicit = _nested(settings.columns, list(self._raw))
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """See :class:`tidemark.parsers.base.Parser`."""
+        """Parse the values in blocks; one that is not what the settings say is refused with the reason."""
         return self.parse_by(rows, vectorised=self._vectorised)
 
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
@@ -163,7 +163,7 @@ class JsonColumns:
             found = converted(column, kind)
             columns.append(found.column)
             for row in found.bad.tolist():
-                refused.setdefault(row, f"{one.name}: a value that is no {one.type}")
+                refused.setdefault(row, f"{one.name}: a value that is not a {one.type}")
             if one.required:
                 for row in np.flatnonzero(judged & ~_valid(column)).tolist():
                     refused.setdefault(row, f"{one.name}: is required, and missing or null")
@@ -235,7 +235,7 @@ def _cut(values: pa.Array[Any], wanted: Indices) -> list[Indices]:
 
 
 def _lines(values: pa.Array[Any]) -> pa.Buffer:
-    """The values, a line each. Raises ValueError if they are no UTF-8."""
+    """The values, a line each. Raises ValueError if they are not UTF-8."""
     texts = values.cast(pa.string())
     joined: Any = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
     data: pa.Buffer = joined[0].as_buffer()

@@ -1,7 +1,7 @@
 """One JSON document after the other, by Python's own reader and by rules of ours: slow, and what is right.
 
 A document is an object in UTF-8 by RFC 8259; a byte-order mark at its start is passed over. NaN and Infinity, more
-than MAX_DEPTH levels, and a key of a declared path that stands twice are refused. What is not declared is read over.
+than MAX_DEPTH levels, and a key of a declared path that appears twice are refused. What is not declared is read over.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _number(text: str) -> _Number:
 
 
 def _constant(text: str) -> Any:
-    raise RefusedValue(f"{text} is no JSON")
+    raise RefusedValue(f"{text} is not valid JSON")
 
 
 _DECODER: Final = json.JSONDecoder(
@@ -91,11 +91,11 @@ def document(value: bytes) -> dict[str, Any]:
     try:
         found = _DECODER.decode(data.decode())
     except UnicodeDecodeError as error:
-        raise RefusedValue(f"is no UTF-8 at byte {error.start}") from error
+        raise RefusedValue(f"is not valid UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
-        raise RefusedValue(shortened(f"is no JSON: {error}")) from error
+        raise RefusedValue(shortened(f"is not valid JSON: {error}")) from error
     if not isinstance(found, dict):
-        raise RefusedValue("is JSON, but no object")
+        raise RefusedValue("is JSON, but not an object")
     return found
 
 
@@ -114,9 +114,9 @@ def value_at(found: dict[str, Any], keys: Sequence[str]) -> Any:
     at: Any = found
     for index, key in enumerate(keys):
         if not isinstance(at, dict):
-            raise RefusedValue(f"{'.'.join(keys[:index])}: is {_kind(at)}, and no object")
+            raise RefusedValue(f"{'.'.join(keys[:index])}: is {_kind(at)}, not an object")
         if isinstance(at, _Twice) and key in at.keys_twice:
-            raise RefusedValue(f"{'.'.join(keys[: index + 1])}: stands twice")
+            raise RefusedValue(f"{'.'.join(keys[: index + 1])}: appears twice")
         at = at.get(key)
         if at is None:
             return None
@@ -131,31 +131,31 @@ def raw_value(value: Any, kind: ColumnType, name: str) -> Any:
         return _text(value, name)
     if kind.element:
         if not isinstance(value, list):
-            raise RefusedValue(f"{name}: is {_kind(value)}, and no list")
+            raise RefusedValue(f"{name}: is {_kind(value)}, not a list")
         return [raw_value(one, kind.element, name) for one in value]
     if kind.name == "decimal":
         return _decimal(value, name)
-    wanted = _WANTED.get(kind.name, "text" if kind.unit == "iso8601" else "whole number")
-    if _kind(value) != wanted and not (wanted == "number" and _kind(value) == "whole number"):
-        raise RefusedValue(f"{name}: is {_kind(value)}, and no {wanted}")
+    wanted = _WANTED.get(kind.name, "text" if kind.unit == "iso8601" else "a whole number")
+    if _kind(value) != wanted and not (wanted == "a number" and _kind(value) == "a whole number"):
+        raise RefusedValue(f"{name}: is {_kind(value)}, not {wanted}")
     return _RAW[wanted](value, name)
 
 
 _WANTED: Final = {
-    "boolean": "truth value",
-    "float": "number",
-    "double": "number",
+    "boolean": "a truth value",
+    "float": "a number",
+    "double": "a number",
     **dict.fromkeys(("string", "binary", "date"), "text"),
 }
 
 
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
-        return "truth value"
-    for kind, name in ((int, "whole number"), (float, "number"), (str, "text"), (list, "list")):
+        return "a truth value"
+    for kind, name in ((int, "a whole number"), (float, "a number"), (str, "text"), (list, "a list")):
         if isinstance(value, kind):
             return name
-    return "object"
+    return "an object"
 
 
 def _int64(value: int, name: str) -> int:
@@ -184,9 +184,9 @@ def _string(value: str, name: str) -> str:
 
 
 _RAW: Final[dict[str, Callable[[Any, str], Any]]] = {
-    "truth value": lambda value, _: value,
-    "whole number": _int64,
-    "number": _double,
+    "a truth value": lambda value, _: value,
+    "a whole number": _int64,
+    "a number": _double,
     "text": _string,
 }
 
@@ -198,7 +198,7 @@ def _decimal(value: Any, name: str) -> str:
         return value.text
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return _string(str(value), name)
-    raise RefusedValue(f"{name}: is {_kind(value)}, and no number")
+    raise RefusedValue(f"{name}: is {_kind(value)}, not a number")
 
 
 def _text(value: Any, name: str) -> str:
@@ -209,7 +209,7 @@ def _text(value: Any, name: str) -> str:
 
 def _check_part(value: Any, name: str) -> None:
     if isinstance(value, _Twice):
-        raise RefusedValue(f"{name}: {min(value.keys_twice)} stands twice")
+        raise RefusedValue(f"{name}: {min(value.keys_twice)} appears twice")
     if isinstance(value, _Endless) or (isinstance(value, float) and value - value != 0):
         raise RefusedValue(f"{name}: a number that no double holds")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

@@ -16,6 +16,9 @@ from tidemark.parsers.protobuf_types import message_fields
 from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
 from tidemark.parsers.settings import ProtobufParser, SettingsFile
 
+_OUT_OF_MEMORY: Final = "Arena alloc failed"
+"""What Google's library says in a DecodeError where memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
+
 _KNOWN: Final = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "empty", "timestamp", "wrappers"))
 
 
@@ -34,7 +37,7 @@ class ProtobufColumns:
         self.columns: pa.Schema = pa.schema([pa.field(name, one.kind) for name, one in fields])
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """See :class:`tidemark.parsers.base.Parser`."""
+        """Decode each value as the message; one that this cannot read is refused with the reason."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
         return parse_by_row(values, self._read, self.columns, self.columns, self._settings.event_time)
 
@@ -43,15 +46,17 @@ class ProtobufColumns:
             indexes, value = split_message(split_frame(value)[1])
             if indexes != self._indexes:
                 raise RefusedRecord(
-                    f"holds message {list(indexes)} of its file, and {self._settings.message} is {list(self._indexes)}"
+                    f"has message {list(indexes)} of its file, but {self._settings.message} is {list(self._indexes)}"
                 )
         try:
             found: Any = self._class.FromString(value)
         except (DecodeError, UnicodeDecodeError) as error:
-            raise RefusedRecord(f"is no {self._settings.message}: {error}") from error
+            if _OUT_OF_MEMORY in str(error):
+                raise MemoryError(str(error)) from error  # what other records have taken may be the reason
+            raise RefusedRecord(f"is not a valid {self._settings.message}: {error}") from error
         if not found.IsInitialized():
             missing = ", ".join(found.FindInitializationErrors())
-            raise RefusedRecord(f"lacks what {self._settings.message} requires: {missing}")
+            raise RefusedRecord(f"lacks fields that {self._settings.message} requires: {missing}")
         try:
             return {name: take(found) for name, take in self._takes}
         except ValueError as error:
@@ -64,7 +69,7 @@ def _message(descriptors: SettingsFile, name: str) -> Descriptor:
     try:
         files.ParseFromString(descriptors.data)
     except DecodeError as error:
-        raise ValueError(f"descriptors: {descriptors.path} is no FileDescriptorSet: {error}") from error
+        raise ValueError(f"descriptors: {descriptors.path} is not a valid FileDescriptorSet: {error}") from error
     pool = descriptor_pool.DescriptorPool()
     present = {one.name for one in files.file}
     try:

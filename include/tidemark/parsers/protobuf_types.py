@@ -54,7 +54,7 @@ def message_fields(message: Descriptor, path: str = "", above: tuple[str, ...] =
     if message.full_name in above:
         raise ValueError(f"{path}: {message.full_name} holds itself, and a table's columns end somewhere")
     if not message.fields:
-        raise ValueError(f"{path or message.full_name}: a message without fields is no column")
+        raise ValueError(f"{path or message.full_name}: a message without fields cannot be a column")
     above = (*above, message.full_name)
     return [(one.name, _field(one, f"{path}.{one.name}".lstrip("."), above)) for one in message.fields]
 

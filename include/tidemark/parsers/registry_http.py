@@ -141,6 +141,6 @@ def _document(status: int, body: bytes | None) -> dict[str, Any] | None:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
         if status == 200:
-            raise ValueError(f"answered what is no JSON: {error}") from error
+            raise ValueError(f"did not answer with valid JSON: {error}") from error
         return None
     return found if isinstance(found, dict) else None

@@ -19,12 +19,14 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
+from typing_extensions import override
+
+from tidemark.concurrency import in_parallel
 from tidemark.errors import RegistryUnavailable
 from tidemark.parsers.registry_http import HttpAnswer, RegistryHttp
 from tidemark.parsers.settings import Registry, SettingsFile
@@ -52,7 +54,7 @@ class Written:
 
     @property
     def size(self) -> int:
-        """Characters."""
+        """How many characters the schema's text has."""
         return sum(map(len, self.texts))
 
 
@@ -67,23 +69,23 @@ class Schemas(Protocol):
     """Finds schemas by their numbers."""
 
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        """What each of ``numbers`` stands for.
+        """The schema of each of ``numbers``.
 
         Raises:
             RegistryUnavailable: it cannot be known now.
-            ConfigError: it cannot be known before the settings, or the environment, are mended.
+            ConfigError: it cannot be known before the settings, or the environment, are corrected.
         """
         ...
 
 
-class SchemaFiles:
+class SchemaFiles(Schemas):
     """Schemas that the topics file names."""
 
     def __init__(self, contents: Mapping[int, SettingsFile]) -> None:
         self._contents = contents
 
+    @override
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        """See :class:`Schemas`."""
         return {number: self._one(number) for number in numbers}
 
     def _one(self, number: int) -> Written | Unreadable:
@@ -93,7 +95,7 @@ class SchemaFiles:
         try:
             return Written((found.data.decode(),))
         except UnicodeDecodeError as error:
-            return Unreadable(f"is no UTF-8: {error}")
+            return Unreadable(f"is not valid UTF-8: {error}")
 
 
 class _Kept:
@@ -127,7 +129,7 @@ class _OfTheNumber(Exception):
     """What the registry says of one number, for good; the message is the reason."""
 
 
-class SchemaRegistry:
+class SchemaRegistry(Schemas):
     """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it finds is kept for the process."""
 
     def __init__(self, settings: Registry) -> None:
@@ -136,20 +138,15 @@ class SchemaRegistry:
 
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
         """See :class:`Schemas`; several numbers at a time, over connections that stay open."""
-        found: dict[int, Written | Unreadable] = {}
+        answers: dict[int, Written | Unreadable] = {}
         for number in numbers:
             if number > MAX_NUMBER:
-                found[number] = Unreadable(f"is unknown: the numbers of a registry end at {MAX_NUMBER}")
+                answers[number] = Unreadable(f"is unknown: the numbers of a registry end at {MAX_NUMBER}")
             elif kept := _kept.get(self._url, number):
-                found[number] = kept
-        wanted = [number for number in numbers if number not in found]
-        if wanted:
-            with ThreadPoolExecutor(min(CONNECTIONS, len(wanted)), "registry") as pool:
-                try:
-                    found |= zip(wanted, pool.map(self._find, wanted), strict=True)
-                finally:
-                    pool.shutdown(cancel_futures=True)
-        return found
+                answers[number] = kept
+        wanted = [number for number in numbers if number not in answers]
+        answers |= zip(wanted, in_parallel(self._find, wanted, CONNECTIONS), strict=True)
+        return answers
 
     def _find(self, number: int) -> Written | Unreadable:
         texts: dict[tuple[str, int], str] = {}
@@ -166,9 +163,9 @@ class SchemaRegistry:
 
     def _gather(self, schema: Any, texts: dict[tuple[str, int], str], above: tuple[tuple[str, int], ...]) -> None:
         """Add what ``schema`` refers to, after what that refers to."""
-        for one in schema.get("references") or ():
+        for reference in schema.get("references") or ():
             try:
-                at = one["subject"], one["version"]
+                at = reference["subject"], reference["version"]
             except (TypeError, KeyError):
                 at = None, None
             if not isinstance(at[0], str) or not isinstance(at[1], int):
@@ -195,7 +192,7 @@ class SchemaRegistry:
             raise _OfTheNumber("has an answer too large to read")
         kind = answer.document.get("schemaType") or "AVRO"
         if kind != "AVRO":
-            raise _OfTheNumber(f"is no Avro schema but one of type {str(kind)[:40]}")
+            raise _OfTheNumber(f"is not an Avro schema, but one of type {str(kind)[:40]}")
         if not isinstance(answer.document.get("schema"), str):
             raise _OfTheNumber("has no text")
         return answer.document

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidemark.config import Settings, directory_of
+from tidemark.config import Settings, directory_of, http_url
 from tidemark.formats.base_columns import PREFIX
 from tidemark.parsers.column_types import ColumnType, column_type
 
@@ -59,9 +59,9 @@ def check_names(names: Iterable[str]) -> None:
         if folded == "dt":
             raise ValueError(f"column {name!r}: dt is the table's own partition column")
         if folded.startswith(PREFIX):
-            raise ValueError(f"column {name!r}: the prefix kafka_ is that of Kafka's own columns")
+            raise ValueError(f"column {name!r}: the prefix kafka_ is reserved for Kafka's own columns")
         if folded in seen:
-            raise ValueError(f"column {name!r}: stands twice, as engines do not tell {seen[folded]} and {name} apart")
+            raise ValueError(f"column {name!r}: appears twice: engines do not distinguish {seen[folded]} and {name}")
         seen[folded] = name
 
 
@@ -100,8 +100,10 @@ def _content(path: Path, name: str) -> SettingsFile:
 def _json_content(content: SettingsFile) -> SettingsFile:
     try:
         json.loads(content.data)
+    except RecursionError as error:
+        raise ValueError(f"{content.path} is nested too deeply") from error
     except ValueError as error:
-        raise ValueError(f"{content.path} is no JSON: {error}") from error
+        raise ValueError(f"{content.path} is not valid JSON: {error}") from error
     return content
 
 
@@ -181,14 +183,14 @@ def check_event_time(event_time: EventTime, columns: Mapping[str, ColumnType]) -
     """Raise ValueError unless ``event_time`` names one of ``columns`` that can be one."""
     found = columns.get(event_time.field)
     if found is None:
-        raise ValueError(f"event_time.field: {event_time.field} is none of the columns {', '.join(columns)}")
+        raise ValueError(f"event_time.field: {event_time.field} is not one of the columns {', '.join(columns)}")
     if found.name.startswith("int"):
         if event_time.unit is None:
             raise ValueError(f"event_time.unit: {event_time.field} is a number, so its unit is needed")
     elif found.name not in {"timestamp", "date"}:
         raise ValueError(f"event_time.field: {event_time.field} is neither a time nor a whole number")
     elif event_time.unit is not None:
-        raise ValueError(f"event_time.unit: {event_time.field} has a time's type, which tells its unit")
+        raise ValueError(f"event_time.unit: {event_time.field} has the type of a time, which states its unit")
 
 
 class BytesParser(Settings):
@@ -218,7 +220,9 @@ class JsonParser(_Declared):
             for other, name in paths.items():
                 shorter = min(len(other), len(one.keys))
                 if other[:shorter] == one.keys[:shorter]:
-                    raise ValueError(f"column {one.name}: its path is that of column {name}, or lies within it")
+                    raise ValueError(
+                        f"column {one.name}: its path is that of column {name}, or one is inside the other"
+                    )
             paths[one.keys] = one.name
         return self
 
@@ -237,7 +241,7 @@ CertificateFile = Annotated[File, AfterValidator(_certificates)]
 class Registry(Settings):
     """Where schemas are found by their number, by the API of Confluent's registry.
 
-    Secrets are no settings: ``basic`` and ``bearer`` take them from the environment of the tasks, from
+    Secrets are not settings: ``basic`` and ``bearer`` take them from the environment of the tasks, from
     ``<variables>_USER`` and ``<variables>_PASSWORD``, or ``<variables>_TOKEN``. No row depends on how the registry is
     reached, so only ``url`` is part of the configuration's digest.
     """
@@ -246,6 +250,11 @@ class Registry(Settings):
     auth: Literal["none", "basic", "bearer"] = Field(default="none", exclude=True)
     variables: str = Field(default="TIDEMARK_REGISTRY", pattern=r"^TIDEMARK_REGISTRY(_[A-Z0-9]+)*$", exclude=True)
     ca_file: CertificateFile | None = Field(default=None, exclude=True)
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        return http_url(url)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -317,7 +326,7 @@ class FunctionParser(_Declared):
 
 def _check_root(event_time: EventTime | None, names: list[str]) -> None:
     if event_time and event_time.field.split(".")[0] not in names:
-        raise ValueError(f"event_time.field: {event_time.field} is none of the columns {', '.join(names)}")
+        raise ValueError(f"event_time.field: {event_time.field} is not one of the columns {', '.join(names)}")
 
 
 ParserSettings = Annotated[

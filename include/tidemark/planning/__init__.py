@@ -1,15 +1,15 @@
-"""What a run has to do, worked out from the raw objects, the topic's settings and the committed ledger.
+"""Plans what a run has to do, from the raw objects, the topic's settings and the committed ledger.
 
-* ``partition_plan`` has the rules for a partition, and is pure; ``read`` says where given offsets lie in raw
-* ``date_finality`` says which dates close, and is pure as well
-* ``ingest``, ``rebuild`` and ``replay`` plan a run for new offsets, for dates to make again, and for refused rows
-* ``repair`` plans one that makes a table right again after somebody else changed it
-* ``lost_files`` says which files of dates are lost, ``lost_gaps`` which offsets will never come
-* ``compaction`` plans a run that merges small files, ``retention`` one that takes dates away
-* ``common`` is what all plans share, ``plan_store`` writes and finds them
+* ``partition_plan`` has the rules for one partition and is pure; ``read`` finds given offsets in raw
+* ``date_finality`` decides which dates close and is pure as well
+* ``ingest`` plans a run for new offsets, ``rebuild`` one for dates, ``replay`` one for quarantined rows
+* ``repair`` plans a run that restores a table which another program changed
+* ``lost_files`` finds the files that dates have lost, ``lost_gaps`` the offsets that will never come
+* ``compaction`` plans a run that merges small files, ``retention`` one that removes dates
+* ``common`` has what all plans share, ``plan_store`` writes and finds plans
 
-The same state gives the same plan, its attempt and its time apart. Nothing here imports pyarrow or Spark at module
-level: the scheduler's ``plan`` task runs it too.
+The same state gives the same plan, except for its attempt and its time. Nothing here imports pyarrow or Spark at module
+level, because the scheduler's ``plan`` task runs this code too.
 """
 
 from tidemark.planning.compaction import plan_compaction

@@ -23,7 +23,7 @@ SOURCES: Final = (
 )
 """Packages and modules whose change may change a row, its class, its date, or the bytes of a file.
 
-They are read where they are installed, and not imported: plans are made where Spark's libraries are not.
+They are read where they are installed, and not imported: plans are made where Spark's libraries are not installed.
 """
 
 

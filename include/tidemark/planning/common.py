@@ -1,4 +1,4 @@
-"""What every plan says alike: which ledger it follows, by which settings and code, and who it is."""
+"""The fields that every plan has: the ledger that it follows, the settings and the code, and its own identity."""
 
 from __future__ import annotations
 

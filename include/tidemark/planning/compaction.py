@@ -1,10 +1,10 @@
 """The plan of a run that merges small files of a table, row for row, with their neighbours.
 
 Neighbours are files of one date, incarnation and partition that follow one another by their first offset. A file of at
-least half the target stays as it is, and no merged file exceeds the target, about. Of a date that is closed any two
-neighbours are merged. Of another one, to which files still come, they are merged once a partition has as many small
-ones as the topic says, as many at once or as fill the target, and only where what comes of it is at least twice its
-largest part: so no row is written again more often than its file can double.
+least half the target stays as it is, and no merged file exceeds the target by much. In a closed date, any two
+neighbours are merged. An open date still gets files: there, neighbours are merged once a partition has as many small
+files as the topic's settings say. A merge takes that many files or fills the target, and the merged file must be at
+least twice as large as its largest part. So no row is written again more often than its file can double.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tidemark.table.tampering import check_untampered
 from tidemark.topics import Compaction
 
 TASK_FILES: Final = 1000
-"""As many files are merged into one at most."""
+"""The most files that are merged into one."""
 
 TASK_OVERLAP: Final = 8
-"""So many of them may have rows on both sides of an offset: each is read then, and takes memory."""
+"""The most of them that may have rows on both sides of an offset: all of these are read together, in memory."""
 
 RUN_FILES: Final = 10_000
-"""Files that one run replaces at most: its plan and its evidence stay small. The rest is the next run's."""
+"""The most files that one run replaces, so that its plan and its evidence stay small. The next run takes the rest."""
 
 RUN_BYTES: Final = 64 << 30
-"""Bytes of them, at most."""
+"""The most bytes of files that one run replaces."""
 
 
 class PlacedFile(NamedTuple):
@@ -52,7 +52,7 @@ def plan_compaction(table: TopicTable, dates: Collection[str] | None = None, *, 
     """What to merge of ``dates`` (ISO), or of all if None; empty if there is nothing.
 
     Raises:
-        ContinuityError: evidence does not tell of all rows of a file.
+        ContinuityError: evidence does not account for all rows of a file.
     """
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
@@ -161,7 +161,7 @@ def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, Liv
     for path, file in files.items():
         if rows[path] != file.rows:
             raise ContinuityError(
-                f"{table.url}/{path}: has {file.rows} rows, and evidence tells of {rows[path]}; audit {file.dt}, and "
+                f"{table.url}/{path}: has {file.rows} rows, but evidence counts {rows[path]}; audit {file.dt}, and "
                 "rebuild it"
             )
     return list(found.values())

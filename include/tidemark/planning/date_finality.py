@@ -1,18 +1,19 @@
-"""When a date of a table is complete: no more rows of it are waited for. Pure.
+"""When a date of a table is complete, so that no further rows of it are expected. Pure.
 
 A date may close once its end, in the topic's time zone, and the topic's ``lateness`` have passed. It closes as *final*
 if each partition is done. A partition is done if its leader's entry in the watermark index was observed after that time
 and
 
-* the ledger has passed its log end: all that was on the broker then is landed, be it above the high watermark; or
-* the ledger has passed all segments before the active one, and that one begins after the date: so a partition that is
-  always written to does not wait until it is quiet. It begins by Kafka's timestamps. Where a parser's event time makes
-  ``dt``, records come after their events, by up to ``lateness``: there it must begin after that, too.
+* the ledger has passed its log end: all that was on the broker then has landed, even above the high watermark; or
+* the ledger has passed all segments before the active one, and the active one begins after the date. So a partition
+  that is always written to does not have to become quiet. Where it begins is judged by Kafka's timestamps. Where a
+  parser's event time gives ``dt``, a record may come up to ``lateness`` after its event: there the active segment must
+  begin after that time, too.
 
-If some partition is not done, the date stays as it is until it has been ``overdue`` for that long, counted from when it
-might have closed, or from when rows of it last landed if that is later (old records that are still being landed are no
-reason to close). Then it closes as *final_incomplete*, with what was outstanding; and as final when all are done after
-all. Rows that land in a closed date reopen it.
+If some partition is not done, the date stays open for the time ``overdue``. That time counts from when the date could
+first have closed, or from when rows of it last landed if that is later, so that a date does not close while old records
+are being landed. Then it closes as *final_incomplete*, with what was outstanding. It becomes final once all partitions
+are done. Rows that land in a closed date reopen it.
 """
 
 from __future__ import annotations
@@ -80,19 +81,19 @@ def end_of(dt: str, zone: ZoneInfo) -> datetime:
 def waiting_for(
     landed: Mapping[tuple[int, int], int], entries: Mapping[tuple[int, int], IndexEntry], past: datetime, due: datetime
 ) -> Waiting:
-    """Which partitions of the topic's newest life are not done with a date; ``landed`` is next offsets.
+    """Which partitions of the topic's newest incarnation are not done with a date; ``landed`` has their next offsets.
 
-    They are observed at ``due``, or later; records from the time ``past`` on are none of the date's.
+    An entry counts if it was observed at ``due`` or later. Records from the time ``past`` on do not belong to the date.
 
-    A partition that is known, or has a higher one beside it, and that no agent tells of, is not done. Earlier lives of
-    the topic get no more records.
+    A partition is also not done if no agent reports it, although it is known or a higher one exists. Earlier
+    incarnations of the topic get no more records.
     """
     known = {*entries, *landed}
-    life = max((incarnation for incarnation, _ in known), default=0)
-    width = 1 + max((partition for incarnation, partition in known if incarnation == life), default=-1)
+    newest = max((incarnation for incarnation, _ in known), default=0)
+    width = 1 + max((partition for incarnation, partition in known if incarnation == newest), default=-1)
     partitions = offsets = 0
     for partition in range(width):
-        entry, start = entries.get((life, partition)), landed.get((life, partition), 0)
+        entry, start = entries.get((newest, partition)), landed.get((newest, partition), 0)
         if entry is None:
             partitions += 1
         elif not _is_done(entry, start, past, due):

@@ -26,7 +26,7 @@ from tidemark.table.tampering import check_untampered
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES: Final = 16 << 30
-"""Bytes of raw that one run converts at most; what is left is the next run's."""
+"""The most bytes of raw that one run converts; the next run takes the rest."""
 
 LIMIT_TASKS: Final = 1024
 
@@ -43,14 +43,13 @@ def plan_ingest(
 ) -> RunPlan:
     """What there is to land for the topic of ``table`` now, and which dates close; see :attr:`RunPlan.empty`.
 
-    ``attempt`` is drawn if None.
-
-    The limits are shared evenly by the partitions that have something; each gets one task at least.
+    ``attempt`` is drawn if None. The partitions that have new offsets share the limits evenly; each gets at least one
+    task.
 
     Raises:
         FormatError: an object in the raw store does not parse.
         StoreError: a store did not answer.
-        TableTampered: somebody else changed the table.
+        TableTampered: another program changed the table.
     """
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
@@ -100,16 +99,16 @@ def _bare(raw: RawTopic, ledger: Ledger, parts: Iterable[RawPartition]) -> set[t
 
 
 def _first(raw: RawTopic, part: RawPartition, start: int) -> int:
-    """Where raw begins; a tombstone that does not hold removed nothing, so that what it names is missing and held."""
+    """Where raw begins. An invalid tombstone removed nothing: the offsets that it names are a gap."""
     try:
         return raw.first(part, start)
     except FormatError:
-        log.exception("partition %s: what it lacks counts as lost, not as removed", part.key)
+        log.exception("partition %s: its missing offsets count as lost, not as removed", part.key)
         return start
 
 
 def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
-    """What people gave up; with a word that does not hold, nothing, so that the partition stays at its gap."""
+    """The acknowledged offsets. If an acknowledgement is invalid, none: the partition stays at its gap."""
     try:
         return raw.acknowledged(part)
     except FormatError:
@@ -136,7 +135,7 @@ def _plan_partition(
 
 
 def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[ConversionTask]:
-    """The decision's pieces as tasks, of which none lies across the offset at which a branch is left."""
+    """The decision's pieces as tasks. No task lies across the offset at which a branch is left."""
     at = plan.cut.at if plan.cut else plan.start
     below = [piece._replace(end=min(piece.end, at)) for piece in decision.pieces if piece.start < at]
     above = [piece._replace(start=max(piece.start, at)) for piece in decision.pieces if at < piece.end]

@@ -1,7 +1,7 @@
-"""Which files of a table are lost: those that its log or its evidence names, and that the store has not, or otherwise.
+"""Which files of a table are lost: its log or its evidence names them, and the store lacks them or has another size.
 
-What is uploaded above the ledger is ingestion's to land, and everything below it has a class. So what a landed date can
-miss is files, and a rebuild of just the dates that do brings them back.
+Ingestion lands what is uploaded above the ledger, and every offset below it has a class. So a landed date can miss only
+files, and a rebuild of the dates that miss some brings them back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.table.effective_evidence import EffectiveEvidence
 
 
 def lost_files(table: TopicTable, dates: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """By date (ISO), the files of the table and of its quarantine that are not there, or not of their size.
+    """By date (ISO), the files of the table and of its quarantine that are missing or have the wrong size.
 
     One listing for each date that has files, and a request for each file of quarantine.
     """
@@ -46,6 +46,6 @@ def _is_there(table: TopicTable, key: str) -> bool:
 
 
 def waiting_offsets(table: TopicTable, ledger: Ledger) -> int:
-    """How many offsets are uploaded and not landed, by the brokers' watermark indexes; they are ingestion's."""
+    """How many offsets are uploaded and not landed, by the brokers' watermark indexes; ingestion will land them."""
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
     return sum(max(0, entry.next_offset - landed.get(key, 0)) for key, entry in RawTopic(table).entries.items())

@@ -1,4 +1,4 @@
-"""Gaps that runs have found and no agent: an object was removed, or does not hold what its manifest says."""
+"""Gaps that runs found and agents did not: an object was removed, or does not hold what its manifest says."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidemark.table.delta_table import TopicTable, committed_ledger
 
 
 def lost(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap, ...]:
-    """The gaps by which the committed ledger holds the partition, as far as a plan made now would find them, too.
+    """The gaps that hold the partition by the committed ledger, if a plan made now would find them, too.
 
-    Offsets that have landed and were cut off by an unclean election are none: they are replaced, not given up.
+    Landed offsets that an unclean election cut off are not gaps: they are replaced, not given up.
 
     Raises:
         FormatError: an object in the store does not parse.

@@ -13,7 +13,7 @@ from tidemark.formats.plan import BranchCut, PartitionPlan
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
-from tidemark.raw.segments import Segment, SegmentPiece, cover, live_until, whole_lineage
+from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole, whole_lineage
 from tidemark.raw.transactions import aborted_from, decided_end
 
 
@@ -21,9 +21,8 @@ from tidemark.raw.transactions import aborted_from, decided_end
 class KnownPartition:
     """All that the store and the ledger say about a partition. ``complete`` as in :class:`~.raw.Window`.
 
-    ``first`` is where raw begins by now, for a partition of which nothing has landed. ``cut`` is how it may
-    leave the branch that has landed, where the newest lineage wants that, and ``from_offset`` the offset to start from
-    then.
+    ``first`` is the offset at which raw begins now, for a partition of which nothing has landed. ``cut`` says how the
+    partition may leave the landed branch, if the newest lineage requires that; ``from_offset`` is where it starts then.
     """
 
     incarnation: int
@@ -65,9 +64,9 @@ class Decision(NamedTuple):
 def decide(known: KnownPartition) -> Decision:
     """How far the partition may go now.
 
-    It stops before a hole, before an open transaction, and before what an earlier task found missing or damaged, as
-    long as the segment there is the same. After an unclean election that cuts off landed offsets it goes back to the
-    cut and on along the new branch; it stays where it is as long as that is not there, or not all that lies below.
+    It stops before a hole, before an open transaction, and before what an earlier task found missing or damaged while
+    the segment there is the same. After an unclean election that cuts off landed offsets, it goes back to the cut and
+    follows the new branch. It stays where it is until raw holds the new branch and all that lies below it.
     """
     left = left_at(known.watermark, known.state)
     if left is not None and known.cut is None:
@@ -80,7 +79,8 @@ def decide(known: KnownPartition) -> Decision:
     pieces, hole = cover(known.segments, lineage, Intervals([(start, max(start, goal))]) - acknowledged)
     if (found := _found_before(known, pieces)) is not None:
         return _held(known, found)
-    end, held_by = _decided(pieces, lineage, hole.start if hole else max(start, goal))
+    limit = hole.start if hole else max(start, goal)
+    end, held_by = _decided(pieces, lineage, known.watermark.next_offset, limit)
     if known.cut and (end < start or (end < known.cut.at and not held_by)):
         return _held(known, (_cut_off(known, known.cut.at),))
     plan = PartitionPlan(
@@ -105,7 +105,7 @@ def decide(known: KnownPartition) -> Decision:
 
 
 def clipped(pieces: Iterable[SegmentPiece], end: int) -> list[SegmentPiece]:
-    """``pieces`` below ``end``."""
+    """The parts of ``pieces`` that lie below ``end``."""
     return [piece._replace(end=min(piece.end, end)) for piece in pieces if piece.start < end]
 
 
@@ -126,7 +126,7 @@ def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
     """The first landed offset that is not on the newest lineage; None if all are.
 
     A watermark that went back to the cut has nothing of the new branch yet, and its lineage ends there: then only its
-    truncations tell. They do not where it has come further, since a log may have returned to the branch that landed.
+    truncations show the cut. Once it has come further they do not count: a log may have returned to the landed branch.
     """
     if state is None:
         return None
@@ -161,13 +161,13 @@ def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
 
 
 def _acknowledged(known: KnownPartition) -> Intervals:
-    """What a person gave up; of a branch that is left, nothing above the cut."""
+    """The offsets that a person acknowledged as lost; for a branch that is left, none above the cut."""
     said = known.acknowledged.clip(0, known.cut.at) if known.cut else known.acknowledged
     return said | Intervals((gap.start, gap.end) for gap in known.watermark.acknowledged_gaps)
 
 
 def _found_before(known: KnownPartition, pieces: list[SegmentPiece]) -> tuple[Gap, ...] | None:
-    """The ledger's gaps, if a task found one in the very bytes that would be read again; else None."""
+    """The ledger's gaps, if a task found one in the same bytes that would be read again; else None."""
     if known.state is None or not pieces:
         return None
     if known.cut:
@@ -187,13 +187,15 @@ def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
     return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
-def _decided(pieces: list[SegmentPiece], lineage: Lineage, end: int) -> tuple[int, tuple[OpenTransaction, ...]]:
-    """How far up to ``end`` all transactions are decided.
+def _decided(
+    pieces: list[SegmentPiece], lineage: Lineage, known_end: int, end: int
+) -> tuple[int, tuple[OpenTransaction, ...]]:
+    """How far up to ``end`` all transactions are decided; the ``lineage`` is known below ``known_end``.
 
-    A segment that leaves the lineage before its end lists what was open on its own branch, which decides nothing.
+    A segment that leaves the lineage before its end lists the transactions open on its own branch. They do not count.
     """
     for piece in reversed(pieces):
-        if live_until(piece.segment, lineage, piece.start) == piece.segment.end:
+        if is_whole(piece.segment, lineage, piece.start, known_end):
             limit = end if piece is pieces[-1] else piece.end
             return decided_end(limit, piece.segment.open_transactions)
     return pieces[0].start if pieces else end, ()
@@ -211,7 +213,7 @@ def _gaps(known: KnownPartition, hole: Interval | None, end: int) -> tuple[Gap, 
 
 
 def _gap(known: KnownPartition, start: int, end: int, reason: GapReason) -> Gap:
-    """The gap; if the ledger has it already, then as it is there, so that the time of its detection stays."""
+    """The gap as the ledger has it, if it does, so that the time of its detection stays; else the new one."""
     before = known.state.gaps if known.state else ()
     fields = {"from": start, "to": end, "reason": reason, "detected_at": known.watermark.written_at}
     fresh = Gap.model_validate(fields)

@@ -20,7 +20,7 @@ def write_plan(table: TopicTable, plan: RunPlan) -> str:
 
 
 def read_plan(table: TopicTable, key: str) -> RunPlan:
-    """The plan under ``key``. Raises NotFound, or FormatError for an object that is no plan."""
+    """The plan under ``key``. Raises NotFound, or FormatError for an object that is not a plan."""
     return RunPlan.load(table.store, key)
 
 

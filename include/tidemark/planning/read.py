@@ -12,13 +12,13 @@ from tidemark.planning.partition_plan import clipped
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of
 from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
 from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.raw.transactions import aborted_from, decided_end
+from tidemark.raw.transactions import aborted_from, decided_by
 
 _NO_LIMIT: Final = 1 << 62
 
 
 class RawPart(NamedTuple):
-    """How to read a partition again, and the offsets ``gone`` that cannot be."""
+    """How to read a partition again, and the offsets ``gone`` that cannot be read."""
 
     plan: PartitionPlan
     tasks: list[ConversionTask]
@@ -34,11 +34,11 @@ def plan_reading(
     committed: bool = True,
     keep: Callable[[Segment], bool] = lambda _: True,
 ) -> RawPart:
-    """How to read the offsets ``wanted`` of a partition from raw, as far as it is there.
+    """How to read the offsets ``wanted`` of a partition from raw, as far as raw has them.
 
-    ``known`` is an older lineage, for what the newest does not tell. Offsets of which raw does not tell whether they
-    were committed count as gone, and aborted transactions are left out, unless ``committed`` is false. Segments that
-    ``keep`` refuses are there and are not read.
+    ``known`` is an older lineage, for offsets that the newest does not cover. Unless ``committed`` is false, offsets
+    count as gone if raw does not show whether they were committed, and aborted transactions are left out. Segments that
+    ``keep`` refuses are not read, and their offsets are not gone.
     """
     watermark = raw.watermark(part)
     lineage = known
@@ -75,7 +75,7 @@ def plan_reading(
 
 
 def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple[list[SegmentPiece], Intervals]:
-    """All pieces of ``span`` that segments hold, and what they do not."""
+    """All pieces of ``span`` that segments hold, and the holes that they leave."""
     pieces: list[SegmentPiece] = []
     holes: list[Interval] = []
     at = span.start
@@ -92,11 +92,11 @@ def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple
 def _deciding(
     raw: RawTopic, part: RawPartition, span: Interval, segments: list[Segment], stop: int, lineage: Lineage
 ) -> tuple[list[Segment], int]:
-    """``segments`` and those after them which decide their transactions; and how far up to the span's end they do."""
+    """``segments`` and the later ones that decide their transactions; and up to which offset of the span they do."""
     found = list(segments)
     end = span.end
-    while found and (end := decided_end(span.end, found[-1].open_transactions)[0]) < span.end:
-        window = raw.segments(part, found[-1].end, stop, lineage, TARGET_BYTES)
+    while found and (end := decided_by(found, lineage, stop, span.end)) < span.end:
+        window = raw.segments(part, max(segment.end for segment in found), stop, lineage, TARGET_BYTES)
         if not window.segments:
             break
         found += window.segments

@@ -1,9 +1,9 @@
-"""The plan of a run that makes dates of a table again from raw, and replaces their files.
+"""The plan of a run that rebuilds dates of a table from raw and replaces their files.
 
 Evidence says which offsets the live files of those dates hold, and which records of those dates were quarantined or
-filtered. All of them are converted again, and any may get another class; rows of other dates are left out. The job
-refuses the commit unless the new classes hold exactly the rows of those that they replace. So where settings that give
-rows another date have changed, dates that exchange rows are made again together, or all of them.
+filtered. All of these offsets are converted again, and any may get another class. Rows of other dates are left out. The
+job refuses the commit unless the new classes hold exactly the rows of those that they replace. So if changed settings
+give rows another date, the dates that exchange rows are rebuilt together, or all dates are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark.planning.partition_plan import clipped
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut, ranges_of, tasks_of
 from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
 from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.raw.transactions import aborted_from, decided_end
+from tidemark.raw.transactions import aborted_from, decided_by
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -32,13 +32,13 @@ _NO_LIMIT: Final = 1 << 62
 
 
 def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int | None = None) -> RunPlan:
-    """How to make ``dates`` (ISO, empty for rows without one) of the table again, or all if None.
+    """How to rebuild ``dates`` of the table (ISO, empty for rows without a date), or all if None.
 
-    Empty if there is nothing of them.
+    The plan is empty if the dates have no rows.
 
     Raises:
-        ConfigError: a date is none, or retention took it from the table.
-        ContinuityError: raw does not hold all their offsets any more, or no evidence names one of their files.
+        ConfigError: a date is invalid, or retention removed it from the table.
+        ContinuityError: raw no longer holds all their offsets, or no evidence names one of their files.
     """
     chosen = None if dates is None else {_checked(one) for one in dates}
     standing = EffectiveEvidence.of(table)
@@ -54,10 +54,10 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
         rule = "no evidence names this file, so its offsets are unknown; bring back what was removed below"
         raise ContinuityError(f"{table.url}/{unknown[0]}: {rule} {table.deployment.lake_store}/{table.keys.evidence}")
     raw = RawTopic(table)
-    lives = raw.incarnations().incarnations if landed.offsets else ()
+    incarnations = raw.incarnations().incarnations if landed.offsets else ()
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
-        part = raw.partition(lives[key[0]].topic_id, lives[key[0]].place, *key)
+        part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
         planned.append(plan_partition(raw, part, ledger.by_partition[key], offsets, join=True))
     return RunPlan(
         **(following(table, ledger, attempt) | {"generation": ledger.generation + 1}),
@@ -74,11 +74,11 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
 
 def files_by_date(rows: Iterable[EvidenceRow]) -> dict[str, tuple[str, ...]]:
     """The files of ``rows`` by date, each once, as a plan's ``supersedes`` has them."""
-    found: dict[str, set[str]] = {}
-    for one in rows:
-        if one.file is not None:
-            found.setdefault(one.day, set()).add(one.file)
-    return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
+    by_date: dict[str, set[str]] = {}
+    for row in rows:
+        if row.file is not None:
+            by_date.setdefault(row.day, set()).add(row.file)
+    return {dt: tuple(sorted(files)) for dt, files in sorted(by_date.items())}
 
 
 def _check_there(table: TopicTable, ledger: Ledger, wanted: Iterable[str]) -> None:
@@ -98,7 +98,7 @@ def _checked(text: str) -> str:
     try:
         return text and date.fromisoformat(text).isoformat()
     except ValueError as error:
-        raise ConfigError("dates", [("", f"{text!r} is no date such as 2026-11-20")]) from error
+        raise ConfigError("dates", [("", f"{text!r} is not a date such as 2026-11-20")]) from error
 
 
 def plan_partition(
@@ -106,11 +106,11 @@ def plan_partition(
 ) -> tuple[PartitionPlan, list[ConversionTask]]:
     """How to convert ``offsets`` of a partition again.
 
-    With ``join`` also what lies between them in the same ranges of bytes, so that there are as few tasks, and files, as
-    ingest makes of such ranges: the rows between are of other dates, which the tasks leave out.
+    With ``join``, the offsets between them in the same byte ranges are converted too, so that there are as few tasks
+    and files as ingest makes of such ranges. The rows between are of other dates, and the tasks leave them out.
 
     Raises:
-        ContinuityError: raw does not hold all of them any more.
+        ContinuityError: raw no longer holds all of them.
     """
     watermark = raw.watermark(part)
     if watermark is None:
@@ -153,7 +153,7 @@ def plan_partition(
 def _joined(
     pieces: list[SegmentPiece], lineage: Lineage, cuts: Callable[[Segment], list[BatchCut]]
 ) -> list[SegmentPiece]:
-    """``pieces`` with what lies between them, wherever that takes no further range of bytes."""
+    """``pieces`` with the offsets between them, wherever those lie in the same byte ranges."""
 
     def read(some: Iterable[SegmentPiece]) -> set[tuple[str, int]]:
         return {(one.segment.key, part.start) for one in some for part in ranges_of(one, cuts(one.segment))}
@@ -181,8 +181,8 @@ def _deciding(
 ) -> list[Segment]:
     """``segments`` and those after them, until one lists no transaction of ``span`` as open any more."""
     found = list(segments)
-    while decided_end(span.end, found[-1].open_transactions)[0] < span.end:
-        window = raw.segments(part, found[-1].end, stop, lineage, TARGET_BYTES)
+    while decided_by(found, lineage, stop, span.end) < span.end:
+        window = raw.segments(part, max(segment.end for segment in found), stop, lineage, TARGET_BYTES)
         if not window.segments:
             raise ContinuityError(f"{part.keys.folder}: raw does not tell any more whether {span} was committed")
         found += window.segments

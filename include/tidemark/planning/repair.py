@@ -1,9 +1,9 @@
-"""The plan of a run that makes a table right again after somebody else changed it, from raw.
+"""The plan of a run that restores a table from raw after another program changed it.
 
-What the ledger and the evidence say stays true: below a partition's next offset, every offset has one class. So what is
-wrong shows in two sets. Live files of which no evidence tells go (what DELETE, UPDATE, OPTIMIZE or an overwrite wrote).
-And offsets to which the rest of the evidence gives no class, or more than one, are converted again: those of the files
-that are gone, with all that shares their ranges of bytes. The rest of the table is not touched.
+The ledger and the evidence stay true: below a partition's next offset, every offset has one class. So the damage shows
+in two sets. First, live files that no evidence names (DELETE, UPDATE, OPTIMIZE or an overwrite wrote them): the run
+removes them. Second, offsets to which the remaining evidence gives no class, or more than one: the run converts them
+again. These are the offsets of the lost files, with all that shares their byte ranges. The rest of the table stays.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tidemark.table.evidence import PARSED
 from tidemark.table.tampering import files_digest, is_untampered, unknown_files
 
 _VERSIONS: Final = 100
-"""Versions of the table that are looked at for the last one that was right."""
+"""How many versions of the table are searched for the last intact one."""
 
 _Key = tuple[int, int]
 
 
 class _Held(NamedTuple):
-    """A row of evidence that holds and whose file stays, if it has one."""
+    """A row of evidence that counts and whose file stays, if it has one."""
 
     first: int
     next: int
@@ -46,10 +46,10 @@ class _Held(NamedTuple):
 
 
 def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
-    """How to make the table right again; empty if it is as Tidemark left it, and all its files are there.
+    """How to restore the table; empty if it is as Tidemark left it, and all its files are there.
 
     Raises:
-        ContinuityError: raw does not hold all the offsets any more; tells which dates miss rows, and the choice.
+        ContinuityError: raw no longer holds all the offsets; names the dates that miss rows, and the choice.
     """
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
@@ -78,7 +78,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
 
 
 def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list[_Held]]:
-    """By partition, what holds without the files that are ``gone``."""
+    """By partition, the rows that count without the files that are ``gone``."""
     found: dict[_Key, list[_Held]] = {}
     for row in standing.evidence():
         file = (row.file or "") if row.offset_class in PARSED else ""
@@ -89,7 +89,7 @@ def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list
 
 
 def _expired_again(standing: EffectiveEvidence) -> set[str]:
-    """The live files whose rows retention has taken from the table: somebody has brought them back."""
+    """The live files whose rows retention has removed from the table: another program has restored them."""
     expired: set[tuple[object, ...]] = set()
     landed: dict[tuple[object, ...], str] = {}
     for row in standing.evidence():
@@ -102,25 +102,25 @@ def _expired_again(standing: EffectiveEvidence) -> set[str]:
 
 
 class _Search:
-    """What to convert again, partition by partition; and the ``files`` that are replaced by it.
+    """What to convert again, by partition, and the ``files`` that this replaces.
 
-    A partition whose log has left the branch that landed, by an unclean election, goes back to before the cut: the next
-    ingest lands the new branch from there.
+    If an unclean election made a partition's log leave the landed branch, the partition goes back to before the cut.
+    The next ingest lands the new branch from there.
     """
 
     def __init__(self, table: TopicTable, ledger: Ledger, held: Mapping[_Key, list[_Held]]) -> None:
         self.planned: list[tuple[PartitionPlan, list[ConversionTask]]] = []
         self.files: set[str] = set()
         self._raw = RawTopic(table)
-        self._lives = self._raw.incarnations().incarnations
+        self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
             rows = held.get(key, [])
             if offsets := _without_one_class(rows, state.next_offset):
                 self._plan(key, state, rows, offsets)
 
     def _plan(self, key: _Key, state: PartitionState, rows: list[_Held], offsets: Intervals) -> None:
-        life = self._lives[key[0]]
-        part = self._raw.partition(life.topic_id, life.place, *key)
+        incarnation = self._incarnations[key[0]]
+        part = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
         watermark = self._raw.watermark(part)
         left = left_at(watermark, state) if watermark else None
         end = state.next_offset
@@ -140,7 +140,7 @@ class _Search:
     def _end_before(
         self, part: RawPartition, state: PartitionState, watermark: Watermark, rows: list[_Held], left: int
     ) -> int:
-        """The last offset at or below ``left`` that no row and no file lies across, and up to which all is decided."""
+        """The last offset at or below ``left`` that no row and no file spans, and below which all is decided."""
         end = decided_below(self._raw, part, state, Lineage(watermark.lineage), left)
         if end is None:
             raise ContinuityError(f"{part.keys.folder}: raw holds nothing right below {left}, where the log left it")
@@ -166,7 +166,7 @@ def _nowhere(state: PartitionState, at: int) -> PartitionPlan:
 
 
 def _whole(rows: list[_Held], offsets: Intervals) -> tuple[Intervals, set[str]]:
-    """``offsets``, with all of the files that have rows there, and these files; without what no segment ever held."""
+    """``offsets`` with all those of the files that have rows there, less those that no segment ever held; the files."""
     while True:
         files = {one.file for one in rows if one.file and offsets.clip(one.first, one.next)}
         hulls = Intervals((one.first, one.next) for one in rows if one.file in files)
@@ -197,7 +197,7 @@ def _spans(rows: Iterable[_Held]) -> list[tuple[int, int]]:
 
 
 def _choice(table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], replaced: Collection[str]) -> str:
-    """What a person can do about dates that raw does not give again."""
+    """What a person can do about dates that raw cannot restore."""
     rows: dict[str, int] = {}
     for one in live:
         if one.path not in replaced:
@@ -214,7 +214,7 @@ def _choice(table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], replace
 
 
 def _last_right(table: TopicTable, ledger: Ledger) -> int | None:
-    """The newest version of the table with the files that the ledger's commit left; None if it is not to be found."""
+    """The newest version of the table with the files that the ledger's commit left; None if there is none."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 

@@ -1,7 +1,7 @@
-"""The plan of a run that parses quarantined rows again, without raw: after a parser, a schema or a setting was mended.
+"""The plan of a run that parses quarantined rows again, without raw: a parser, a schema or a setting was corrected.
 
-All rows of a date are taken, be there dates or not: what passes lands, the rest is quarantined anew, and the earlier
-rows hold no more. Batches that could not be decoded are tried again as well.
+A replay takes all rows of a date, or all rows if no dates are given. Rows that pass land, the others are quarantined
+again, and the earlier rows no longer count. Batches that could not be decoded are tried again as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.timestamps import utc_now
 def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
     """How to parse the quarantined rows of ``dates`` again (ISO, empty for rows without a date), or of all if None.
 
-    Empty if there are none.
+    The plan is empty if there are none.
     """
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
@@ -55,7 +55,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
 
 def _range(table: TopicTable, row: EvidenceRow, created: datetime) -> SegmentRange:
     if row.file is None or row.segment is None or row.byte_start is None or row.byte_end is None:
-        rule = f"evidence of refused records from offset {row.first} on does not tell of their bytes; audit the table"
+        rule = f"evidence of refused records from offset {row.first} on does not state their bytes; audit the table"
         raise ContinuityError(f"{table.url}: {rule}")
     return SegmentRange(
         store=table.deployment.lake_store,

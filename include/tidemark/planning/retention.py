@@ -1,24 +1,24 @@
-"""What retention may remove, and why the rest stays. Pure, but for the plan of a table's dates.
+"""What retention may remove, and why the rest stays. Pure, except for the plan of a table's dates.
 
 **A date of the table** is past when its end, in the topic's time zone, lies longer ago than ``retention.table``. All
-its rows go together, the refused and the filtered ones as well: what is left of a date must be all of it, or a rebuild
-could not tell that nothing was lost.
+its rows go together, the quarantined and the filtered ones as well. If a part of a date stayed, a rebuild could not
+tell that nothing was lost.
 
 **A raw segment** may go if all of this holds:
 
-1. it is whole: what may still grow, or is damaged, stays;
+1. it is whole: a damaged segment stays;
 2. it lies below the ledger's and the watermark's next offset, so that all its offsets are landed and decided;
-3. the evidence that holds gives each of its offsets one class;
-4. it ends at or below line 1 of ``offset.wm``, from where agents find what the store has;
-5. it was uploaded, rolled, and last written to longer ago than ``retention.raw``; a record time that is not sane does
-   not count;
+3. the effective evidence gives each of its offsets one class;
+4. it ends at or below line 1 of ``offset.wm``, from which agents search what the store has;
+5. it was uploaded, rolled, and last written to longer ago than ``retention.raw``; a record time that is not plausible
+   does not count;
 6. no run that may still commit reads it;
-7. all its objects are those of its manifest: none is being replaced;
-8. all before it may go, too, and none that stays lies across its end. So raw is cut off at its old end alone, and what
-   a segment needs of those after it (whether its transactions were aborted) is there as long as it is.
+7. all its objects are those of its manifest: none is of another branch of the log, and none is gone;
+8. all earlier segments may go, too, and no segment that stays spans its end. So raw is removed only at its old end, and
+   while a segment exists, so do the later ones that it needs (they say whether its transactions were aborted).
 
-A partition stays as a whole while it has open gaps, for which agents search all its segments; while one of its segments
-is being replaced; and while it leaves a branch of its log, for which segments are converted again.
+A partition keeps all its segments while it has open gaps, since agents search all segments for them, and while it
+leaves a branch of its log, since segments are converted again then.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tidemark.table.tampering import check_untampered
 def plan_retain(
     table: TopicTable, now: datetime, only: Collection[str] | None = None
 ) -> tuple[RunPlan, list[DateGoes]]:
-    """The plan that takes the dates which are past at ``now`` from the table, and what each of them holds.
+    """The plan that removes from the table the dates which are past at ``now``, and what each of them holds.
 
     With ``only``, other dates stay. The plan is empty if there are none.
     """
@@ -85,7 +85,7 @@ class Classed:
         self._first, self._next, self._rows = array("q"), array("q"), array("q")
 
     def add(self, first: int, after: int, rows: int) -> None:
-        """A row that holds."""
+        """A row that counts."""
         self._first.append(first)
         self._next.append(after)
         self._rows.append(rows)
@@ -107,10 +107,10 @@ class Classed:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What decides over a partition's segments; ``busy`` are the ``.log`` keys that runs may still read.
+    """What the decisions on a partition's segments depend on; ``busy`` are the ``.log`` keys that runs may still read.
 
-    ``line_1`` is ``offset.wm``'s, ``before`` the time before which a segment must be done, ``ahead`` how far after its
-    upload a record's time is sane.
+    ``line_1`` is that of ``offset.wm``. ``before`` is the time before which a segment must be done. ``ahead`` is how
+    far after the upload a record's time is still plausible.
     """
 
     state: PartitionState
@@ -125,8 +125,6 @@ class Keeping:
         """Why no segment of the partition goes; None if some may."""
         if self.watermark.gaps:
             return f"it has an open gap at offset {self.watermark.gaps[0].start}, which agents still search for"
-        if self.watermark.replacing:
-            return f"segment {self.watermark.replacing[0]} is being replaced"
         left = left_at(self.watermark, self.state)
         if left is not None:
             return f"it leaves a branch of its log at offset {left}"
@@ -138,24 +136,24 @@ class Keeping:
         if manifest.state != "whole":
             return f"it is {manifest.state}"
         if end > min(self.state.next_offset, self.watermark.next_offset):
-            return f"it is not landed: the ledger goes on at {self.state.next_offset}"
+            return f"it is not landed: the ledger continues at {self.state.next_offset}"
         if not self.classed.covers(start, end):
             return "the evidence does not give each of its offsets one class"
         if end > self.line_1:
-            return f"agents go on from segment {self.line_1}"
+            return f"agents continue from segment {self.line_1}"
         done = done_at(manifest, self.ahead)
         if done >= self.before:
             return f"its last record or upload is of {done:%Y-%m-%d %H:%M} UTC"
         if key in self.busy:
             return "a run that may still commit reads it"
         for name, one in manifest.objects.items():
-            if name.startswith(f"{start:020d}.") and etags.get(name) != one.etag:
-                return f"{name} is being replaced, or is gone"
+            if etags.get(name) != one.etag:
+                return f"{name} is not the version that its manifest describes, or is gone"
         return None
 
 
 def done_at(manifest: SegmentManifest, ahead: timedelta) -> datetime:
-    """When the last thing happened to a segment: its roll, its upload, or its last record of a sane time."""
+    """The time of the latest event of a segment: its roll, its upload, or its last record with a plausible time."""
     times = [manifest.uploaded_at, manifest.rotated_at or manifest.uploaded_at]
     if manifest.max_timestamp is not None:
         latest = manifest.uploaded_at + ahead

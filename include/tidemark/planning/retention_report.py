@@ -1,4 +1,4 @@
-"""Retention's reports: what would go, what went, and why the rest stays. What goes later was named in one before.
+"""Retention's reports: what it will remove, what it removed, and why the rest stays.
 
 A run writes one for the table and one for raw, below the topic's ledger. An object may only be removed if the newest
 report that is a day old names it, so that a person can see what will go, and stop it.
@@ -20,13 +20,13 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import stamp
 
 REVIEW: Final = timedelta(days=1)
-"""How long what goes stands in a report before it goes."""
+"""How long a report must have named an object before retention removes it."""
 
 Subject = Literal["table", "raw"]
 
 
 class DateGoes(Model):
-    """A date of the table that is past: its live files, and those of refused and filtered rows (``aside``)."""
+    """A date of the table that is past: its live files, and those of quarantined and filtered rows (``aside``)."""
 
     dt: str
     files: int = Field(ge=0)
@@ -39,7 +39,7 @@ class DateGoes(Model):
 class PartitionGoes(Model):
     """The segments of ``[start, end)`` that may go, and why what follows stays; ``removed_to`` is how far they went.
 
-    ``leftover`` objects are those that an earlier run, which was killed, should have deleted.
+    ``leftover`` objects are those that an earlier run should have deleted, but was killed before.
     """
 
     incarnation: int = Field(ge=0)
@@ -98,7 +98,7 @@ def write_report(table: TopicTable, report: RetentionReport) -> str:
 
 
 def report_key(table: TopicTable, report: RetentionReport) -> str:
-    """Where ``report`` lies."""
+    """The key of ``report`` in the lake's store."""
     return f"{table.keys.retention(report.subject)}{stamp(report.at)}-{report.ledger_n}.json"
 
 

@@ -26,10 +26,10 @@ def rewind(
 ) -> Rewind | None:
     """How to leave, at offset ``at``, the branch that has landed by ``state``.
 
-    None as long as the new branch has nothing there, or raw does not hold what lies right below.
+    None while the new branch has nothing there, or raw does not hold the offsets right below.
 
     Raises:
-        ContinuityError: a file to remove is not wholly the partition's by the evidence.
+        ContinuityError: by the evidence, a file to remove has rows of another partition, too.
     """
     if watermark.next_offset <= at:
         return None

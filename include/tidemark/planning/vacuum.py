@@ -1,14 +1,14 @@
 """What may be removed below a table and its quarantine, and why the rest stays. Pure.
 
-Of each object the first rule that fits counts:
+For each object the first rule that fits counts:
 
-1. A name or folder that starts with ``_`` is no data file of a run: it stays.
+1. A name or folder that starts with ``_`` is not a data file of a run: it stays.
 2. A live file of the table stays.
-3. A file that counted evidence names, of landed or of quarantined rows, stays until a landed run has replaced it, and
-   for as long after that as a reader may still read an older version of the table.
-4. A file of an attempt (its name ends in the digest of one of the attempt's tasks) that evidence does not name: an
-   attempt that died, or a part that its commit left out. It stays as long as the attempt may still commit.
-5. What no plan and no evidence tells of stays, and is reported.
+3. A file of landed or quarantined rows that effective evidence names stays until a landed run has replaced it, and then
+   while a reader may still read an older version of the table.
+4. A file of an attempt (its name ends in the digest of one of the attempt's tasks) that evidence does not name stays
+   while the attempt may still commit. The attempt died, or its commit left the file out.
+5. A file that no plan and no evidence names stays, and is reported.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidemark.formats.ledger import file_digest
 from tidemark.formats.plan import RUN_LIMIT, ConversionTask, RunPlan
 
 MARGIN: Final = timedelta(hours=1)
-"""For clocks that differ, and for a commit that was under way."""
+"""Allowance for clocks that differ, and for a commit that was under way."""
 
 TOMBSTONES: Final = timedelta(days=7)
 """How long a replaced file stays for readers of older versions: Delta's own ``deletedFileRetentionDuration``."""
 
 FOLD_FROM: Final = 100
-"""As many attempts are folded at least: it costs a commit, and that they are listed costs little."""
+"""The fewest attempts that are folded: a fold costs a commit, and listed attempts cost little."""
 
 FOLD_ROWS: Final = 500_000
-"""Rows of one object of evidence; about 100 MB while it is made."""
+"""The most rows of one evidence object, which takes about 100 MB of memory while it is made."""
 
 Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out", "unknown"]
 """Rules 1 to 5; of them ``replaced``, ``dead`` and ``left out`` mean that the object goes."""
@@ -41,10 +41,10 @@ GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What is known of a table: its live files, those that counted evidence names, and by what they were replaced.
+    """What is known of a table: its live files, those that effective evidence names, and what replaced them.
 
-    ``landed`` are all attempts that ever landed, as far as their evidence is there; ``plans`` those that are there, by
-    attempt. Paths of the quarantine never equal paths of the table: names tell the first row, which is in one of them.
+    ``landed`` are all attempts that ever landed and still have evidence. ``plans`` are the stored plans by attempt.
+    A path in the quarantine never equals a path in the table: names contain the first row, which is in one of them.
     """
 
     live: Collection[str]
@@ -54,13 +54,13 @@ class Knowledge:
     now: datetime
 
     def is_over(self, plan: RunPlan) -> bool:
-        """Whether the attempt can commit no more."""
+        """Whether the attempt can no longer commit."""
         return self.now - plan.created_at > RUN_LIMIT + MARGIN
 
     def folded(self, listed: Collection[int]) -> list[int]:
-        """The attempts, not ``listed`` by the ledger, whose evidence stands in that of a vacuum which is over.
+        """The attempts, not ``listed`` by the ledger, whose evidence a finished vacuum has folded into its own.
 
-        No run reads theirs any more.
+        No run reads their own evidence any more.
         """
         young = {fold for plan in self.plans.values() if not self.is_over(plan) for fold in plan.folds}
         known = {one for one, plan in self.plans.items() if one in self.landed and self.is_over(plan)}
@@ -72,7 +72,7 @@ class Knowledge:
 
 
 def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, RunPlan]) -> set[int]:
-    """The attempts that the ledger lists, those that evidence rows name, and all that those folded."""
+    """The attempts that the ledger lists, those that evidence rows name, and all attempts folded into these."""
     found: set[int] = set()
     new = {*ledger, *named}
     while new:
@@ -84,8 +84,9 @@ def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, 
 def to_fold(ledger: Iterable[int], known: Knowledge, rows: Mapping[int, int]) -> tuple[int, ...]:
     """Which attempts of the ledger's list to fold into one, given how many rows of evidence each has.
 
-    Neighbours in that list, since its order is that of the commits, and evidence may be of what landed before it. None
-    of those that may still be asked for, none that fill an object already, and none at all if they are few.
+    The attempts are neighbours in that list, since it has the order of the commits, and evidence may refer to what
+    landed before it. Attempts whose evidence may still be asked for, or fills an object already, are not folded. If
+    there are only a few, none is.
     """
     chosen: list[int] = []
     total = 0

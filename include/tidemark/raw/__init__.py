@@ -1,6 +1,6 @@
-"""What the agents stored of a topic, as planners and readers see it.
+"""The raw objects of a topic that agents stored, as planners and readers see them.
 
-* ``topic`` reads what the store holds of a topic, ``objects`` each kind of object of a partition
-* ``segments``, ``transactions`` and ``byte_ranges`` are the rules, and pure
-* ``prefix_proof`` proves that an object still begins with what its manifest said
+* ``topic`` reads the objects of a topic, ``objects`` reads each kind of object of a partition
+* ``segments``, ``transactions`` and ``byte_ranges`` have the rules and are pure
+* ``stored_bytes`` reads an object piece by piece, and its checksum
 """

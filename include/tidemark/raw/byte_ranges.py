@@ -1,7 +1,7 @@
-"""Segments cut into byte ranges of about 64 MiB, and ranges gathered into tasks of that size.
+"""Cuts segments into byte ranges of about 64 MiB, and gathers ranges into tasks of that size.
 
-A cut is where the segment's index has it, at fixed byte targets: never a function of how many cores there are. So
-the same segments give the same ranges, the same tasks and the same files wherever a run happens.
+The cuts are entries of the segment's index at fixed byte targets. They do not depend on the number of cores. So the
+same segments give the same ranges, the same tasks and the same files wherever a run happens.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRang
                     from_offset=from_offset,
                     to_offset=to_offset,
                     compacted=segment.compacted,
-                    log_size=segment.log_size,
-                    log_crc32c=segment.crc32c,
                     uploaded_at=segment.uploaded_at,
                 )
             )

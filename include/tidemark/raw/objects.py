@@ -1,8 +1,8 @@
-"""Reading what agents stored of a partition: watermark, manifests, transaction indexes, acknowledgements.
+"""Reads what agents stored of a partition: watermark, manifests, transaction indexes, acknowledgements.
 
-Relies on the agent's order of writing: a segment's manifest comes after its other objects, the watermark after the
-manifests it speaks of. So whoever reads the watermark first finds everything below it. Nothing is kept here, and
-nothing is retried.
+Relies on the agent's order of writing: a segment's manifest comes after its other objects, and the watermark after the
+manifests that it covers. So a reader that reads the watermark first finds everything below it. Nothing is cached here,
+and nothing is retried.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class Marks(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The manifest of the segment at ``base``, as a listing has it."""
+    """An object of the segment at ``base``, as a listing has it."""
 
     base: int
+    extension: str
     info: ObjectInfo
 
 
 def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarnations:
-    """The lives of a topic; none if no agent has seen it."""
+    """The incarnations of a topic; none if no agent has seen it."""
     key = control.incarnations(topic)
     try:
         return TopicIncarnations.load(store, key)
@@ -67,21 +68,21 @@ def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
     """What ``offset.wm`` says of the incarnation ``topic_id``.
 
     Raises:
-        FormatError: it does not parse, is Pinterest's, or is of another incarnation.
+        FormatError: the object does not parse, has Pinterest's format, or is of another incarnation.
     """
     key = keys.watermark
-    line_1, found = parse(body, key)
-    if found is None:
+    line_1, watermark = parse(body, key)
+    if watermark is None:
         raise FormatError(
             key, "has no second line: Pinterest's uploader wrote it; take its prefix over with tidemark-agent adopt"
         )
-    if found.topic_id != topic_id:
-        raise FormatError(key, f"topic id is {found.topic_id}, and that of this incarnation {topic_id}")
-    return Marks(line_1, found)
+    if watermark.topic_id != topic_id:
+        raise FormatError(key, f"topic id is {watermark.topic_id}, and that of this incarnation {topic_id}")
+    return Marks(line_1, watermark)
 
 
-def manifests(store: Store, keys: PartitionKeys, first: int, end: int | None = None) -> Iterator[Listed]:
-    """The manifests of the segments that start in ``[first, end)``, by base, as they are listed."""
+def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
+    """The objects of the segments that start in ``[first, end)``, by base, as the store lists them."""
     # The keys of base offset `first` sort after its bare digits.
     after = keys.segment(first, "").rstrip(".")
     for info in store.list(keys.folder, start_after=after):
@@ -90,17 +91,21 @@ def manifests(store: Store, keys: PartitionKeys, first: int, end: int | None = N
             continue
         if end is not None and named[0] >= end:
             return
-        if named[1] == _MANIFEST:
-            yield Listed(named[0], info)
+        yield Listed(*named, info)
 
 
-def read_segment(store: Store, key: str) -> tuple[Segment, str] | None:
-    """The segment whose manifest lies under ``key``, and that manifest's ETag; None if there is none (any more)."""
+def manifests(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
+    """The manifests of the segments that start in ``[first, end)``, by base, as the store lists them."""
+    return (entry for entry in listed(store, keys, first, end) if entry.extension == _MANIFEST)
+
+
+def read_segment(store: Store, key: str) -> Segment | None:
+    """The segment whose manifest is stored under ``key``; None if there is no manifest."""
     try:
-        manifest, etag = SegmentManifest.load_version(store, key)
+        manifest = SegmentManifest.load(store, key)
     except NotFound:
         return None  # removed since it was listed: no segment, as if it had not been listed
-    return segment_of(manifest, key, store.url), etag
+    return segment_of(manifest, key, store.url)
 
 
 def manifest_key(keys: PartitionKeys, base: int) -> str:
@@ -109,27 +114,25 @@ def manifest_key(keys: PartitionKeys, base: int) -> str:
 
 
 def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
-    """All that the segment's ``.txnindex`` lists, as its manifest vouches for it; it must have one.
-
-    One that has grown since lists more, behind that: of offsets for which the segment does not speak.
+    """All entries of the segment's ``.txnindex``; the segment must have one.
 
     Raises:
-        PreconditionFailed: it is another one than the manifest's, as while a segment of another branch is replaced.
+        PreconditionFailed: the index is not the manifest's, as while a segment of another branch is replaced.
     """
     assert segment.aborts is not None
-    key, known = segment.sibling("txnindex"), segment.aborts
-    body = store.get(key, limit=object_sizes.SEGMENT_INDEX).body[: known.size]
-    if (len(body), f"{crc32c(body):08x}") != (known.size, known.crc32c):
-        raise PreconditionFailed(key, f"does not begin with the {known.size} bytes that its manifest describes")
+    key, described = segment.sibling("txnindex"), segment.aborts
+    body = store.get(key, limit=object_sizes.SEGMENT_INDEX).body
+    if (len(body), f"{crc32c(body):08x}") != (described.size, described.crc32c):
+        raise PreconditionFailed(key, "is not the version that its manifest describes")
     return parse_txn_index(body, key)
 
 
 def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
-    """Where raw begins: at ``start``, unless retention has removed what lies there."""
+    """Where raw begins: at ``start``, unless retention has removed the segments there."""
     gone = tombstones.removed(store, keys)
     end = gone.contiguous_from(start)
     if end == start:
         return start
-    buried = next(one for one in gone if one.end == end)
+    buried = next(part for part in gone if part.end == end)
     left = next(manifests(store, keys, buried.start, end), None)
     return max(start, left.base) if left else end

@@ -1,8 +1,8 @@
 """Which stored segments hold a partition's offsets, each offset once, on the lineage that counts.
 
 Replicas do not share segment boundaries, so segments of two leaders overlap; after an unclean election they may
-differ in what they hold. A segment speaks for an offset only as long as its own lineage gives that offset to the
-same epoch as the partition's newest lineage does.
+differ in what they hold. A segment is valid for an offset only if its own lineage gives that offset to the same epoch
+as the partition's newest lineage does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidemark.kafka_log import Lineage, segment_name
 class Segment:
     """A stored segment, as its manifest describes it.
 
-    It accounts for the offsets ``[base, end)``, which lie in the first ``size`` bytes of the object ``key``.
-    ``open_transactions`` are those open at its end, ``max_timestamp`` (milliseconds) is that of its batches, if known.
-    ``log_size`` and ``crc32c`` are those of the whole object; ``aborts`` is its ``.txnindex``, None without one.
+    The segment accounts for the offsets ``[base, end)``, which lie in the first ``size`` bytes of the object ``key``.
+    ``open_transactions`` are those open at its end. ``max_timestamp`` (milliseconds) is that of its batches, if known.
+    ``aborts`` is its ``.txnindex``, None without one.
     """
 
     store: str
@@ -40,8 +40,6 @@ class Segment:
     has_index: bool
     aborts: ObjectSum | None
     max_timestamp: int | None = None
-    log_size: int = 0
-    crc32c: str = ""
 
     def sibling(self, extension: str) -> str:
         """The key of another file of the segment: ``index``, ``txnindex``."""
@@ -59,8 +57,8 @@ class SegmentPiece(NamedTuple):
 def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
     """The segment that the manifest under ``key`` describes.
 
-    Of a corrupt segment only what precedes the damage counts. Offsets between the last batch and the next segment
-    belong to a compacted segment, whose tail was emptied; in any other they are missing.
+    In a corrupt segment only the offsets before the damage count. Offsets between the last batch and the next segment
+    belong to a compacted segment, whose tail was emptied; in any other segment they are missing.
 
     Raises:
         FormatError: the manifest does not list the segment's log.
@@ -88,13 +86,11 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         has_index=f"{stem}.index" in manifest.objects,
         aborts=manifest.objects.get(f"{stem}.txnindex"),
         max_timestamp=None if manifest.damage else manifest.max_timestamp,
-        log_size=log.size,
-        crc32c=log.crc32c,
     )
 
 
 def whole_lineage(newest: Lineage, older: Lineage, segments: Iterable[Segment]) -> Lineage:
-    """``newest``, with what the ledger and the segments know of offsets below its first start."""
+    """``newest``, extended by what the ledger and the segments know of offsets below its first start."""
     found = newest.with_history(older)
     for segment in sorted(segments, key=lambda one: (one.uploaded_at, one.base), reverse=True):
         found = found.with_history(segment.lineage)
@@ -102,20 +98,25 @@ def whole_lineage(newest: Lineage, older: Lineage, segments: Iterable[Segment]) 
 
 
 def agrees(segment: Segment, lineage: Lineage, offset: int) -> bool:
-    """Whether the log that ``segment`` was taken from has ``offset`` of ``lineage``, be it readable there or not."""
-    own, newest = segment.lineage.epoch_at(offset), lineage.epoch_at(offset)
-    return own is None or newest is None or own == newest
+    """Whether the log of ``segment`` has ``offset`` on ``lineage``, readable there or not."""
+    return segment.lineage.divergence(lineage, offset + 1) is None
 
 
 def live_until(segment: Segment, lineage: Lineage, offset: int) -> int:
-    """The end of the run of offsets from ``offset`` for which ``segment`` speaks; ``offset`` if it does not."""
+    """The end of the run of offsets from ``offset`` for which ``segment`` is valid; ``offset`` if there are none."""
     if not segment.base <= offset < segment.end:
         return offset
-    starts = {start for _, start in (*segment.lineage.entries, *lineage.entries) if offset < start < segment.end}
-    for at in sorted({offset, *starts}):
-        if not agrees(segment, lineage, at):
-            return at
-    return segment.end
+    at = segment.lineage.divergence(lineage, segment.end)
+    return segment.end if at is None else max(offset, at)
+
+
+def is_whole(segment: Segment, lineage: Lineage, offset: int, known_end: int) -> bool:
+    """Whether ``segment`` is valid from ``offset`` to its own end, so that its open transactions count.
+
+    The ``lineage`` is known only below ``known_end``: a watermark's lineage ends at its next offset. Beyond that, a
+    segment may have offsets of a branch that an election cut off right there, before anything newer was stored.
+    """
+    return segment.end <= known_end and live_until(segment, lineage, offset) == segment.end
 
 
 def cover(
@@ -123,8 +124,8 @@ def cover(
 ) -> tuple[list[SegmentPiece], Interval | None]:
     """Pieces that hold ``wanted``, each offset once, in order, up to the first hole, and that hole.
 
-    At each offset the segment that reaches furthest is taken, of several the one with the highest base: a rule that
-    depends on nothing but the segments.
+    At each offset the segment that reaches furthest is taken; of several, the one with the highest base. This rule
+    depends only on the segments.
     """
     pieces: list[SegmentPiece] = []
     by_base = sorted(segments, key=lambda one: one.base)
@@ -150,7 +151,7 @@ def cover(
 
 
 def _next_live(segments: Sequence[Segment], lineage: Lineage, after: int, end: int) -> int:
-    """The first offset above ``after`` and below ``end`` at which a segment begins to speak; ``end`` if none does."""
+    """The first offset above ``after`` and below ``end`` from which on a segment is valid; ``end`` if none is."""
     starts = {one.base for one in segments} | {start for _, start in lineage.entries}
     candidates = sorted(start for start in starts if after < start < end)
     return next((at for at in candidates if any(live_until(one, lineage, at) > at for one in segments)), end)

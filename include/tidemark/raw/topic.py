@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
@@ -16,27 +16,26 @@ from typing import NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
-from tidemark.errors import PreconditionFailed
 from tidemark.formats import object_sizes, tombstones
 from tidemark.formats.acknowledgements import acknowledged
 from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.ledger import Ledger, PartitionState
 from tidemark.formats.watermark import Watermark
-from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, listed, load_all
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, rank
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage, confirms_cut, cut_points, parse_offset_index
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
 from tidemark.raw import objects
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.objects import LOOK_BACK, Marks
-from tidemark.raw.prefix_proof import grown
 from tidemark.raw.segments import Segment, agrees, live_until
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
 
 _AT_ONCE = 32
-"""Manifests that are read before the limit of bytes is looked at again."""
+"""How many manifests are read before the limit of bytes is checked again."""
 
 log = logging.getLogger(__name__)
 
@@ -80,58 +79,60 @@ class RawTopic:
         return self._store(self._default.store).now()
 
     def incarnations(self) -> TopicIncarnations:
-        """The topic's lives; none if no agent has seen it."""
+        """The topic's incarnations; none if no agent has seen it."""
         return objects.incarnations(self._store(self._default.store), self._control, self._topic.topic)
 
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
         """The entry of each (incarnation, partition) that counts, over all brokers, when it was first asked for.
 
-        A later epoch counts, also one that no leader ever had: it hides nothing, since what may hold more is looked at
-        by its ``offset.wm``. What decides something by an entry alone asks for those :meth:`vouched`.
+        The latest epoch counts, even one that no leader ever had. It hides nothing, since a partition that may hold
+        more is judged by its ``offset.wm``. A caller that decides by entries alone uses those :meth:`vouched`.
         """
-        return {key: found[0] for key, found in self._said.items()}
+        return {key: entries[0] for key, entries in self._said.items()}
 
     def vouched(self, ledger: Ledger) -> Mapping[tuple[int, int], IndexEntry]:
         """:attr:`entries`, but none of a leader epoch above that of ``offset.wm`` where there is one.
 
-        A leader's agent writes its epoch to ``offset.wm`` first, and what it says in its index counts a little later.
+        A leader's agent writes its epoch to ``offset.wm`` first, so its entry in the index counts a little later.
         """
-        known, lives = ledger.by_partition, self.incarnations().incarnations
-        found: dict[tuple[int, int], IndexEntry] = {}
+        states, incarnations = ledger.by_partition, self.incarnations().incarnations
+        vouched: dict[tuple[int, int], IndexEntry] = {}
         for key, said in self._said.items():
-            state, counts = known.get(key), said
+            state, counts = states.get(key), said
             if state is None or said[0].leader_epoch > state.leader_epoch:
-                watermark = self.watermark(self.partition(lives[key[0]].topic_id, lives[key[0]].place, *key))
+                incarnation = incarnations[key[0]]
+                watermark = self.watermark(self.partition(incarnation.topic_id, incarnation.place, *key))
                 limit = math.inf if watermark is None else watermark.leader_epoch
-                counts = [one for one in said if one.leader_epoch <= limit]
+                counts = [entry for entry in said if entry.leader_epoch <= limit]
             if counts:
-                found[key] = counts[0]
-        return found
+                vouched[key] = counts[0]
+        return vouched
 
     @cached_property
     def _said(self) -> Mapping[tuple[int, int], list[IndexEntry]]:
-        """All entries of lives that the topic has had, the latest first."""
-        lives = [one.topic_id for one in self.incarnations().incarnations]
-        found: dict[tuple[int, int], list[IndexEntry]] = {}
+        """All entries of incarnations that the topic has had, the latest first."""
+        topic_ids = [incarnation.topic_id for incarnation in self.incarnations().incarnations]
+        entries: dict[tuple[int, int], list[IndexEntry]] = {}
         for index in (index for place in {self._default, self._endpoint(0)} for index in self._indexes(place)):
-            for entry in (one for one in index.entries if one.topic == self._topic.topic):
-                if entry.incarnation < len(lives) and lives[entry.incarnation] == entry.topic_id:
-                    found.setdefault((entry.incarnation, entry.partition), []).append(entry)
-        return {key: sorted(said, key=_rank, reverse=True) for key, said in found.items()}
+            for entry in (entry for entry in index.entries if entry.topic == self._topic.topic):
+                if entry.incarnation < len(topic_ids) and topic_ids[entry.incarnation] == entry.topic_id:
+                    entries.setdefault((entry.incarnation, entry.partition), []).append(entry)
+        return {key: sorted(said, key=rank, reverse=True) for key, said in entries.items()}
 
     def partitions(self, ledger: Ledger) -> list[RawPartition]:
         """The partitions of all incarnations that may hold more than the ledger does."""
-        known = ledger.by_partition
+        states = ledger.by_partition
         entries = self.entries
-        behind = {key for key, entry in entries.items() if _may_add(entry, known.get(key))}
-        lives = self.incarnations().incarnations
-        if self._unread:  # the watermarks themselves say how far the partitions are that nobody told of
-            behind |= {key for key in known if key not in entries and key[0] == len(lives) - 1}
-        width = 1 + max((partition for _, partition in (*known, *entries)), default=-1)
-        # The indexes tell of the newest life only: ask for each watermark of the older ones.
-        older = {(number, partition) for number in range(len(lives) - 1) for partition in range(width)}
-        return [self.partition(lives[key[0]].topic_id, lives[key[0]].place, *key) for key in sorted(behind | older)]
+        behind = {key for key, entry in entries.items() if _may_add(entry, states.get(key))}
+        incarnations = self.incarnations().incarnations
+        if self._unread:  # the watermarks themselves say how far the partitions without an entry are
+            behind |= {key for key in states if key not in entries and key[0] == len(incarnations) - 1}
+        width = 1 + max((partition for _, partition in (*states, *entries)), default=-1)
+        # The indexes name the newest incarnation only: ask for each watermark of the older ones.
+        older = {(number, partition) for number in range(len(incarnations) - 1) for partition in range(width)}
+        numbered = [(incarnations[key[0]], key) for key in sorted(behind | older)]
+        return [self.partition(incarnation.topic_id, incarnation.place, *key) for incarnation, key in numbered]
 
     def partition(self, topic_id: str | None, place: str, incarnation: int, partition: int) -> RawPartition:
         """The partition at ``place``."""
@@ -145,54 +146,45 @@ class RawTopic:
 
     def marks(self, part: RawPartition) -> Marks | None:
         """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
-        found = objects.fetched_marks(self._store(part.keys.endpoint.store), part.keys)
-        return objects.marks_of(found.body, part.keys, part.topic_id) if found else None
+        fetched = objects.fetched_marks(self._store(part.keys.endpoint.store), part.keys)
+        return objects.marks_of(fetched.body, part.keys, part.topic_id) if fetched else None
 
     def first(self, part: RawPartition, start: int) -> int:
-        """Where raw begins: at ``start``, unless retention has removed what lies there."""
+        """Where raw begins: at ``start``, unless retention has removed the segments there."""
         return objects.first_left(self._store(part.keys.endpoint.store), part.keys, start)
 
     def removal(self, part: RawPartition, offset: int) -> str | None:
         """The key of the tombstone by which retention removed ``offset``."""
-        found = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
-        return next((one.key for one in found if one.start <= offset < one.end), None)
+        removals = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
+        return next((removal.key for removal in removals if removal.start <= offset < removal.end), None)
 
     def segments(self, part: RawPartition, start: int, end: int, lineage: Lineage, limit_bytes: int) -> SegmentWindow:
         """The segments with offsets in ``[start, end)``, by base, until they have ``limit_bytes``.
 
-        A listing goes forward only, so the segment that holds ``start`` is sought from further and further below.
+        A listing only goes forward, so the search for the segment with ``start`` begins further and further below.
         """
         window = SegmentWindow([], complete=True)
         for distance in LOOK_BACK:
             first = max(0, start - distance)
             window = self._window(part, first, start, end, limit_bytes)
-            if first == 0 or any(live_until(one, lineage, start) > start for one in window.segments):
+            if first == 0 or any(live_until(segment, lineage, start) > start for segment in window.segments):
                 break
         return window
 
     def cuts(self, segment: Segment) -> list[BatchCut]:
         """Where to cut a large segment, by its index; each cut is proved by the batch header that lies there.
 
-        Raises PreconditionFailed: what is stored is another log than the segment's, and not one that begins with it.
+        Raises PreconditionFailed if the stored log is not the segment's.
         """
         if not segment.has_index or segment.size <= TARGET_BYTES:
             return []
-        try:
-            return self._cuts(segment)
-        except PreconditionFailed:
-            etag = grown(self._store(segment.store), segment.key, segment.log_size, segment.crc32c)
-            if etag is None:
-                raise
-            return self._cuts(replace(segment, etag=etag))
-
-    def _cuts(self, segment: Segment) -> list[BatchCut]:
         store = self._store(segment.store)
         name = segment.sibling("index")
         entries = parse_offset_index(
             store.get(name, limit=object_sizes.SEGMENT_INDEX).body, segment.base, segment.size, name
         )
         by_position = {entry.position: entry for entry in entries}
-        found: list[BatchCut] = []
+        cuts: list[BatchCut] = []
         for position in cut_points(entries, segment.size, TARGET_BYTES)[1:-1]:
             end = min(position + HEADER_SIZE[2], segment.size)
             head = store.get_range(segment.key, position, end, if_match=segment.etag)
@@ -200,25 +192,25 @@ class RawTopic:
                 continue
             header = read_header(head, 0, position)
             if header.record_count >= 0:  # a compressed v0 or v1 message does not tell its first offset
-                found.append(BatchCut(position, header.base_offset))
-        return found
+                cuts.append(BatchCut(position, header.base_offset))
+        return cuts
 
     def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
         """All that the ``.txnindex`` objects of ``segments`` list, where the marker lies on ``lineage``.
 
-        Of a damaged segment too: its markers beyond the damage cannot be read, and decide nevertheless.
+        Damaged segments count, too: their markers beyond the damage cannot be read, but still decide transactions.
         """
-        listing = [one for one in segments if one.aborts is not None]
-        bodies = in_parallel(lambda one: objects.aborts_of(self._store(one.store), one), listing)
+        listing = [segment for segment in segments if segment.aborts is not None]
+        bodies = in_parallel(lambda segment: objects.aborts_of(self._store(segment.store), segment), listing)
         return [
-            one
+            transaction
             for segment, body in zip(listing, bodies, strict=True)
-            for one in body
-            if agrees(segment, lineage, one.last_offset)
+            for transaction in body
+            if agrees(segment, lineage, transaction.last_offset)
         ]
 
     def acknowledged(self, part: RawPartition) -> Intervals:
-        """The offsets that a person has given up."""
+        """The offsets that a person has acknowledged as lost."""
         return acknowledged(self._store(self._default.store), self._control, part.keys)
 
     def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> SegmentWindow:
@@ -227,22 +219,24 @@ class RawTopic:
         segments: list[Segment] = []
         size = 0
         while batch := list(islice(listed, _AT_ONCE)):
-            found = in_parallel(lambda one: objects.read_segment(store, one.info.key), batch)
-            fresh = [one[0] for one in found if one is not None and one[0].end > start]
+            stored = in_parallel(lambda entry: objects.read_segment(store, entry.info.key), batch)
+            fresh = [segment for segment in stored if segment is not None and segment.end > start]
             segments += fresh
-            size += sum(one.size for one in fresh)
+            size += sum(segment.size for segment in fresh)
             if size >= limit_bytes:
                 return SegmentWindow(segments, complete=next(listed, None) is None)
         return SegmentWindow(segments, complete=True)
 
     def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
         store = self._store(place.store)
-        loaded = load_all(store, listed(store, ControlKeys(place.prefix, self._topic.cluster).indexes))
-        for key, error in loaded.failures.items():
-            log.warning("%s is not read; what its broker leads may land later, and no date is final by it", key)
+        indexes = read_indexes(store, ControlKeys(place.prefix, self._topic.cluster).indexes)
+        for key, error in indexes.failures.items():
+            log.warning(
+                "%s cannot be read; partitions of its broker may land later, and no date becomes final by it", key
+            )
             log.warning("%s", error)
-        self._unread |= loaded.failures.keys()
-        return loaded.indexes.values()
+        self._unread |= indexes.failures.keys()
+        return indexes.kept.values()
 
     def _endpoint(self, partition: int) -> Endpoint:
         return self._resolver.resolve(self._topic.cluster, self._topic.topic, partition)
@@ -253,14 +247,10 @@ class RawTopic:
         return self._stores[url]
 
 
-def _rank(entry: IndexEntry) -> tuple[int, int]:
-    return entry.leader_epoch, entry.next_offset
-
-
 def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:
     """Whether the partition's watermark is worth reading."""
     if state is None:
         return True
-    # An epoch below the ledger's: the index lags, or what the ledger followed was no leader's.
+    # An epoch below the ledger's: the index lags, or the ledger followed an epoch that no leader had.
     moved = entry.next_offset > state.next_offset or entry.leader_epoch != state.leader_epoch
     return moved or bool(entry.gaps) or bool(state.gaps)

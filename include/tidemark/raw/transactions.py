@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.formats.plan import Aborted
-from tidemark.kafka_log import AbortedTransaction
+from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.raw.segments import Segment, is_whole
 
 
 def decided_end(end: int, open_transactions: Iterable[OpenTransaction]) -> tuple[int, tuple[OpenTransaction, ...]]:
@@ -21,6 +22,16 @@ def decided_end(end: int, open_transactions: Iterable[OpenTransaction]) -> tuple
         return end, ()
     first = min(one.first_offset for one in pending)
     return first, tuple(one for one in pending if one.first_offset == first)
+
+
+def decided_by(segments: Iterable[Segment], lineage: Lineage, known_end: int, end: int) -> int:
+    """How far up to ``end`` all transactions are decided, by the segment that reaches furthest of those that count.
+
+    A segment counts if it is valid to its own end; see :func:`is_whole`. The result is 0 if no segment counts.
+    """
+    counting = [segment for segment in segments if is_whole(segment, lineage, segment.end - 1, known_end)]
+    last = max(counting, key=lambda segment: (segment.end, segment.base), default=None)
+    return 0 if last is None else decided_end(min(end, last.end), last.open_transactions)[0]
 
 
 def aborted_from(start: int, found: Iterable[AbortedTransaction]) -> tuple[Aborted, ...]:

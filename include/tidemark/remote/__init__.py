@@ -1,7 +1,7 @@
-"""The remote tier alone: what the agents stored of a cluster, to be read without a broker.
+"""Reads the remote tier, which is what the agents stored of a cluster, without a broker.
 
-``storage`` says where it lies, ``catalog`` what is there of a partition and where each offset is to be read. Nothing
-here knows a Kafka client.
+``catalog`` finds which offsets of a partition are stored and where to read them; its module ``storage`` locates the
+cluster's objects. ``reader`` reads and decodes the records. Nothing here depends on a Kafka client.
 """
 
 from tidemark.remote.catalog.storage import Storage

@@ -34,34 +34,34 @@ class RemoteTopics:
         None if no agent has seen such an incarnation.
         """
         endpoint = self.storage.endpoint(topic, partition)
-        life = self._life(topic, topic_id)
-        if life is None:
+        numbered = self._incarnation(topic, topic_id)
+        if numbered is None:
             return None
-        number, known = life
-        keys = PartitionKeys(endpoint, self.storage.cluster, known.place, partition)
-        place = PartitionPlace(topic, partition, number, known.topic_id, keys)
+        number, incarnation = numbered
+        keys = PartitionKeys(endpoint, self.storage.cluster, incarnation.place, partition)
+        place = PartitionPlace(topic, partition, number, incarnation.topic_id, keys)
 
-        def observe(incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
-            return self._observations.log_end(topic, incarnation, partition, highest)
+        def observe(number: int, partition: int, highest: int) -> tuple[int, datetime] | None:
+            return self._observations.log_end(topic, number, partition, highest)
 
-        found = RemotePartition(self.storage, place, self._indexes, observe)
-        found.refresh()
-        return found
+        remote = RemotePartition(self.storage, place, self._indexes, observe)
+        remote.refresh()
+        return remote
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """The partitions of the newest incarnation that brokers' agents told of; none if they told of none."""
-        life = self._life(topic, None)
-        entries = self._observations.entries(topic) if life is not None else []
-        return {one.partition for one in entries if life is not None and one.incarnation == life[0]}
+        """The partitions of the newest incarnation that the brokers' agents have reported; empty if there are none."""
+        newest = self._incarnation(topic, None)
+        entries = self._observations.entries(topic) if newest is not None else []
+        return {entry.partition for entry in entries if newest is not None and entry.incarnation == newest[0]}
 
     def topics(self) -> set[str]:
         """The topics that agents have seen."""
         folder = self._control.incarnations("-").removesuffix("-.json")
         listed = self.storage.store(self._store).list(folder)
-        return {one.key.removeprefix(folder).removesuffix(".json") for one in listed}
+        return {info.key.removeprefix(folder).removesuffix(".json") for info in listed}
 
-    def _life(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
-        lives = incarnations(self.storage.store(self._store), self._control, topic)
+    def _incarnation(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
+        listed = incarnations(self.storage.store(self._store), self._control, topic)
         if topic_id is not None:
-            return lives.find(topic_id)
-        return (len(lives.incarnations) - 1, lives.incarnations[-1]) if lives.incarnations else None
+            return listed.find(topic_id)
+        return (len(listed.incarnations) - 1, listed.incarnations[-1]) if listed.incarnations else None

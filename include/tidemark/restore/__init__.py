@@ -1,4 +1,4 @@
-"""A range of a topic's history from the remote tier back into a topic of any cluster: ``tidemark restore``.
+"""Restores a range of a topic's history from the remote tier into a topic of any cluster: ``tidemark restore``.
 
     ready = threading.Event()
     with (
@@ -8,9 +8,9 @@
         report = verified(Restore(request, tier, target, ready).run(), target)
 
 Promises: each record of the range lies in the same partition of the target once, in order, with key, value, headers
-and timestamp as they were, also after the process was killed at any point and started again; or an error that says
-where it stands. How, and what cannot be kept: ``docs/consumer.md``.
+and timestamp as they were, also after the process was killed at any point and started again; or an error names the
+offset that was reached. ``docs/consumer.md`` describes how, and what cannot be kept.
 
-Relies on: nobody else writing to the target, which is detected; the target's consumer group with the progress being
-there as long as a restore may be resumed (``offsets.retention.minutes``, 7 days unless the cluster says otherwise).
+Relies on: no other program writes to the target (one that does is detected); the target's consumer group, which has the
+progress, exists while a restore may be resumed (``offsets.retention.minutes``, by default 7 days).
 """

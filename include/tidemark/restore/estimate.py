@@ -37,7 +37,7 @@ class PartitionEstimate:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The estimate in lines of text, for people."""
         size = f"{self.size / 1e6:,.1f} MB of {self.segments} segments"
         yield f"  {self.partition}: {self.start} to {self.end}, at most {self.end - self.start:,} records, about {size}"
         for one in self.gaps:

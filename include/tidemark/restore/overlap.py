@@ -1,7 +1,7 @@
 """What the target holds beyond the last progress, compared with the history, record by record.
 
-Without transactions a process that is killed leaves records that no progress tells of. They must be the next ones of
-the history: then they are not sent again.
+Without transactions a process that is killed leaves records that no progress covers. They must be the next ones of the
+history: then they are not sent again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Overlap:
                 return count
             found = next(self._held, None)
             if found is None or found.offset != self.next:
-                raise self._refused("there is no record where one was; does retention or compaction delete them?")
+                raise self._refused("a record that was there is missing; does retention or compaction delete records?")
             if found.record != record:
                 raise self._refused(
-                    f"another record lies than the source's at {source}: somebody else writes to it. {FOREIGN}"
+                    f"the record is not the source's at {source}: another program writes to the target. {FOREIGN}"
                 )
             self.next += 1
         return len(records)
@@ -50,7 +50,7 @@ class Overlap:
     def finish(self) -> None:
         """The history has no more records. Raises :class:`ForeignRecords` if the target has."""
         if not self.done:
-            raise self._refused(f"it goes on where the restored range ends: somebody else writes to it. {FOREIGN}")
+            raise self._refused(f"it has records beyond the restored range: another program writes to it. {FOREIGN}")
 
     def _refused(self, what: str) -> ForeignRecords:
         return ForeignRecords(self._topic, self._partition, self.next, what)

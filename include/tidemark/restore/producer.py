@@ -1,9 +1,9 @@
-"""Records to the target by kafka-python's idempotent producer, with the offset of each checked.
+"""Sends records to the target by kafka-python's idempotent producer and checks the offset of each.
 
-Promises: records of a partition arrive in the order in which they were given (KIP-679: idempotent, acks=all, at most 5
-requests in flight);
-:meth:`Sender.settle` returns only when all are acknowledged, at the offsets that follow those
-before. Any failure stops the restore: what failed is not sent again here, but read from the target when it is resumed.
+Promises: the records of a partition arrive in the order in which they were given (KIP-679: idempotent, acks=all, at
+most 5 requests in flight). :meth:`Sender.flush` returns only when all are acknowledged, at the offsets that follow
+those before. Any failure stops the restore. A failed record is not sent again here: the resumed restore reads from the
+target which records have arrived.
 
 Relies on how kafka-python 3.0 treats a list of headers, see :class:`_Headers`: a test with real brokers covers it.
 """
@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from kafka.serializer import Serializer
+from typing_extensions import override
 
 from tidemark.errors import ForeignRecords, RestoreError
 from tidemark.restore.progress import RestoreProgress
@@ -57,15 +58,15 @@ _NULL: Final = _Null()
 
 
 class _Serializer(Serializer):  # type: ignore[misc]  # kafka-python has no types
+    @override
     def serialize(self, topic: str, headers: list[tuple[str, bytes]], data: object) -> object:
-        """See :class:`kafka.serializer.Serializer`."""
         if isinstance(headers, _Headers):
             headers.reveal()
         return None if data is _NULL else data
 
 
 class Sender:
-    """Sends to ``target``. ``shared``: others may write as well, so that offsets do not tell of them."""
+    """Sends to ``target``. ``shared``: other programs may write as well, so offsets do not detect them."""
 
     def __init__(self, target: Target, *, transactional: bool, shared: bool, codec: Codec) -> None:
         """Connects; a transactional sender first ends what one of the same name left open, and fences that one."""
@@ -105,7 +106,7 @@ class Sender:
             self._begin()
         sent = self._sent.setdefault(partition, [])
         for (key, value, headers, timestamp), offset in zip(records, offsets, strict=True):
-            nulls = any(one is None for _, one in headers)
+            nulls = any(header is None for _, header in headers)
             try:
                 future = self._producer.send(
                     self._target.topic,
@@ -123,7 +124,7 @@ class Sender:
         """The offset of the target that the partition's next record gets."""
         return self._expected[partition]
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait until all is acknowledged.
 
         Raises:
@@ -134,13 +135,13 @@ class Sender:
         for partition, sent in self._sent.items():
             for offset, future in sent:
                 try:
-                    found = future.get().offset
+                    acknowledged = future.get().offset
                 except KafkaError as error:
                     raise self._refused(partition, offset, error) from error
-                self._check(partition, found)
+                self._check(partition, acknowledged)
 
     def commit(self, progress: Mapping[int, RestoreProgress]) -> None:
-        """Make ``progress`` last, when all is settled: in the transaction with the records, or on its own."""
+        """Make ``progress`` last, after :meth:`flush`: in the transaction with the records, or on its own."""
         if not self._transactional:
             self._target.save(progress)
         else:
@@ -153,7 +154,7 @@ class Sender:
         self._sent.clear()
 
     def close(self) -> None:
-        """Give up what is not settled: an open transaction is aborted by the next sender of its name, or by time."""
+        """Give up what is not acknowledged. The next sender of this name, or a timeout, aborts an open transaction."""
         try:
             self._producer.close(timeout=_CLOSE_SECONDS)
         except KafkaTimeoutError:
@@ -161,7 +162,7 @@ class Sender:
 
     def _refused(self, partition: int, offset: int, error: KafkaError) -> RestoreError:
         place = f"{self._target.topic}-{partition}: the record at offset {offset} of the source"
-        return RestoreError(f"{place} was not taken ({error}); make the target take it, and run the restore again")
+        return RestoreError(f"{place} was refused ({error}); have the target accept it, and run the restore again")
 
     def _begin(self) -> None:
         if not self._open:
@@ -171,12 +172,12 @@ class Sender:
     def _check(self, partition: int, offset: int) -> None:
         expected = self._expected[partition]
         if offset != expected and not self._shared:
-            what = f"a record of ours came to lie at {offset}: somebody else writes to the target. {FOREIGN}"
+            what = f"a restored record got the offset {offset}: another program writes to the target. {FOREIGN}"
             raise ForeignRecords(self._target.topic, partition, expected, what)
         self._expected[partition] = offset + 1
 
 
 FOREIGN: Final = (
-    "Restore into a topic of its own, or stop the others, delete what is there and begin anew; "
-    "with --transactional --append others may write"
+    "Restore into a separate topic; or stop the other writers, delete the target's records and start again. "
+    "With --transactional --append others may write"
 )

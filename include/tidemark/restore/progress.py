@@ -18,7 +18,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """Where one partition stands.
+    """The progress of one partition.
 
     ``asked`` says what was asked for (:func:`asked`), ``incarnation``, ``first`` and ``end`` what it meant when it was
     begun: the source's offsets ``[first, end)``. Of them ``[first, next)`` are done: ``records`` records of the sum
@@ -59,7 +59,7 @@ class RestoreProgress:
             told = f"{metadata[:80]!r}: delete the group, or choose another target"
             raise FormatError(name, f"does not hold the progress of a restore, but {told}") from error
         if not known:
-            raise FormatError(name, "holds the progress of a restore by a newer version: go on with that one")
+            raise FormatError(name, "has the progress of a restore by a newer version: continue with that version")
         return found
 
 

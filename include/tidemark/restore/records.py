@@ -1,7 +1,7 @@
 """Records of the history as a producer takes them, and the sum that proves that two copies are equal.
 
 The sum is that of :func:`tidemark.decode.row_hash_sum` with a record's place in the restore instead of its offset,
-which the target gives anew: so it covers key, value, headers, timestamp and order, and grows as records are added.
+since the target gives new offsets. It covers key, value, headers, timestamp and order, and grows as records are added.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def rows_of(records: Sequence[Record]) -> pa.RecordBatch:
         "kafka_headers": headers,
         "kafka_leader_epoch": [-1] * count,
     }
-    return pa.RecordBatch.from_arrays([pa.array(columns[one.name], one.type) for one in SCHEMA], schema=SCHEMA)
+    nothing = [None] * count  # the hash takes no other columns
+    arrays = [pa.array(columns.get(column.name, nothing), column.type) for column in SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def hash_sum(rows: pa.RecordBatch, partition: int, place: int) -> int:

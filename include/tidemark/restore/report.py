@@ -67,7 +67,7 @@ class RestoreReport:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The report in lines of text, for people."""
         total = sum(one.progress.records for one in self.partitions)
         speed = f"{self.sent:,} of them sent in {self.seconds:.1f} s by this run"
         yield f"{self.source} → {self.target}: {total:,} records restored, {speed}"

@@ -1,4 +1,4 @@
-"""Where each partition of a restore goes on: from its progress, or anew where the target holds nothing foreign."""
+"""Where each partition of a restore continues: at its progress, or at the start if the target has no other records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.restore.progress import RestoreProgress
 from tidemark.restore.request import RestoreRequest
 from tidemark.restore.target import Target
 
-SETTLE_SECONDS: Final = 3.0
+STABLE_SECONDS: Final = 3.0
 """How long a target's end must stand still before what a killed process sent counts as arrived."""
 
 
@@ -75,7 +75,7 @@ def prepare(
         raise ConfigError(target.topic, [("", "does not exist in the target's cluster: create it, or say --create")])
     needed = max(one.partition for one in parts) + 1
     if found < needed:
-        rule = f"has {found} partitions, and {needed} are needed, since each record goes to the partition that it had"
+        rule = f"has {found} partitions, and {needed} are needed, because each record keeps its partition"
         raise ConfigError(target.topic, [("partitions", rule)])
     return target.check(transactional=request.transactional)
 
@@ -101,7 +101,7 @@ def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:
     if cut is not None:
         raise RestoreError(
             f"{part.topic}-{part.partition}: an unclean election gave the source other records from offset {cut} on, "
-            f"and those up to {next_offset} are restored: delete the target and its group, and begin anew"
+            f"and those up to {next_offset} are restored: delete the target and its group, and start again"
         )
 
 
@@ -109,14 +109,14 @@ def begin(request: RestoreRequest, parts: Sequence[RemotePartition], target: Tar
     """Where each of ``parts`` goes on; commits the progress of those that are new, before any of their records.
 
     Raises:
-        RestoreError: another restore into the target is not finished, or the source's topic is another one by now.
+        RestoreError: another restore into the target is not finished, or the source's topic was created again.
         ForeignRecords: the target holds records that no restore of this source wrote.
         OutOfRange: the range, or what is left of it, is not in the remote tier.
     """
     numbers = [one.partition for one in parts]
     known = target.progress(numbers)
     if not request.transactional and any(not one.done for one in known.values()):
-        _settle(target, numbers)
+        _await_stable_edges(target, numbers)
     edges = target.edges(numbers)
     lines = [_line(request, part, target, known.get(part.partition), edges[part.partition]) for part in parts]
     new = {one.partition: one.progress for one in lines if not one.resumed}
@@ -136,20 +136,20 @@ def _line(
     same = known is not None and known.asked == request.asked(number)
     if known is not None and not same and not known.done:
         raise RestoreError(
-            f"{target.topic}-{number}: another restore from {request.topic} stands at {known.next} of {known.end}: "
-            f"go on with its own options, --transactional among them, or delete the group {target.group} and the "
-            "target, and begin anew"
+            f"{target.topic}-{number}: another restore from {request.topic} is at {known.next} of {known.end}: "
+            f"continue with its own options, including --transactional, or delete the group {target.group} and the "
+            "target, and start again"
         )
     if known is None or not same:
         return _new(request, part, target, known, edges)
     if part.incarnation != known.incarnation:
         raise RestoreError(
-            f"{request.topic}-{number} was made anew since the restore began: its offsets mean others now"
+            f"{request.topic}-{number} was created again since the restore began: its offsets have other records now"
         )
     if end < known.target_next:
         what = (
-            f"it ends, and {known.records} records were restored up to {known.target_next}: it was made anew, or lost "
-            f"records; delete the group {target.group}, and begin anew into an empty topic"
+            f"it ends, but {known.records} records were restored up to {known.target_next}: it was created again, or "
+            f"lost records; delete the group {target.group}, and restore into an empty topic"
         )
         raise ForeignRecords(target.topic, number, end, what)
     line = ResumePoint(number, known, end, resumed=True)
@@ -194,13 +194,13 @@ def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start:
     if request.append:
         return
     for held in target.read(number, start, end, committed=True) if start < end else ():
-        what = f"records lie that this restore did not write. {FOREIGN}; or say --append to restore behind them"
+        what = f"there are records that this restore did not write. {FOREIGN}; or use --append to restore behind them"
         raise ForeignRecords(target.topic, number, held[0].offset, what)
 
 
-def _settle(target: Target, numbers: Sequence[int]) -> None:
-    """Wait until what a killed process still had on its way has arrived, or will not."""
+def _await_stable_edges(target: Target, numbers: Sequence[int]) -> None:
+    """Wait until the records that a killed process had still in flight have arrived, or will not arrive."""
     seen: Mapping[int, tuple[int, int]] = {}
     while (now := target.edges(numbers)) != seen:
         seen = now
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(STABLE_SECONDS)

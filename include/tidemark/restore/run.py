@@ -101,7 +101,7 @@ class Restore:
         """Send what waits, and commit the progress when all of it is acknowledged."""
         for partition, records, offsets in self._waiting:
             sender.send(partition, records, offsets)
-        sender.settle()
+        sender.flush()
         for line in self._lines.values():
             self._check_branch(line)
         moved = {

@@ -86,19 +86,19 @@ class Target:
             raise ConfigError(self.topic, [("message.timestamp.type", rule)])
         compacted = "compact" in found.get("cleanup.policy", "")
         if compacted and not transactional:
-            rule = "is compact, so records may go before they are counted; restore with --transactional"
+            rule = "is compacted, so records may disappear before they are counted; restore with --transactional"
             raise ConfigError(self.topic, [("cleanup.policy", rule)])
         limits = {name: found.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
         if "delete" not in found.get("cleanup.policy", "delete"):
             limits = {}
         warnings = [
-            f"{self.topic} has {name}={value}: brokers delete what is beyond it, by the records' own times, as soon as "
-            "a segment is full; set it to -1 until what was restored is read"
+            f"{self.topic} has {name}={value}: brokers delete records beyond it, by the records' own times, as soon "
+            "as a segment is full; set it to -1 until the restored records have been read"
             for name, value in limits.items()
             if value != "-1"
         ]
         if compacted:
-            warnings.append(f"{self.topic} is compacted: of what was restored only the last record of each key stays")
+            warnings.append(f"{self.topic} is compacted: of the restored records only the last one of each key stays")
         return warnings
 
     def edges(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -109,7 +109,7 @@ class Target:
         return {one.partition: (first[one].offset, last[one].offset) for one in asked}
 
     def progress(self, partitions: Sequence[int]) -> dict[int, RestoreProgress]:
-        """What is known of partitions for which a restore was begun. Raises FormatError for what is no progress."""
+        """What is known of partitions for which a restore was begun. Raises FormatError for invalid progress."""
         asked = [TopicPartition(self.topic, one) for one in partitions]
         found = _patiently(self._admin.list_group_offsets, {self.group: asked})[self.group]
         return {
@@ -176,9 +176,9 @@ class Target:
 
 
 def _patiently(ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What the cluster answers; asked again for a while as long as it says that it is not ready.
+    """The cluster's answer; while it is not ready, it is asked again for a limited time.
 
-    The admin client gives up at once, for example while the brokers make the topic of the groups' offsets.
+    The admin client gives up at once, for example while the brokers create the topic of the groups' offsets.
     """
     until = time.monotonic() + _READY_SECONDS
     while True:

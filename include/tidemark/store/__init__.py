@@ -1,8 +1,8 @@
-"""The seam to object storage: few operations, conditional writes, errors that tell failed from unknown.
+"""The interface to object storage: few operations, conditional writes, errors that tell failed from unknown outcomes.
 
-:func:`open_store` gives a :class:`Store` for ``s3://bucket`` or ``file:///directory``. Keys are relative to it.
-Everything that Tidemark writes, it writes through this seam; the Delta log alone is written by its own library.
-boto3 is imported when an S3 store is first opened, so that what Airflow parses stays light.
+:func:`open_store` returns a :class:`Store` for a URL of :data:`tidemark.store.schemes.SCHEMES`. Keys are relative to
+it. Tidemark writes everything through this interface, except for the Delta log, which its own library writes. boto3 and
+obstore are imported when a store that needs them is first opened, so that the modules that Airflow parses stay light.
 """
 
 from tidemark.store.base import Body, Fetched, ObjectInfo, Store, check_size, put_once, put_over

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.retry import Retry, Tries
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Store(Protocol):
         """Write the object and return its ETag.
 
         A file is read from its current position for ``size`` bytes. ``crc32c`` is sent along, and the store
-        refuses other bytes. ``if_match`` replaces that very version alone, ``if_none_match`` only creates.
+        refuses other bytes. ``if_match`` replaces only exactly that version, ``if_none_match`` only creates.
 
         Raises:
             PreconditionFailed: the condition does not hold (also 409, another conditional write under way).
@@ -132,10 +132,17 @@ def check_size(name: str, size: int, limit: int | None) -> None:
         raise FormatError(name, f"{rule}: remove it, or have its writer write it again")
 
 
+def check_key(key: str) -> None:
+    """Raise StoreError if ``key`` has a part that a file system or a URL would take for something else."""
+    if not key or any(part in {"", ".", ".."} for part in key.split("/")):
+        raise StoreError(key, "is not a valid key: empty, absolute, or with an empty, '.' or '..' part")
+
+
 def put_once(store: Store, key: str, body: bytes) -> str:
     """Create ``key`` with ``body``, or find that it holds ``body`` already; returns the ETag.
 
-    Tried again where the store has no such object after an unknown outcome; safe to call again after any failure.
+    The write is tried again if the store has no such object after an unknown outcome. The call may be repeated after
+    any failure.
 
     Raises:
         PreconditionFailed: the key holds something else.
@@ -161,6 +168,6 @@ def put_once(store: Store, key: str, body: bytes) -> str:
 def put_over(store: Store, key: str, body: bytes) -> str:
     """Write ``key`` whatever it holds, again after an unknown outcome; returns the ETag.
 
-    For objects that have one writer, or whose last writer is right whoever that is.
+    For objects that have one writer, or for which the last write counts.
     """
     return Retry().call(lambda: store.put(key, body))

@@ -1,8 +1,8 @@
-"""One clock for all: the store's. Hosts' clocks differ; what one host states and another judges goes by this one.
+"""The store's clock, which all hosts use for times that one host writes and another compares, as hosts' clocks differ.
 
-An agent asks the store for the time, and states times by it (:mod:`uploader_agent.clock`). Whoever judges ages and
-finality asks the store as well, and takes no statement for later than the object that carries it: the store says when
-it got that. See docs/storage.md.
+An agent asks the store for the time and writes times by it (:mod:`uploader_agent.clock`). Code that judges ages and
+finality asks the store as well. It never takes a written time as later than the time at which the store got the object
+that contains it. See docs/storage.md.
 """
 
 from __future__ import annotations
@@ -18,38 +18,49 @@ from tidemark.store.retrying import RepeatingStore
 from tidemark.timestamps import utc_now
 
 MOST: Final = timedelta(minutes=1)
-"""People are told of a larger difference."""
+"""A larger difference is reported."""
 
 LEAST: Final = timedelta(seconds=2)
 """A smaller difference is none: stores tell the time to the second, and an answer takes a while."""
 
 _PROMPT: Final = timedelta(seconds=1)
-"""An answer that takes longer says too little: when it was given is known to half of that."""
+"""When an answer that takes no longer was given is known well enough."""
 
-_HALF_SECOND: Final = timedelta(milliseconds=500)
+_SECOND: Final = timedelta(seconds=1)
 
 
 class ClockReading(NamedTuple):
-    """What comparing the clocks gave: how far this host's is ahead, and the store's time."""
+    """What comparing the clocks gave: how far this host's is ahead, and the store's time.
+
+    Where a slow answer proves only that the clocks differ, ``skew`` is the least that it proves, and not ``exact``.
+    """
 
     skew: timedelta
     now: datetime
+    exact: bool = True
 
 
 def read(store: Store, host_now: Callable[[], datetime] | None = None) -> ClockReading | None:
     """Compare this host's clock with the store's; None if the answer took so long that it says nothing.
+
+    The store told the time after it was asked and before it answered, so the skew lies between two bounds. They are as
+    far apart as the answer took, however late the request or the answer was: slowness alone never looks like a skew.
 
     Raises:
         StoreError: the store failed.
     """
     host_now = host_now or utc_now
     asked_at = host_now()
-    theirs = store.now() + _HALF_SECOND  # it was cut to the second
+    theirs = store.now()
     answered_at = host_now()
-    if not timedelta() <= answered_at - asked_at <= _PROMPT:
-        return None
-    skew = asked_at + (answered_at - asked_at) / 2 - theirs
-    return ClockReading(skew if abs(skew) >= LEAST else timedelta(), theirs)
+    least, most = asked_at - (theirs + _SECOND), answered_at - theirs  # the time was cut to the second
+    now = theirs + _SECOND / 2
+    if timedelta() <= answered_at - asked_at <= _PROMPT:
+        skew = (least + most) / 2
+        return ClockReading(skew if abs(skew) >= LEAST else timedelta(), now)
+    if least > MOST:
+        return ClockReading(least, now, exact=False)
+    return ClockReading(most, now, exact=False) if most < -MOST else None
 
 
 def problem(url: str, options: StoreOptions) -> str:
@@ -66,10 +77,12 @@ def problem(url: str, options: StoreOptions) -> str:
         return f"this host's clock cannot be compared with the store's: {error}"
     if reading is None or abs(reading.skew) <= MOST:
         return ""
-    return f"this host's clock is {described(reading.skew)}: set it (NTP, chrony); what is stated goes by the store's"
+    return (
+        f"this host's clock is {described(reading.skew)}: set it (NTP, chrony); times are stated by the store's clock"
+    )
 
 
 def described(skew: timedelta) -> str:
-    """A difference as people are told of it."""
+    """A difference as messages show it."""
     direction = "ahead of" if skew > timedelta() else "behind"
     return f"{round(abs(skew).total_seconds())} s {direction} the store's clock"

@@ -1,9 +1,10 @@
-"""From a URL and a few options to a store."""
+"""Opens the store of a URL, with a few options."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
 from tidemark.config import imported
 from tidemark.errors import FormatError
@@ -12,33 +13,59 @@ from tidemark.store.base import Store
 from tidemark.store.local import LocalStore
 from tidemark.store.options import StoreOptions
 from tidemark.store.retrying import repeating
+from tidemark.store.schemes import check_options, scheme_of
+from tidemark.store.traffic import FreeTraffic, Traffic
 from tidemark.store.url import split_store_url
 
-if TYPE_CHECKING:
-    from tidemark.store.s3_timeouts import Traffic
+_NOBODY: Final = FreeTraffic()
 
 
-def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
-    """The store of ``s3://bucket`` or ``file:///directory``; ``traffic`` is asked before anything is sent to S3.
+def _directory(url: str, _options: StoreOptions, _traffic: Traffic) -> Store:
+    return LocalStore(Path(url.removeprefix("file://")))
 
-    A URL of another scheme is opened by the class that ``options.backend`` names. Reads are repeated by
-    :mod:`tidemark.retry`; those of a directory are not, as nothing that passes can happen to them.
 
-    Raises:
-        FormatError: none of these, or with a path below the bucket (a prefix is given apart), or no such class.
-    """
-    backend = options.backend if options else None
-    root, prefix = split_store_url(url, any_scheme=backend is not None)
-    if prefix:
-        raise FormatError(url, "must name a bucket alone; the prefix is given apart")
-    if root.startswith("file://"):
-        return LocalStore(Path(root.removeprefix("file://")))
-    if backend is not None and not root.startswith("s3://"):
-        other: Store = imported(backend)(root, options)
-        return repeating(other, Retry())
+def _s3(url: str, options: StoreOptions, traffic: Traffic) -> Store:
     from tidemark.store.s3 import S3Store
     from tidemark.store.s3_clients import clients
 
+    return repeating(S3Store(url.removeprefix("s3://"), clients(options, traffic), options), Retry())
+
+
+def _object_store(url: str, options: StoreOptions, traffic: Traffic) -> Store:
+    from tidemark.store.object_store_factory import open_object_store
+
+    return repeating(open_object_store(url, options, traffic), Retry())
+
+
+OPENED_BY: Final[dict[str, Callable[[str, StoreOptions, Traffic], Store]]] = {
+    "s3": _s3,
+    "gs": _object_store,
+    "az": _object_store,
+    "file": _directory,
+}
+"""What opens the stores of each of :data:`tidemark.store.schemes.SCHEMES`, given the URL without a prefix."""
+
+
+def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
+    """The store at ``s3://bucket``, ``gs://bucket``, ``az://container`` or ``file:///directory``.
+
+    ``traffic`` is asked before anything is sent. A URL of another scheme is opened by the class that
+    ``options.backend`` names. Reads are repeated by :mod:`tidemark.retry`; those of a directory are not, as nothing
+    that passes can happen to them.
+
+    Raises:
+        FormatError: none of these, or with a path below the bucket (a prefix is given apart), or an option is set that
+            a store of this scheme does not know.
+        ConfigError: there is no such class; or what the scheme needs is not installed, or its environment is not
+            complete.
+    """
     chosen = options or StoreOptions()
-    found = clients(chosen) if traffic is None else clients(chosen, traffic)
-    return repeating(S3Store(root.removeprefix("s3://"), found, chosen), Retry())
+    root, prefix = split_store_url(url, any_scheme=chosen.backend is not None)
+    if prefix:
+        raise FormatError(url, "must name only a bucket; give the prefix separately")
+    check_options(root, chosen)
+    opened = OPENED_BY.get(scheme_of(root))
+    if opened is not None:
+        return opened(root, chosen, traffic or _NOBODY)
+    other: Store = imported(str(chosen.backend))(root, chosen)
+    return repeating(other, Retry())

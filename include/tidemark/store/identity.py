@@ -1,4 +1,4 @@
-"""Who writes, as far as the store and this machine know: set down beside the name that a person gives."""
+"""The identity of a writer as the store and this machine know it, recorded beside the name that a person gives."""
 
 from __future__ import annotations
 

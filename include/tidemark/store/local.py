@@ -19,7 +19,7 @@ from typing import IO, BinaryIO
 from crc32c import crc32c as crc32c_of
 
 from tidemark.errors import NotFound, PreconditionFailed, StoreError
-from tidemark.store.base import Fetched, ObjectInfo, check_size
+from tidemark.store.base import Fetched, ObjectInfo, check_key, check_size
 from tidemark.store.body import FileBody
 
 _HIDDEN = ".tidemark-store"
@@ -125,12 +125,11 @@ class LocalStore:
         with self._locked():
             there = self._etag(path)
             if if_match is not None and there is not None and there != if_match:
-                raise PreconditionFailed(key, f"is another version now: {there} and not {if_match}")
+                raise PreconditionFailed(key, f"is another version now: {there}, not {if_match}")
             path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        if not key or key.startswith("/") or any(part in {"", ".", ".."} for part in key.split("/")):
-            raise StoreError(key, "is no key: empty, absolute, or with an empty, '.' or '..' part")
+        check_key(key)
         return self._root / key
 
     def _etag(self, path: Path) -> str | None:
@@ -160,7 +159,7 @@ def _check(key: str, there: str | None, if_match: str | None, if_none_match: boo
     if if_none_match and there is not None:
         raise PreconditionFailed(key, "exists already")
     if if_match is not None and there != if_match:
-        raise PreconditionFailed(key, f"is another version now: {there} and not {if_match}")
+        raise PreconditionFailed(key, f"is another version now: {there}, not {if_match}")
 
 
 def _copy(key: str, source: BinaryIO, target: IO[bytes], size: int | None, crc32c: int | None) -> None:

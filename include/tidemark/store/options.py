@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Literal, Self
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tidemark.config import Duration, ObjectName, Settings, Size
+from tidemark.config import Duration, ObjectName, Settings, Size, http_url
 
 _MIB = 1 << 20
 _GIB = 1 << 30
+
+MULTIPART_FROM: Final = _GIB
+"""Bytes above which an object goes to S3 in parts, unless the options say otherwise."""
+
 _TAG = re.compile(r"[\w\s+\-=.:/@]*")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -21,20 +25,21 @@ StorageClass = Literal["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIE
 
 
 class StoreOptions(Settings):
-    """How to reach S3. Credentials are never here: they come from AWS's default chain (role, environment, profile).
+    """How to reach a store. Credentials are never here: the store's own tools say where they are looked for.
 
-    ``path_style`` puts the bucket into the path (true) or the host name (false); by default AWS gets the latter and
-    any other endpoint the former.
+    ``path_style`` puts the bucket of S3, or the account of Azure, into the path (true) or the host name (false); by
+    default AWS gets the latter and any other S3 endpoint the former.
 
     A request ends when a connection is not made within ``connect_timeout``, when no byte has moved for
     ``no_progress``, or when the store has had it wait for ``deadline`` and the time that its bytes take at
-    ``min_rate`` (bytes a second). More than ``multipart_from`` bytes go in parts of ``part_size``.
+    ``min_rate`` (bytes a second). More than ``multipart_from`` bytes go in parts of ``part_size``: by default more
+    than 1 GiB on S3, and than one part elsewhere.
 
     ``backend`` names a class, ``module:Class``, that is called with a URL and these options and is a
-    :class:`tidemark.store.Store`. It serves the URLs of all schemes but ``s3`` and ``file``.
+    :class:`tidemark.store.Store`. It serves the URLs of schemes that :mod:`tidemark.store.schemes` does not have.
 
-    An object gets the KMS key, storage class and tags of the options, and no request reaches a bucket of another
-    account than ``expected_bucket_owner``.
+    On S3 an object gets the KMS key, storage class and tags of the options, and no request reaches a bucket of another
+    account than ``expected_bucket_owner``. Which options a scheme knows, :mod:`tidemark.store.schemes` says.
     """
 
     backend: ObjectName | None = None
@@ -49,13 +54,18 @@ class StoreOptions(Settings):
     deadline: Duration = Field(default=timedelta(seconds=60), gt=timedelta(0))
     min_rate: Size = Field(default=256 << 10, ge=1 << 10)
 
-    multipart_from: Size = Field(default=_GIB, ge=5 * _MIB, le=5 * _GIB)
+    multipart_from: Size | None = Field(default=None, ge=5 * _MIB, le=5 * _GIB)
     part_size: Size = Field(default=64 * _MIB, ge=5 * _MIB, le=5 * _GIB)
 
     sse_kms_key_id: str | None = Field(default=None, pattern=r"^\S+$")
     storage_class: StorageClass | None = None
     tags: dict[str, str] = Field(default_factory=dict, max_length=10)
     expected_bucket_owner: str | None = Field(default=None, pattern=r"^\d{12}$")
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _check_endpoint(cls, url: str | None) -> str | None:
+        return None if url is None else http_url(url)
 
     @field_validator("tags")
     @classmethod
@@ -67,17 +77,17 @@ class StoreOptions(Settings):
             if name.lower().startswith("aws:"):
                 raise ValueError(f"the tag {name!r} starts with aws:, which is AWS's own")
             if not _TAG.fullmatch(name) or not _TAG.fullmatch(value):
-                raise ValueError(f"the tag {name!r} may have letters, digits, spaces and + - = . _ : / @ alone")
+                raise ValueError(f"the tag {name!r} may have only letters, digits, spaces and + - = . _ : / @")
         return tags
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.deadline < self.no_progress:
             raise ValueError("deadline must not be shorter than no_progress")
-        if self.part_size > self.multipart_from:
+        if self.part_size > (self.multipart_from or MULTIPART_FROM):
             raise ValueError("part_size must not be larger than multipart_from")
         if self.sse_kms_key_id and not self.is_private:
-            raise ValueError("sse_kms_key_id needs an https endpoint: S3 takes KMS requests over TLS alone")
+            raise ValueError("sse_kms_key_id needs an https endpoint: S3 accepts KMS requests only over TLS")
         return self
 
     @property

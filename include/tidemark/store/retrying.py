@@ -1,9 +1,9 @@
-"""A store whose reads are made again where that may help, bodies and all; what it writes is tried once.
+"""A store that repeats reads where that may help, including their bodies; it tries each write once.
 
-To delete again what is gone does no harm, so that is repeated as well.
+Deletes are repeated as well, since deleting an object twice does no harm.
 
-A body that breaks off goes on where it did, of the same version. A listing goes on after the last key that it gave:
-servers order keys in different ways, and each goes on in its own.
+If a body breaks off, the next request continues it at that byte, of the same version. A listing continues after the
+last key that it returned: servers order keys in different ways, and each continues in its own order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PROGRESS: Final = 64 << 10
 
 
 def repeating(store: Store, retry: Retry) -> Store:
-    """``store``, whose reads go by ``retry`` and by nothing else."""
+    """``store`` with ``retry`` as the only repetition of its reads."""
     return RepeatingStore(store.inner if isinstance(store, RepeatingStore) else store, retry)
 
 

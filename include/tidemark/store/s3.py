@@ -22,7 +22,7 @@ from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionF
 from tidemark.retry import Retry
 from tidemark.store.base import Fetched, ObjectInfo, check_size
 from tidemark.store.body import ReplyBody
-from tidemark.store.options import StoreOptions
+from tidemark.store.options import MULTIPART_FROM, StoreOptions
 from tidemark.store.retrying import repeating
 from tidemark.store.s3_checksums import decoded, encoded
 from tidemark.store.s3_clients import Clients
@@ -38,7 +38,7 @@ class S3Store:
     def __init__(self, bucket: str, clients: Clients, options: StoreOptions) -> None:
         self.url = f"s3://{bucket}"
         self._clients = clients
-        self._multipart_from = options.multipart_from
+        self._multipart_from = options.multipart_from or MULTIPART_FROM
         self._part_size = options.part_size
         self._owner = options.expected_bucket_owner
         self._target: dict[str, Any] = {"Bucket": bucket}

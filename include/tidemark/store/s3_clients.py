@@ -1,4 +1,4 @@
-"""The boto3 clients of a process: made once for all buckets, limited, and made anew when credentials are refused."""
+"""The boto3 clients of a process: made once for all buckets, limited, and made again when credentials are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from botocore.exceptions import BotoCoreError
 
 from tidemark.errors import ConfigError
 from tidemark.store.options import StoreOptions
-from tidemark.store.s3_timeouts import FreeTraffic, TimeLimits, Traffic, pool_classes
+from tidemark.store.s3_timeouts import TimeLimits, pool_classes
+from tidemark.store.traffic import FreeTraffic, Traffic
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -36,7 +37,7 @@ class Clients:
         self._make()
 
     def renew(self) -> None:
-        """Look for credentials anew, after some were refused; not more often than every five seconds."""
+        """Look for credentials again, after some were refused; not more often than every five seconds."""
         with self._lock:
             if time.monotonic() - self._made_at >= _RENEWAL_SECONDS:
                 self._make()

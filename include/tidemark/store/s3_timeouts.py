@@ -13,7 +13,7 @@ import io
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from botocore.awsrequest import (
     AWSHTTPConnection,
@@ -21,6 +21,8 @@ from botocore.awsrequest import (
     AWSHTTPSConnection,
     AWSHTTPSConnectionPool,
 )
+
+from tidemark.store.traffic import Traffic
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -44,32 +46,8 @@ class Overrun(TimeoutError):
     """A request was ended because it broke a limit, which the message names."""
 
 
-class Traffic(Protocol):
-    """Who is told of what goes to the store, and may slow it down."""
-
-    def request(self, operation: str) -> None:
-        """A request of this S3 operation is about to be sent."""
-        ...
-
-    def admit(self, size: int, total: int) -> int:
-        """Wait until some of the next ``size`` bytes of a request of ``total`` bytes may be sent; returns how many."""
-        ...
-
-
-class FreeTraffic:
-    """Nobody is told, and all may go at once."""
-
-    def request(self, operation: str) -> None:
-        """See :class:`Traffic`."""
-
-    def admit(self, size: int, total: int) -> int:
-        """See :class:`Traffic`."""
-        del total
-        return size
-
-
 class TimedSocket:
-    """A connected socket whose calls end in time; stands in for it in a connection."""
+    """A connected socket whose calls end in time; replaces the plain socket in a connection."""
 
     def __init__(self, sock: socket.socket, limits: TimeLimits, traffic: Traffic) -> None:
         self._sock = sock
@@ -89,7 +67,7 @@ class TimedSocket:
         self._allowed += size / self._limits.min_rate
 
     def sendall(self, data: ReadableBuffer) -> None:
-        """As a socket's, but any progress starts ``no_progress`` anew."""
+        """As a socket's, but any progress restarts ``no_progress``."""
         view = memoryview(data).cast("B")
         while view:
             piece = view[: self._traffic.admit(len(view), self._total)]

@@ -54,5 +54,5 @@ def update(
             failure = error
         else:
             return after
-        log.info("%s: read again, since it was changed meanwhile, or may have been", key)
+        log.info("%s: read again, because it was changed in the meantime, or may have been", key)
     raise failure

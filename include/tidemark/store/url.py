@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from tidemark.errors import FormatError
+from tidemark.store.schemes import SCHEMES, scheme_of
 
-_OTHER_URL = re.compile(r"(?!s3:|file:)([a-z][a-z0-9+.-]*)://(?:([^\s/?#]+)(/[^\s?#]*)?|/[^\s?#]+)")
+_OTHER_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?:([^\s/?#]+)(/[^\s?#]*)?|/[^\s?#]+)")
 
 
 def split_store_url(url: str, *, any_scheme: bool = False) -> tuple[str, str]:
@@ -16,16 +17,21 @@ def split_store_url(url: str, *, any_scheme: bool = False) -> tuple[str, str]:
     other kinds (``store.backend``).
 
     Raises:
-        FormatError: neither an ``s3://`` nor a ``file:///`` URL, nor another that is allowed.
+        FormatError: no URL of :data:`tidemark.store.schemes.SCHEMES`, nor another that is allowed.
     """
-    if url.startswith("s3://"):
-        bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        if re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
-            return f"s3://{bucket}", prefix.strip("/")
-    elif url.startswith("file:///") and len(url) > len("file:///"):
-        return url.rstrip("/"), ""
-    elif any_scheme and (found := _OTHER_URL.fullmatch(url)):
-        if found[2] is None:
+    known = SCHEMES.get(scheme_of(url))
+    if known is None:
+        if any_scheme and (found := _OTHER_URL.fullmatch(url)):
+            if found[2] is None:
+                return url.rstrip("/"), ""
+            return f"{found[1]}://{found[2]}", (found[3] or "").strip("/")
+    elif known.bucket is None:
+        if url.startswith("file:///") and len(url) > len("file:///"):
             return url.rstrip("/"), ""
-        return f"{found[1]}://{found[2]}", (found[3] or "").strip("/")
-    raise FormatError(url, "must be s3://<bucket>[/<prefix>] or file:///<directory>; others need store.backend")
+    else:
+        root, _, prefix = url.removeprefix(f"{scheme_of(url)}://").partition("/")
+        if known.bucket.fullmatch(root):
+            return f"{scheme_of(url)}://{root}", prefix.strip("/")
+    forms = [one.url for one in SCHEMES.values()]
+    rule = f"must be {', '.join(forms[:-1])} or {forms[-1]}"
+    raise FormatError(url, f"{rule}; others need store.backend")

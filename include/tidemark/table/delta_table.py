@@ -1,20 +1,23 @@
-"""A table's Delta log, read: which ledger is committed, which files are live. Needs the extra ``tidemark[table]``.
+"""Reads a table's Delta log: which ledger is committed, which files are live. Needs the extra ``tidemark[table]``.
 
-deltalake is imported when it is first needed, so that what Airflow parses stays light.
+deltalake is imported when it is first needed, so that the modules that Airflow parses stay light.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidemark import retry
 from tidemark.errors import ConfigError, FormatError, TableTampered, UnknownOutcome
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.retry import Retry, Tries
-from tidemark.store import Store, open_store
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.object_store_settings import delta_settings
 from tidemark.store.s3_credentials import delta_credentials
+from tidemark.store.schemes import scheme_of
 from tidemark.topics import Deployment, TopicSettings
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TopicTable(NamedTuple):
-    """One topic's table: where it lies and how to reach it."""
+    """One topic's table: its location and how to reach it."""
 
     deployment: Deployment
     topic: TopicSettings
@@ -36,9 +39,8 @@ class TopicTable(NamedTuple):
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """delta-rs's storage options, with credentials wherever it would not find those that boto3 finds."""
+        """delta-rs's storage options: the lake's location, and S3 credentials where delta-rs would find others."""
         options = self.deployment.store
-        endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         # delta-rs repeats requests by itself, as often as our own reads are; but not for each body that breaks off.
         found = {
             "max_retries": str(retry.ATTEMPTS - 1),
@@ -48,12 +50,26 @@ class TopicTable(NamedTuple):
             "connect_timeout": _milliseconds(options.connect_timeout.total_seconds()),
             "timeout": _milliseconds(options.deadline.total_seconds()),
         }
-        if endpoint:
-            found["AWS_ENDPOINT_URL"] = endpoint
-            found["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
-        if options.region:
-            found["AWS_REGION"] = options.region
-        return found | (delta_credentials() if self.url.startswith("s3://") else {})
+        of_scheme = SETTINGS_OF_DELTA.get(scheme_of(self.url))
+        return found | (of_scheme(self.url, options) if of_scheme else {})
+
+
+def _s3_settings(_url: str, options: StoreOptions) -> dict[str, str]:
+    endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    found = delta_credentials()
+    if endpoint:
+        found |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
+    if options.region:
+        found["AWS_REGION"] = options.region
+    return found
+
+
+SETTINGS_OF_DELTA: Final[dict[str, Callable[[str, StoreOptions], dict[str, str]]]] = {
+    "s3": _s3_settings,
+    "gs": delta_settings,
+    "az": delta_settings,
+}
+"""The options that delta-rs needs for the stores of a scheme, by URL and options; none for a directory."""
 
 
 def _milliseconds(seconds: float) -> str:
@@ -81,8 +97,8 @@ def open_delta(table: TopicTable) -> DeltaTable | None:
 
     Raises:
         ConfigError: the Delta table there is not Tidemark's.
-        StoreError: the store did not answer, or refuses; its own client says which better than delta-rs does.
-        FormatError: what lies there is not a Delta log.
+        StoreError: the store did not answer, or refuses; its own client names the cause better than delta-rs does.
+        FormatError: the object there is not a Delta log.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -150,7 +166,7 @@ def live_files(delta: DeltaTable) -> list[LiveFile]:
     """The files of the table's version, by path.
 
     Raises:
-        TableTampered: somebody changed what the table is partitioned by.
+        TableTampered: another program changed the table's partition columns.
     """
     actions = delta.get_add_actions(flatten=True)
     names = actions.schema.names

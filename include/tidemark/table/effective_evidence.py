@@ -1,10 +1,10 @@
-"""Which evidence holds: what landed attempts say of each offset, and nothing that was replaced since.
+"""Which evidence is effective: what landed attempts say of each offset, without what was replaced since.
 
-Three rules. A row of class ``landed`` holds as long as its file is live; one of class ``quarantined`` or ``filtered``
-until a row of class ``superseded`` names its file; and of a partition that has left a branch of its log, no row holds
-that landed before and lies at or above the ``first`` of the row of class ``superseded`` without a file: not even if
-somebody makes its file live again. Memory grows
-with the files that were superseded and with one attempt's evidence, and with what is asked for; never with all of it.
+Three rules decide. A row of class ``landed`` is effective while its file is live. A row of class ``quarantined`` or
+``filtered`` is effective until a row of class ``superseded`` names its file. If a partition has left a branch of its
+log, its attempt has a row of class ``superseded`` without a file: no row that landed before and lies at or above the
+``first`` of that row is effective, even if a program makes its file live again. Memory grows with the superseded files,
+with one attempt's evidence and with the rows that are asked for, but never with all evidence.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Reach(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What some rows of records tell, by (incarnation, partition): the offsets, and the records' number and hash.
+    """The content of some rows of records by (incarnation, partition): offsets, number of records, and hash.
 
-    The offsets are hulls: records of other rows may lie between. ``aside`` are the rows that are not landed.
+    The offsets are hulls: records of other rows may lie between. ``aside`` are the rows that have not landed.
     """
 
     offsets: dict[tuple[int, int], Intervals]
@@ -49,7 +49,7 @@ class Told(NamedTuple):
 
 
 class _Only(NamedTuple):
-    """Which rows to read, chosen before they become Python's: by class, by partition and by offsets."""
+    """Which rows to read, by class, partition and offsets; applied before rows become Python objects."""
 
     classes: tuple[str, ...] = ()
     partition: tuple[int, int] | None = None
@@ -77,7 +77,7 @@ class EffectiveEvidence:
     def __init__(
         self, table: TopicTable, ledger: Ledger, live: dict[str, LiveFile], read: ReadEvidence = read_evidence
     ) -> None:
-        """Read what was superseded. ``read`` gives the evidence of an attempt, which never changes."""
+        """Read which rows were superseded. ``read`` returns the evidence of an attempt, which never changes."""
         self.ledger = ledger
         self._read = read
         self._table, self.live = table, live
@@ -98,7 +98,7 @@ class EffectiveEvidence:
 
     @classmethod
     def of(cls, table: TopicTable, read: ReadEvidence = read_evidence) -> EffectiveEvidence:
-        """The evidence that holds now, by the ledger and the live files of one version of the table."""
+        """The evidence that is effective by the ledger and the live files of one version of the table."""
         delta = open_delta(table)
         live = live_files(delta) if delta is not None else []
         return cls.at(table, ledger_of(table, delta), live, read)
@@ -111,26 +111,26 @@ class EffectiveEvidence:
         return cls(table, ledger, {one.path: one for one in live}, read)
 
     def by_attempt(self) -> Iterator[list[EvidenceRow]]:
-        """The rows that hold, attempt by attempt, in the order in which they landed; without segments and hashes."""
+        """The effective rows by attempt, in the order in which they landed; without segments and hashes."""
         for attempt in self.ledger.landed:
             yield [EvidenceRow.of(row) for row in self._rows(attempt) if self._holds(row, self._order[row["attempt"]])]
 
     def evidence(self) -> Iterator[EvidenceRow]:
-        """The rows that hold, whole."""
+        """The effective rows with all columns."""
         for attempt in self.ledger.landed:
             for row in self._rows(attempt, columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
                     yield EvidenceRow.of(row)
 
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
-        """The rows that hold of a partition's offsets ``[start, end)``, whole, in the order in which they landed."""
+        """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""
         for attempt in self.ledger.landed:
             for row in self._rows(attempt, _Only(partition=key, offsets=(start, end)), columns=None):
                 if self._holds(row, self._order[row["attempt"]]):
                     yield EvidenceRow.of(row)
 
     def rows_by_date(self, offset_class: OffsetClass) -> dict[str, int]:
-        """How many rows of a class hold, by ISO date; under the empty one those without a date."""
+        """The number of effective rows of a class by ISO date; rows without a date count under the empty string."""
         found: dict[str, int] = {}
         for attempt in self.ledger.landed:
             for row in self._rows(attempt, _Only(classes=(offset_class,))):
@@ -140,9 +140,9 @@ class EffectiveEvidence:
         return found
 
     def told(self, wanted: Callable[[str, str], bool]) -> Told:
-        """What the rows of landed, quarantined and filtered records tell whose (date, file) is ``wanted``.
+        """The content of the landed, quarantined and filtered rows whose (date, file) is ``wanted``.
 
-        Dates are ISO, and empty where there is none.
+        Dates are ISO, and empty for rows without a date.
         """
         spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
         files: set[str] = set()
@@ -166,7 +166,7 @@ class EffectiveEvidence:
         return self.told(lambda dt, file: file not in self.live and (dates is None or dt in dates)).aside
 
     def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
-        """What there is at and above the last offset, at or below ``offset``, that no file and no row lies across.
+        """The files and rows at and above the last offset, at or below ``offset``, that no file and no row spans.
 
         Raises:
             ContinuityError: a file there has rows that the evidence does not give to the partition ``key``.
@@ -189,7 +189,7 @@ class EffectiveEvidence:
         return Reach(start, tuple(sorted(files)), aside)
 
     def _start(self, key: tuple[int, int], offset: int) -> int:
-        """The lowest offset of the files and rows that lie across ``offset``; ``offset`` if none does."""
+        """The lowest offset of the files and rows that span ``offset``; ``offset`` if none does."""
         found = offset
         for rows in self.by_attempt():
             spans = [(one.first, one.next) for one in rows if one.key == key and not one.file]

@@ -1,31 +1,35 @@
-"""Evidence: for each run of offsets, what became of them, from which bytes, in which file. Needs ``tidemark[table]``.
+"""Evidence: for each run of offsets, its class, the bytes it came from and its file. Needs ``tidemark[table]``.
 
-One Parquet object per attempt, ``evidence/<attempt>.parquet``, written before its commit. It counts, with all its
-rows, if the committed ledger lists the attempt as landed: a vacuum's holds the rows of the attempts that it folded,
-each with its own ``attempt``, and stands in the list in their place. Of class ``landed``, a row holds for as long as
-its ``file`` is live in the table; a compaction's attempt has the rows of the files that it merged again, under the new
-names. A row of class ``quarantined`` or ``filtered`` holds until a row of class ``superseded`` with the same ``file``
-counts: a rebuild or a replay, whose own rows say what became of those offsets. Where a partition leaves a branch of
-its log that was cut off, its attempt has a row of class ``truncated`` for the offsets of that branch from the cut on,
-and a row of class ``superseded`` without a file: of the partition nothing holds that landed before and lies at or
-above its ``first``. So of the rows that hold, each offset below a partition's ``next_offset`` has one class; truncated
-offsets stand beside these, since the new branch has other records under the same numbers.
-:class:`tidemark.table.effective_evidence.EffectiveEvidence` knows these rules.
+There is one Parquet object per attempt, ``evidence/<attempt>.parquet``, written before the attempt's commit. All its
+rows count if the committed ledger lists the attempt as landed. The object of a vacuum holds the rows of the attempts
+that it folded, each with its own ``attempt``, and replaces them in that list. Which rows are effective:
 
-A row covers offsets in ``[first, next)`` of one class. Of classes other than ``landed`` it is a run of adjacent
-offsets, unless a range of bytes has more than :data:`MAX_RUNS` runs of one class: then it is one row for all of them.
-``rows`` says how many offsets it covers, which is less than ``next - first`` where other classes lie between. So the
-sum of ``rows`` over the rows of an ingest is what it moved its partitions on by, if those of class ``superseded``
-without a file are taken off, and ``truncated`` ones left out.
+* A row of class ``landed`` is effective while its ``file`` is live in the table. A compaction's attempt repeats the
+  rows of the files that it merged, under the new names.
+* A row of class ``quarantined`` or ``filtered`` is effective until a row of class ``superseded`` with the same ``file``
+  counts. A rebuild or a replay writes that row, and its other rows give those offsets their new classes.
+* If a partition leaves a branch of its log that was cut off, its attempt has a row of class ``truncated`` for the
+  offsets of that branch from the cut on, and a row of class ``superseded`` without a file. No row of the partition that
+  landed before and lies at or above the ``first`` of the latter is effective.
 
-Retention writes a row of class ``expired`` for each row of a date that it takes from the table, with all that the row
-says but its file.
+So by the effective rows, each offset below a partition's ``next_offset`` has one class. Truncated offsets come in
+addition, since the new branch has other records under the same numbers.
+:class:`tidemark.table.effective_evidence.EffectiveEvidence` implements these rules.
 
-``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; null but for landed,
-quarantined, filtered and expired rows, and 0 for batches that cannot be decoded. ``segment`` with its bytes is null
-where no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's timestamp, and
-null where that is not sane. ``file`` of quarantined rows lies below the quarantine's folder; that of filtered rows is
-but a name.
+A row covers offsets in ``[first, next)`` of one class. In classes other than ``landed`` it is a run of adjacent
+offsets, unless a byte range has more than :data:`MAX_RUNS` runs of one class: then one row covers all of them. ``rows``
+is the number of offsets that the row covers, which is less than ``next - first`` where other classes lie between. An
+ingest moves its partitions on by the sum of ``rows`` over its rows, less those of class ``superseded`` without a file,
+and not counting ``truncated`` ones.
+
+Retention writes a row of class ``expired`` for each row of a date that it removes from the table, with all of its
+values except the file.
+
+``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; it is 0 for batches that
+cannot be decoded, and null for rows that are not landed, quarantined, filtered or expired. ``segment`` with its bytes
+is null where no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's
+timestamp, and null if that timestamp is not plausible. ``file`` of quarantined rows is a path below the quarantine's
+folder; ``file`` of filtered rows is only a name.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ OffsetClass = Literal[
 """
 
 EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
-"""... or that earlier rows hold no more, and which offsets of a branch were cut off."""
+"""... or that earlier rows are no longer effective, and which offsets of a branch were cut off."""
 
 Kept = Literal["landed", "quarantined", "filtered"]
 PARSED: Final[tuple[Kept, ...]] = ("landed", "quarantined", "filtered")
@@ -148,7 +152,7 @@ def schema() -> pa.Schema:
 
 
 def evidence_key(table: TopicTable, attempt: int) -> str:
-    """Where the evidence of ``attempt`` lies."""
+    """The key of the evidence of ``attempt``."""
     return f"{table.keys.evidence}{attempt}.parquet"
 
 
@@ -175,7 +179,7 @@ def read_evidence(table: TopicTable, attempt: int) -> pa.Table:
 
 
 def folded(table: TopicTable, attempts: Iterable[int]) -> bytes:
-    """One evidence object with all rows of ``attempts``, each as it is; the same ones give the same bytes."""
+    """One evidence object with all rows of ``attempts``, unchanged; the same attempts give the same bytes."""
     import pyarrow as pa
 
     return to_bytes(pa.concat_tables([read_evidence(table, one) for one in attempts]))
@@ -184,8 +188,8 @@ def folded(table: TopicTable, attempts: Iterable[int]) -> bytes:
 def renamed(table: TopicTable, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
     """The rows of the files in ``names``, which are live, as those of ``attempt`` under each file's new name.
 
-    All else of a row stays, also the configuration and the code that it landed with. ``landed`` are the attempts that
-    the committed ledger lists. The same files give the same table, by incarnation, partition and offset.
+    The other columns of a row stay, including the configuration and the code that it landed with. ``landed`` are the
+    attempts that the committed ledger lists. The same files give the same table, by incarnation, partition and offset.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

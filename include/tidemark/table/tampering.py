@@ -1,7 +1,7 @@
-"""Whether a table is as Tidemark's last commit left it, or somebody else changed it since. Needs ``tidemark[table]``.
+"""Whether another program changed a table since Tidemark's last commit. Needs ``tidemark[table]``.
 
-The ledger has a digest of the live files: their paths, sizes and numbers of rows. A version of the table with other
-live files is one that somebody else made (DELETE, UPDATE, OPTIMIZE, RESTORE, an overwrite), however many rows it has.
+The ledger has a digest of the live files: their paths, sizes and numbers of rows. If a version of the table has other
+live files, another program made it (DELETE, UPDATE, OPTIMIZE, RESTORE, an overwrite), however many rows it has.
 Commits that leave the live files as they are (properties, an OPTIMIZE that found nothing to do, the VACUUM of files
 that are not live) change nothing for Tidemark. So the comparison costs no request: every writer has the live files.
 """
@@ -49,7 +49,7 @@ def check_untampered(table: TopicTable, ledger: Ledger, live: Collection[LiveFil
 
 
 def unknown_files(standing: EffectiveEvidence) -> list[str]:
-    """The live files of which no evidence that holds tells as many rows as they have, by path."""
+    """The live files, by path, whose number of rows no effective evidence confirms."""
     told = dict.fromkeys(standing.live, 0)
     for rows in standing.by_attempt():
         for row in rows:
@@ -66,7 +66,7 @@ def _unknown(standing: EffectiveEvidence) -> Iterable[str]:
 
 
 def _counts(ledger: Ledger, live: Iterable[LiveFile]) -> Iterable[str]:
-    """The dates whose live files have other numbers of rows than the ledger."""
+    """The dates for which live files and ledger have different numbers of rows."""
     rows: dict[str, int] = {}
     for one in live:
         rows[one.dt] = rows.get(one.dt, 0) + one.rows

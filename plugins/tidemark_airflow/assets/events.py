@@ -1,9 +1,9 @@
-"""How other DAGs hear of a table: events of two assets, a partition key per date, at least once.
+"""How other DAGs are notified about a table: events of two assets, a partition key per date, at least once.
 
 ==================  ===================================================================================================
-``<table>``         a date's rows have changed: they landed, were made again, or were taken by retention
-``<table>.final``   a date is closed, and with these rows: once when it closes, again when it closes anew after late
-                    rows, and when it is made again while it is closed
+``<table>``         a date's rows have changed: they landed, were rebuilt, or were removed by retention
+``<table>.final``   a date is closed, with these rows: when it first closes, when it closes again after late rows, and
+                    when it is rebuilt while it is closed
 ==================  ===================================================================================================
 
 ``extra`` has ``cluster``, ``topic``, the ``ledger`` and its ``attempt`` up to which the event speaks, and the table's

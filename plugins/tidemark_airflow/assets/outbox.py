@@ -35,7 +35,7 @@ class Commit(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> Commit:
-        """That of ``ledger``."""
+        """The identity of ``ledger``."""
         return cls(ledger.n, ledger.attempt)
 
 
@@ -62,10 +62,10 @@ def read_published(table: TopicTable) -> Pointer:
 
 
 def update_published(table: TopicTable, change: Callable[[Published], Published]) -> Published:
-    """Apply ``change`` to the pointer, again if somebody else was faster; ``change`` must bear repetition.
+    """Apply ``change`` to the pointer, again if another process was faster.
 
     Raises:
-        PreconditionFailed: others were faster every time.
+        PreconditionFailed: other processes were faster every time.
     """
 
     def changed(before: Published) -> Published:
@@ -123,8 +123,8 @@ def move(table: TopicTable, to: Commit) -> None:
     update_published(table, lambda it: it.model_copy(update={"n": to.n, "attempt": to.attempt}) if to.n > it.n else it)
 
 
-def settle(table: TopicTable, digest: str) -> None:
-    """Record what planning found nothing to land in."""
+def mark_planned(table: TopicTable, digest: str) -> None:
+    """Record ``digest``, that of a state in which planning found nothing to land."""
     update_published(table, lambda it: it.model_copy(update={"settled": digest, "settled_at": utc_now()}))
 
 

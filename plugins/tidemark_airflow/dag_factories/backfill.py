@@ -62,7 +62,7 @@ def validate() -> list[dict[str, Any]]:
         )
     except ConfigError as error:
         for field, rule in error.problems:
-            log.error("%s: %s", field, rule)  # noqa: TRY400 - a person is to mend the form, and needs no trace
+            log.error("%s: %s", field, rule)  # noqa: TRY400 - a person corrects the form, and needs no trace
         raise AirflowFailException(str(error)) from None
     return [{"cluster": one.cluster, "topic": one.topic, "request": one.model_dump(mode="json")} for one in requests]
 
@@ -93,7 +93,7 @@ def form(deployment: Deployment) -> dict[str, Param]:
         "extend": field(
             "extend",
             "Extend",
-            "Take in the dates that exchange rows with these, by the settings of now; in a replay, rows without date.",
+            "Include dates that exchange rows with these under the current settings; in a replay, rows without a date.",
             type="boolean",
         ),
         "differences": field(

@@ -70,7 +70,7 @@ def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         RunPlanOperator(
             task_id="convert_and_publish",
             task_display_name="convert, publish",
-            doc_md="Spark carries out the plan and commits once; then asset events are sent for each changed date.",
+            doc_md="Spark executes the plan and commits once; then asset events are sent for each changed date.",
             planned=planned.output,
             outlets=list(assets_of(deployment, topic)),
             execution_timeout=task_defaults.CONVERT_TIMEOUT,
@@ -89,12 +89,12 @@ partitioned by `dt` in {topic.time_zone}.
 | --- | --- | --- |
 | `wait_and_plan` | deferred until watermarks are ahead of the ledger; then plans | the raw store was unreadable for \
 {topic.freshness}, or raw objects or the ledger do not parse |
-| `convert_and_publish` | Spark carries out the plan and commits once; then asset events are sent | the job failed, \
+| `convert_and_publish` | Spark executes the plan and commits once; then the task sends asset events | the job failed, \
 its log is this task's; or the table was changed by hand |
 
-Other DAGs hear of it by two assets, with a partition key per date: `{rows.name}` when rows have changed, `{final.name}`
+Two assets inform other DAGs, with a partition key per date: `{rows.name}` when rows have changed, `{final.name}`
 when a date is closed.
 
-A partition with a gap waits, the others go on: the continuity page and an alert say which offsets are missing. After a
-failed run the next one waits first, 30 s, and twice as long each time, up to 15 minutes.
+A partition with a gap waits, and the others continue. The continuity page and an alert say which offsets are missing.
+After a failed run the next one waits before it begins: 30 s, and twice as long each time, up to 15 minutes.
 """

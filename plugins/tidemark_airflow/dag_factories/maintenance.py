@@ -28,7 +28,7 @@ _RETRIES: Final = 2
 """Fewer than other tasks have: what an audit finds it finds again."""
 
 _TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": None}}
-"""A failed audit is an incident, which is told of once."""
+"""A failed audit is an incident, which is reported once."""
 
 _START: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -66,14 +66,14 @@ UPKEEP: Final = (
         "retention",
         "retain.py",
         "0 5 * * *",
-        "Takes past dates from tables, where a topic's retention says apply; else tells what would go.",
+        "Removes past dates from tables if a topic's retention says apply; otherwise reports what it would remove.",
         arguments=("--only", "table", "--by", "airflow"),
     ),
     Upkeep(
         "raw_retention",
         "retain.py",
         "30 5 * * *",
-        "Removes raw segments beyond the backfill window, where a topic's retention says apply; else tells which.",
+        "Removes raw segments beyond the backfill window if a topic's retention says apply; otherwise reports them.",
         arguments=("--only", "raw", "--by", "airflow"),
         deletes_raw=True,
     ),
@@ -124,7 +124,7 @@ def _date(context: Context) -> date:
 
 
 def daily_dags(deployment: Deployment) -> Iterator[DAG]:
-    """All of :data:`UPKEEP`."""
+    """A DAG for each task of :data:`UPKEEP`."""
     topics = settings.in_order(deployment)
     names = [f"{one.cluster}/{one.topic}" for one in topics]
     for upkeep in UPKEEP:

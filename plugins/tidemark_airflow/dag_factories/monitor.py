@@ -70,7 +70,7 @@ def watch_dag() -> DAG:
             "on_failure_callback": None,
         },
         tags=["tidemark", "watch"],
-        description="Looks for what is wrong every minute, and tells people once.",
+        description="Looks for problems every minute, and tells people once.",
         doc_md=__doc__,
     ) as dag:
         observed = task_defaults.task_of_promises(task_id="observe", on_failure_callback=on_blind)(observe)()
@@ -118,7 +118,7 @@ def observe() -> list[DueMessage]:
         found = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
         if reading is not None and abs(reading.skew) > MOST:
             found = found._replace(conditions=(*found.conditions, own_clock_off(cluster, reading.skew, now)))
-        if place.problem and cluster == place.clusters[0]:  # the file is of no cluster, and is told of once
+        if place.problem and cluster == place.clusters[0]:  # the file belongs to no cluster, and is reported once
             wrong = topics_file_wrong(cluster, settings.topics_file().name, place.problem, now)
             found = found._replace(conditions=(*found.conditions, wrong))
         incidents = record(place.deployment, cluster, found).incidents
@@ -135,7 +135,7 @@ def observe() -> list[DueMessage]:
 
 
 def on_blind(context: Context) -> None:
-    """The look failed for good: the lake's store does not answer, so there is no record of whom was told. Told once."""
+    """Notify once that the look failed for good: the lake's store, which records the messages, does not answer."""
     if Variable.get(_BLIND, default=None) is None:
         error = context.get("exception")
         notifiers.tell_all(context, "Tidemark: opened: nobody looks after the deployment", f"{error}", _BLIND)

@@ -35,13 +35,13 @@ class ContinuityLink(BaseOperatorLink):
     name = "Continuity"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The topic's page."""
+        """The URL of the topic's continuity page."""
         of = _of_topic(operator)
         return urls.continuity_url(of.cluster, of.topic)
 
 
 class TableLink(BaseOperatorLink):
-    """The table's folder."""
+    """The folder of the topic's table, in the store's pages."""
 
     name = "Table"
 
@@ -63,7 +63,7 @@ class PlanLink(BaseOperatorLink):
 
 
 class SparkLink(BaseOperatorLink):
-    """Spark's own pages."""
+    """Spark's own pages on jobs, where the deployment has any."""
 
     name = "Spark"
 

@@ -1,4 +1,4 @@
-"""Addresses of Tidemark's pages, as they stand in alerts, on tasks and in the pages themselves."""
+"""Addresses of Tidemark's pages, for alerts, tasks and the pages themselves."""
 
 from __future__ import annotations
 

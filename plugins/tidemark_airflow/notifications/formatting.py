@@ -20,7 +20,7 @@ _SHOWN: Final = {
 
 
 def news_of(message: Message) -> Notice:
-    """What notifiers get."""
+    """The notice that notifiers send for ``message``: subject, text, and fields for programs."""
     from tidemark.monitoring.messages import subject, text
 
     link = link_of(message)
@@ -44,7 +44,7 @@ def news_of(message: Message) -> Notice:
 
 
 def link_of(message: Message) -> str:
-    """Where it is seen or mended: the backfill form filled in, the topic's continuity page, else that of all topics."""
+    """The link of a message: the filled-in backfill form, the topic's continuity page, or that of all topics."""
     from tidemark.monitoring.kinds import KINDS
 
     if not urls.base_url():

@@ -44,7 +44,7 @@ class LogNotifier(BaseNotifier):
         self.message = message
 
     def notify(self, context: Context) -> None:
-        """Write it."""
+        """Write the subject and the text to the task's log."""
         log.warning("%s", self.message)
 
 
@@ -71,7 +71,7 @@ def configured() -> dict[str, dict[str, Any]]:
     try:
         found = json.loads(os.environ.get(_VARIABLE) or "{}")
     except json.JSONDecodeError as error:
-        raise ConfigError(_VARIABLE, [("", f"is no JSON: {error}")]) from None
+        raise ConfigError(_VARIABLE, [("", f"is not valid JSON: {error}")]) from None
     if not isinstance(found, dict):
         raise ConfigError(_VARIABLE, [("", "must be a JSON object: a name, and the settings of a notifier, each")])
     problems = [problem for name, one in found.items() for problem in _problems(name, one)]
@@ -84,7 +84,7 @@ def _problems(name: str, one: object) -> list[tuple[str, str]]:
     if not isinstance(one, dict) or not isinstance(one.get("notifier"), str) or "." not in one["notifier"]:
         return [(name, "must have the class path of an Airflow notifier as 'notifier'")]
     secret = [key for key in one if is_secret(key)]
-    return [(f"{name}.{key}", "is a secret, which belongs into an Airflow connection") for key in secret]
+    return [(f"{name}.{key}", "is a secret: put it into an Airflow connection") for key in secret]
 
 
 def on_failure(context: Context) -> None:

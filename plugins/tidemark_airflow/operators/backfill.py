@@ -40,7 +40,7 @@ class ReportLink(BaseOperatorLink):
     name = "Report"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The page's URL."""
+        """The URL of the report page of this run."""
         return report_url(operator.cluster, operator.topic, report_name(ti_key.run_id))
 
 
@@ -99,7 +99,7 @@ def job_of(request: BackfillRequest) -> str:
 
 
 def arguments_of(request: BackfillRequest) -> list[str]:
-    """What that job is told of ``request``: fixed words and checked dates."""
+    """The job's arguments for ``request``: fixed words and checked dates."""
     found: list[str] = []
     if request.mode == "replay":
         dates = [*request.dates, *(["none"] if request.extend else [])]

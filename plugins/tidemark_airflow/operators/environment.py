@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from tidemark.errors import ConfigError
 from tidemark.store.s3_credentials import STATIC_KEYS
+from tidemark.store.schemes import CREDENTIALS
 
 _NAMES = frozenset(
     {
@@ -29,9 +30,7 @@ _PREFIXES = (
     "HADOOP_",
     "YARN_",
     "KRB5",
-    "AWS_",
-    "AZURE_",
-    "GOOGLE_",
+    *CREDENTIALS,
     "NUMBA_",
     "TIDEMARK_",
 )

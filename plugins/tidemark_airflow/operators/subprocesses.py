@@ -55,8 +55,8 @@ def descendants(pid: int | None = None) -> list[psutil.Process]:
 def end(processes: Sequence[psutil.Process]) -> None:
     """SIGTERM, and SIGKILL for those that still run after :data:`GRACE_SECONDS`.
 
-    They are watched, not waited for: that would take a child's exit code from whoever does wait for it, who would then
-    take the job that was ended for one that succeeded.
+    They are watched, not waited for. A wait would take the exit code of a child from its parent, and the parent would
+    then take the ended job for a successful one.
     """
     for process in processes:
         _tell(process, psutil.Process.terminate)

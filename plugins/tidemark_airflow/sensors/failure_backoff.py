@@ -1,7 +1,7 @@
 """How long a DAG that starts itself over and over waits after failed runs.
 
 Airflow's own ``max_consecutive_failed_dag_runs`` pauses a DAG until a person comes; a DAG that waits longer each time
-goes on by itself when the cause is gone.
+continues by itself when the cause is gone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def failed_in_a_row(context: Context) -> int:
 
 
 def wait_until(context: Context) -> datetime:
-    """When this run may begin: counted from its own start, so that a retry does not wait anew."""
+    """When this run may begin: counted from its own start, so that a retry does not wait again."""
     run = context["dag_run"]
     began = run.start_date or run.run_after
     return began + delay(failed_in_a_row(context))

@@ -30,8 +30,8 @@ class WatermarkSensor(BaseSensorOperator):
     """Waits until there is something to land, to close or to publish, and returns the plan.
 
     It reads ledger, outbox and Airflow's record of events, then defers; it holds a worker only while it plans, and
-    never times out, for a topic may be quiet for as long as it likes. Where planning finds nothing to land it records
-    that and waits on: there is no run for nothing.
+    never times out, for a topic may be quiet for as long as it likes. If planning finds nothing to land, it records
+    that and waits on, so that no run starts without work.
 
     :param cluster: the Kafka cluster's name in the topics file
     :param topic: the topic's name
@@ -80,7 +80,7 @@ class WatermarkSensor(BaseSensorOperator):
             AirflowFailException: the store could not be read for longer than the topic's freshness allows. That was
                 trying long enough: the run turns red, and the next one waits as long before it does.
         """
-        from tidemark_airflow.assets.outbox import settle
+        from tidemark_airflow.assets.outbox import mark_planned
 
         found = Event.model_validate(event)
         if found.status == "failed":
@@ -91,7 +91,7 @@ class WatermarkSensor(BaseSensorOperator):
             planned = self._plan(table)
             if not planned["empty"]:
                 return planned
-            settle(table, found.settles)
+            mark_planned(table, found.settles)
         return self.look(context)
 
     def _plan(self, table: TopicTable) -> Planned:

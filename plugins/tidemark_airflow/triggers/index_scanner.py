@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
+from tidemark.errors import TidemarkError
 from tidemark.formats.base import Model
+from tidemark.formats.index_cache import IndexCache, ReadError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.scan_status import ScanStatus
-from tidemark.formats.watermark_index import WatermarkIndex, check_some, listed
-from tidemark.store import Store, StoreOptions, open_store
+from tidemark.formats.watermark_index import parse_index
+from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
-from tidemark_airflow.triggers.readiness import Row, row_of
+from tidemark_airflow.triggers.readiness import Row, row_of, row_rank
 
-_READERS = 8
-_AT_ONCE = 64
 _LONGEST_PAUSE = 60.0
 _REPORT_EVERY = timedelta(minutes=1)
 
@@ -50,7 +48,7 @@ class Source(Model):
 
     @classmethod
     def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:
-        """That of ``cluster``."""
+        """The source of ``cluster``'s indexes, looked at every ``seconds``."""
         default = resolver_of(deployment.raw).default()
         return cls(
             cluster=cluster,
@@ -74,18 +72,6 @@ class Scan(NamedTuple):
     failure: str = ""
 
 
-class _Index(NamedTuple):
-    """What is kept of a broker's index; no row of one that never parsed."""
-
-    etag: str
-    rows: Sequence[Row] = ()
-
-    @property
-    def topics(self) -> set[str]:
-        """All that it names."""
-        return {row[0] for row in self.rows}
-
-
 class IndexScanner:
     """Reads one :class:`Source`, again and again."""
 
@@ -94,10 +80,9 @@ class IndexScanner:
         self._source = source
         self._store = open_one(source.store, source.options)
         self._lake = open_one(source.lake, source.options)
-        self._known: dict[str, _Index] = {}
+        self._indexes = IndexCache(self._store, source.folder, _rows_of, on_failure=_log_failure)
         self._last = Scan({})
-        self._changed: set[str] = set()  # topics of indexes that were read, or are gone, since the last merge
-        self._unread: dict[str, StoreError | FormatError] = {}
+        self._merged: Mapping[str, Sequence[Row]] = {}  # the rows by index that ``_last`` is made of
         self._failures = 0
         self._read = 0
         self._reported: ScanStatus | None = None
@@ -109,81 +94,23 @@ class IndexScanner:
         return max(seconds, min(_LONGEST_PAUSE, seconds * 2.0 ** min(self._failures, 16)))
 
     def scan(self) -> Scan:
-        """The indexes as they are now; a store that fails is logged and told of in the scan, never raised."""
+        """The indexes as they are now; a store error is logged and reported in the scan, never raised."""
         began = time.monotonic()
         self._read = 0
         try:
-            self._read_changes()
+            self._read = self._indexes.look()
+            self._indexes.check()
         except (TidemarkError, OSError) as error:
             self._failures += 1
             log.warning("%s: not read, %d times in a row", self._source.folder, self._failures, exc_info=True)
             self._last = Scan(self._last.topics, self._last.failing_since or utc_now(), str(error))
         else:
             self._failures = 0
-            if self._changed or self._last.failing_since:
-                self._last = Scan({**self._last.topics, **self._merged(self._changed)})
-                self._changed = set()
+            changed, self._merged = _topics_changed(self._merged, self._indexes.kept), self._indexes.kept
+            if changed or self._last.failing_since:
+                self._last = Scan({**self._last.topics, **_merge(self._merged.values(), changed)})
         self._report(time.monotonic() - began)
         return self._last
-
-    def _read_changes(self) -> None:
-        """Read the indexes that have changed. Raises StoreError if none can be listed or read."""
-        etags = {info.key: info.etag for info in listed(self._store, self._source.folder)}
-        stale = [key for key, etag in etags.items() if key not in self._known or self._known[key].etag != etag]
-        for key in self._known.keys() - etags.keys():
-            self._changed |= self._known.pop(key).topics
-            self._unread.pop(key, None)
-        # Fetching takes time, parsing takes the interpreter: one thread parses, so that the event loop gets its turn.
-        with ThreadPoolExecutor(_READERS) as readers:
-            for start in range(0, len(stale), _AT_ONCE):
-                keys = stale[start : start + _AT_ONCE]
-                for key, body in zip(keys, readers.map(self._fetch, keys), strict=True):
-                    before = self._known.get(key, _Index(""))
-                    after = self._kept(key, etags[key], body, before)
-                    self._known[key] = after
-                    if after.rows is not before.rows:
-                        self._changed |= before.topics | after.topics
-        self._read = len(stale)
-        check_some(self._unread, etags)
-
-    def _fetch(self, key: str) -> bytes | StoreError | FormatError | None:
-        """The object, or why it cannot be read; None if it has gone since it was listed, as the next listing says."""
-        try:
-            return self._store.get(key, limit=WatermarkIndex.most_bytes).body
-        except NotFound:
-            return None
-        except (StoreError, FormatError) as error:
-            return error
-
-    def _kept(self, key: str, etag: str, got: bytes | StoreError | FormatError | None, before: _Index) -> _Index:
-        """What is kept of an index. Where it cannot be read, its broker's last good one still counts.
-
-        One that does not parse is not asked for again before it changes; what the store did not give is, each time.
-        """
-        if isinstance(got, bytes):
-            try:
-                rows = tuple(row_of(entry) for entry in WatermarkIndex.from_bytes(got, key).entries)
-            except FormatError as error:
-                got = error
-            else:
-                self._unread.pop(key, None)
-                return _Index(etag, rows)
-        if got is None:
-            return before._replace(etag=etag)
-        if str(self._unread.get(key)) != str(got):
-            log.error("%s is not read; what its broker said before still counts: %s", key, got)
-        self._unread[key] = got
-        return before._replace(etag=etag) if isinstance(got, FormatError) else before
-
-    def _merged(self, topics: set[str]) -> Mapping[str, Sequence[Row]]:
-        """Of each partition of ``topics`` the newest incarnation's row, and of these that of the newest leader."""
-        newest: dict[str, dict[int, Row]] = {topic: {} for topic in topics}
-        for row in (row for index in self._known.values() for row in index.rows if row[0] in topics):
-            of_topic = newest[row[0]]
-            known = of_topic.get(row[1])
-            if known is None or row[2:5] > known[2:5]:
-                of_topic[row[1]] = row
-        return {topic: tuple(rows.values()) for topic, rows in newest.items()}
 
     def _report(self, seconds: float) -> None:
         """Write how it went: when that has changed, and once a minute."""
@@ -191,7 +118,7 @@ class IndexScanner:
             cluster=self._source.cluster,
             at=utc_now(),
             seconds=round(seconds, 3),
-            listed=len(self._known),
+            listed=len(self._indexes.brokers),
             read=self._read,
             failing_since=self._last.failing_since,
             error=self._last.failure,
@@ -207,3 +134,28 @@ class IndexScanner:
             # Whoever reads it sees how old it is; the scan itself does not depend on it.
             log.warning("%s: not written", self._source.status, exc_info=True)
         self._reported = status
+
+
+def _rows_of(body: bytes, info: ObjectInfo) -> Sequence[Row]:
+    return tuple(row_of(entry) for entry in parse_index(body, info).entries)
+
+
+def _topics_changed(before: Mapping[str, Sequence[Row]], after: Mapping[str, Sequence[Row]]) -> set[str]:
+    """The topics that an index names which has changed, is new or has gone."""
+    changed = [key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)]
+    return {row[0] for key in changed for rows in (before, after) for row in rows.get(key, ())}
+
+
+def _merge(indexes: Iterable[Sequence[Row]], topics: set[str]) -> Mapping[str, Sequence[Row]]:
+    """The row that counts for each partition of ``topics``."""
+    newest: dict[str, dict[int, Row]] = {topic: {} for topic in topics}
+    for row in (row for rows in indexes for row in rows if row[0] in topics):
+        of_topic = newest[row[0]]
+        other = of_topic.get(row[1])
+        if other is None or row_rank(row) > row_rank(other):
+            of_topic[row[1]] = row
+    return {topic: tuple(rows.values()) for topic, rows in newest.items()}
+
+
+def _log_failure(key: str, error: ReadError) -> None:
+    log.error("%s cannot be read; what its broker said before still counts: %s", key, error)

@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model
 from tidemark.formats.ledger import Ledger, Published
-from tidemark.formats.watermark_index import IndexEntry
+from tidemark.formats.watermark_index import RANK, IndexEntry
 from tidemark.planning.date_finality import closes_from
 from tidemark.topics import TopicSettings
 
@@ -65,6 +66,10 @@ Row = tuple[str, int, int, int, int, float | None, datetime]
 Python's garbage collector leaves plain tuples of plain values alone. Half a million named ones it would look through
 over and over, and stop the triggerer's event loop for half a second each time.
 """
+
+
+row_rank = itemgetter(*map(WatermarkRow._fields.index, RANK))
+"""What rows of one partition are compared by: as :data:`tidemark.formats.watermark_index.rank` of their entries."""
 
 
 def row_of(entry: IndexEntry) -> Row:
@@ -124,7 +129,8 @@ class Baseline(Model):
         return cls(
             topic=topic.topic,
             landed={
-                f"{one.incarnation}-{one.partition}": (one.next_offset, one.leader_epoch) for one in ledger.partitions
+                f"{state.incarnation}-{state.partition}": (state.next_offset, state.leader_epoch)
+                for state in ledger.partitions
             },
             settled=published.settled,
             settled_at=published.settled_at,
@@ -140,21 +146,25 @@ class Baseline(Model):
         One that ends at the same offset under a later leader differs as well: a new branch may have come exactly as
         far as the old one had.
         """
-        found = sorted(
-            ((one, landed) for one in map(WatermarkRow._make, rows) if self._differs(one, landed := self._landed(one))),
+        ahead = sorted(
+            (
+                (mark, landed)
+                for mark in map(WatermarkRow._make, rows)
+                if self._differs(mark, landed := self._landed(mark))
+            ),
             key=lambda pair: pair[0].partition,
         )
-        lines = [f"{one.incarnation}-{one.partition} {one.leader_epoch} {one.next_offset}" for one, _ in found]
+        lines = [f"{mark.incarnation}-{mark.partition} {mark.leader_epoch} {mark.next_offset}" for mark, _ in ahead]
         return Ahead(
-            marks=tuple(one for one, _ in found),
+            marks=tuple(mark for mark, _ in ahead),
             digest=hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else "",
-            bytes=round(sum(_bytes(one, landed or _NOTHING) for one, landed in found)),
-            moved=any(landed is None or one.next_offset != landed.next_offset for one, landed in found),
+            bytes=round(sum(_bytes(mark, landed or _NOTHING) for mark, landed in ahead)),
+            moved=any(landed is None or mark.next_offset != landed.next_offset for mark, landed in ahead),
         )
 
     def _landed(self, mark: WatermarkRow) -> Landed | None:
-        found = self.landed.get(f"{mark.incarnation}-{mark.partition}")
-        return None if found is None else Landed(*found)
+        landed = self.landed.get(f"{mark.incarnation}-{mark.partition}")
+        return None if landed is None else Landed(*landed)
 
     def _differs(self, mark: WatermarkRow, landed: Landed | None) -> bool:
         return landed is None or mark.next_offset != landed.next_offset or mark.leader_epoch > landed.leader_epoch
@@ -168,7 +178,7 @@ def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> dateti
     """
     open_dates = (dt for dt, state in ledger.dates.items() if state.state in {"open", "reopened"})
     due = [closes_from(dt, topic) + _OBSERVED_WITHIN for dt in open_dates]
-    times = [one if one > now else now + topic.freshness for one in due]
+    times = [due_at if due_at > now else now + topic.freshness for due_at in due]
     return min([*times, now + LOOK_AGAIN_AFTER])
 
 
@@ -199,7 +209,7 @@ class Watch:
         """The event that ends the waiting, or None.
 
         The batch window's age is counted from when something ahead was first seen here, or observed by the broker if
-        that was earlier: a restart of the triggerer does not start the window anew.
+        that was earlier: a restart of the triggerer does not restart the window.
         """
         ahead = self.see(rows)
         if not self._is_due(ahead, now):
@@ -211,7 +221,7 @@ class Watch:
             self._since = None
             return False
         if self._since is None:
-            self._since = min(now, *(one.observed_at for one in ahead.marks))
+            self._since = min(now, *(mark.observed_at for mark in ahead.marks))
         return ahead.bytes >= self._baseline.size or now - self._since >= self._baseline.age
 
     def _is_settled(self, ahead: Ahead, now: datetime) -> bool:

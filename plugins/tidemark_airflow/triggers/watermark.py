@@ -24,7 +24,7 @@ from tidemark_airflow.triggers.readiness import Baseline, Event, Watch
 
 @cache
 def spare_collector() -> None:
-    """Let the garbage collector look no more at what is loaded by now, once: Airflow's and the store's modules.
+    """Exclude the loaded modules of Airflow and the store from garbage collection, once.
 
     They stay anyway, and to look through them while a first scan is read stopped the event loop for 0.2 s each time.
     """

@@ -3,7 +3,7 @@
 * :mod:`tidemark_airflow.web.auth`   who may see and do what, by Airflow's own authorization
 * :mod:`tidemark_airflow.web.reader`  what the API reads, kept for seconds
 * :mod:`tidemark_airflow.web.evidence_cache` evidence, kept since it never changes
-* :mod:`tidemark_airflow.web.index_cache`  the brokers' watermark indexes, kept packed
+* :mod:`tidemark_airflow.web.packed_indexes`  the brokers' watermark indexes, kept packed
 * :mod:`tidemark_airflow.web.models`   what the API answers and takes
 * :mod:`tidemark_airflow.web.responses`  ... and how it is made of what was read
 * :mod:`tidemark_airflow.web.offset_strips`   a partition as a strip of offsets

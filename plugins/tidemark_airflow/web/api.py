@@ -99,7 +99,7 @@ def lineage(
 
 @router.post("/topics/{cluster}/{topic}/acknowledgements")
 def acknowledge(topic: Edited, user: GetUserDep, word: models.GapAcknowledgement) -> models.WordAnswer:
-    """Give up offsets of an open gap for good, in the name of whoever is signed in."""
+    """Give up offsets of an open gap for good, in the name of the signed-in user."""
     known = gaps_of(reader().table(topic.cluster, topic.topic), word.partition, word.incarnation)
     said, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
     reader().forget(topic)

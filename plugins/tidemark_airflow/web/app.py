@@ -91,7 +91,7 @@ def static(name: str) -> FileResponse:
 
 
 async def secure(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Put the headers on every answer. Files are asked for anew each time, data is not kept at all."""
+    """Put the headers on every answer. Browsers revalidate files each time, and do not keep data."""
     response = await answer(request)
     response.headers.update(HEADERS)
     response.headers["Cache-Control"] = "no-cache" if "/static/" in request.url.path else "no-store"

@@ -27,13 +27,13 @@ Name = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="the first digi
 
 @router.get("/reports/{cluster}/{topic}/{name}", response_class=HTMLResponse, include_in_schema=False)
 def report_page(request: Request, topic: Seen, name: Name) -> HTMLResponse:
-    """The report; drawn anew every few seconds while its run is under way."""
+    """The report; drawn again every few seconds while its run is under way."""
     return HTMLResponse(html_of(_found(topic, name), request.scope["root_path"], name))
 
 
 @router.get("/api/reports/{cluster}/{topic}/{name}")
 def report_json(topic: Seen, name: Name) -> dict[str, Any]:
-    """All parts of the report that there are by now, and its state."""
+    """All parts of the report so far, and its state."""
     return _found(topic, name).as_json()
 
 

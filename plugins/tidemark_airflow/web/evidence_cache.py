@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 from typing import Any, Final
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
 from tidemark.table.delta_table import TopicTable
@@ -32,11 +33,10 @@ class KeptEvidence:
 
     def fetch(self, table: TopicTable, attempts: Iterable[int]) -> None:
         """Get what is not kept yet of these attempts."""
-        missing = [key for key in (evidence_key(table, one) for one in attempts) if self._get(table, key) is None]
-        with ThreadPoolExecutor(_READERS) as readers:
-            for key, body in zip(missing, readers.map(lambda key: _body(table, key), missing), strict=True):
-                if body is not None:
-                    self._keep((table.store.url, key), body)
+        missing = [
+            key for key in (evidence_key(table, attempt) for attempt in attempts) if self._get(table, key) is None
+        ]
+        in_parallel(lambda key: self._fetch(table, key), missing, _READERS)
 
     def read(self, table: TopicTable, attempt: int) -> Any:
         """As :func:`tidemark.table.evidence.read_evidence`: a table of Arrow's, which has no types here."""
@@ -45,10 +45,14 @@ class KeptEvidence:
 
     def _get(self, table: TopicTable, key: str) -> bytes | None:
         with self._lock:
-            found = self._bodies.get((table.store.url, key))
-            if found is not None:
+            body = self._bodies.get((table.store.url, key))
+            if body is not None:
                 self._bodies.move_to_end((table.store.url, key))
-            return found
+            return body
+
+    def _fetch(self, table: TopicTable, key: str) -> None:
+        with suppress(NotFound):  # the attempt wrote none, or a vacuum has removed it: its reader gets the error
+            self._keep((table.store.url, key), table.store.get(key, limit=object_sizes.EVIDENCE).body)
 
     def _keep(self, key: tuple[str, str], body: bytes) -> None:
         with self._lock:
@@ -57,10 +61,3 @@ class KeptEvidence:
             while self._size > _MOST_BYTES:
                 _, dropped = self._bodies.popitem(last=False)
                 self._size -= len(dropped)
-
-
-def _body(table: TopicTable, key: str) -> bytes | None:
-    try:
-        return table.store.get(key, limit=object_sizes.EVIDENCE).body
-    except NotFound:
-        return None  # the attempt wrote none, or it was swept meanwhile: whoever reads it is told

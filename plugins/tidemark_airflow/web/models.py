@@ -49,7 +49,7 @@ class TopicRow(BaseModel):
 
 
 class IncidentNow(BaseModel):
-    """An open incident as the watch DAG told of it: what, since when, why it may be, and what mends it."""
+    """An open incident as the watch DAG reported it: what, since when, its likely cause, and its repair."""
 
     kind: str
     title: str
@@ -186,7 +186,7 @@ class GapAcknowledgement(BaseModel):
 
 
 class WordAnswer(BaseModel):
-    """The word that stands; ``new`` is false if the same was said before."""
+    """The acknowledgement in force; ``new`` is false if it was made before."""
 
     acknowledged: Acknowledgement
     new: bool

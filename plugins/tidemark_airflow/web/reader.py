@@ -29,7 +29,7 @@ from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.web.evidence_cache import KeptEvidence
-from tidemark_airflow.web.index_cache import IndexCache
+from tidemark_airflow.web.packed_indexes import PackedIndexes
 
 SECONDS: Final = 5.0
 """As old may an answer be; agents write every ten seconds."""
@@ -47,9 +47,9 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Key, Value]):
-    """The last values by key, each made by one thread while others that want it wait, and made anew after ``seconds``.
+    """The last values by key. One thread makes a value while others wait for it; after ``seconds`` it is made again.
 
-    A value that cannot be made is not kept: its error goes to whoever asked.
+    A value that cannot be made is not kept: its error goes to the callers.
     """
 
     def __init__(self, make: Callable[[Key], Value], seconds: float = SECONDS, most: int = _KEPT) -> None:
@@ -77,7 +77,7 @@ class Kept(Generic[Key, Value]):
             return value
 
     def forget(self, key: Key) -> None:
-        """Make it anew when it is next asked for."""
+        """Forget the value, so that the next call makes it again."""
         with self._lock:
             self._values.pop(key, None)
 
@@ -123,11 +123,11 @@ class Reader:
         return self._incidents.get(cluster)
 
     def topic(self, topic: TopicSettings) -> TopicNow:
-        """The topic now."""
+        """What is known of ``topic`` now, read again where it has changed."""
         return self._topics.get((topic.cluster, topic.topic))
 
     def forget(self, topic: TopicSettings) -> None:
-        """Read the topic anew, for it was just changed."""
+        """Read the topic again at the next call, because it was just changed."""
         self._topics.forget((topic.cluster, topic.topic))
 
     def samples(self, topic: TopicSettings, hours: int, now: datetime) -> list[TopicSample]:
@@ -135,15 +135,20 @@ class Reader:
         # The first of these began before what is asked for, unless it is the full hour now.
         keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours + 1)]
         since = now - timedelta(hours=hours)
-        return [one for found in in_parallel(self._samples.get, keys, _READERS) for one in found if one.at > since]
+        return [
+            sample
+            for samples in in_parallel(self._samples.get, keys, _READERS)
+            for sample in samples
+            if sample.at > since
+        ]
 
     def words(self, now: TopicNow, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Acknowledgement]]:
         """What people said about gaps of these partitions, by (incarnation, partition)."""
         if not keys:
             return {}
         deployment, topic = now.table.deployment, now.table.topic
-        found = words_of(resolver_of(deployment.raw), deployment.store, topic.cluster, topic.topic, keys)
-        return dict(zip(keys, found, strict=True))
+        acknowledged = words_of(resolver_of(deployment.raw), deployment.store, topic.cluster, topic.topic, keys)
+        return dict(zip(keys, acknowledged, strict=True))
 
     def quarantined(self, now: TopicNow) -> dict[str, int]:
         """Quarantined rows by date, of one ledger for ever the same; empty for rows without a date."""
@@ -163,10 +168,10 @@ class Reader:
     def _load(self, _: tuple[int, int]) -> Deployment:
         return settings.deployment()
 
-    def _indexes_of(self, place: tuple[str, str]) -> IndexCache:
-        return IndexCache(self.deployment(), place[0])
+    def _indexes_of(self, place: tuple[str, str]) -> PackedIndexes:
+        return PackedIndexes(self.deployment(), place[0])
 
-    def _look_at(self, place: tuple[str, str]) -> IndexCache:
+    def _look_at(self, place: tuple[str, str]) -> PackedIndexes:
         indexes = self._indexes.get(place)
         indexes.look()
         return indexes
@@ -183,8 +188,8 @@ class Reader:
 
     def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[TopicSample, ...]:
         cluster, topic, hour = key
-        found = overview.read_samples(*self._shared(cluster), hour)
-        return tuple(found.of(topic)) if found else ()
+        samples = overview.read_samples(*self._shared(cluster), hour)
+        return tuple(samples.of(topic)) if samples else ()
 
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:
         table = self.table(*key)
@@ -193,14 +198,14 @@ class Reader:
         place = table.topic.cluster, table.deployment.model_dump_json(include={"raw", "store"})
         indexes = self._looks.get(place)
         led = indexes.leaders_of(table.topic.topic)
-        entries = [one.entry for one in led.values()]
-        brokers = {partition: one.broker for partition, one in led.items()}
+        entries = [leader.entry for leader in led.values()]
+        brokers = {partition: leader.broker for partition, leader in led.items()}
         at = utc_now()
         return TopicNow(
             at,
             table,
             ledger,
-            {(one.incarnation, one.partition): one for one in entries},
+            {(entry.incarnation, entry.partition): entry for entry in entries},
             topic_health(table.topic, ledger, entries, at, brokers=brokers),
             indexes.failure_of(table.topic.topic),
         )
@@ -211,5 +216,5 @@ class Reader:
 
 @cache
 def reader() -> Reader:
-    """This process's."""
+    """The reader that all requests of this process share."""
     return Reader()

@@ -106,7 +106,7 @@ def _topic_row(topic: TopicSettings, summary: TopicSummary | None) -> TopicRow:
 def topic_answer(
     now: TopicNow, overview: Overview | None, incidents: Iterable[Incident], *, may_acknowledge: bool
 ) -> TopicAnswer:
-    """The topic's head. Since when it waits, only whoever observes it again and again can tell."""
+    """The topic's head. Only repeated observations can tell since when it waits."""
     topic, health = now.table.topic, now.health
     observed = next((one for one in overview.topics if one.topic == topic.topic), None) if overview else None
     gaps = [gap for one in health.partitions for gap in one.gaps]

@@ -160,7 +160,7 @@ def _all_of(deployment: Deployment) -> _Asked:
 
 
 def _of_form(form: Any) -> _Asked:
-    """What a form asks for: no topic, if its topics are no list of texts. Its other fields the DAG checks itself."""
+    """The topics of a form: none if they are not a list of texts. The DAG itself checks the other fields."""
     given = {**DEFAULTS, **(form if isinstance(form, Mapping) else {})}
     topics = given.get("topics")
     named = topics if isinstance(topics, list) and all(isinstance(one, str) for one in topics) else []

@@ -1,1 +1,1 @@
-"""Proving a table equal to the raw segments that it was made of, and to its evidence."""
+"""Proves a table equal to the raw segments that it was made from, and to its evidence."""

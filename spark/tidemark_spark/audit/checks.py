@@ -1,4 +1,4 @@
-"""The comparison of an audit: a partition's sums of raw, files and evidence, and at which offsets they differ."""
+"""The comparison of an audit: a partition's sums of raw, files and evidence, and the offsets at which they differ."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Find(Protocol):
 
 
 class Checks:
-    """Tells ``find`` of each difference; ``read`` reads the offsets in question once more."""
+    """Reports each difference to ``find``; ``read`` reads the offsets in question once more."""
 
     def __init__(self, table: TopicTable, find: Find, read: Read) -> None:
         self._table, self._find, self._read = table, find, read
         self._hashed = {f"{PREFIX}{one}" for one in table.topic.keep} >= set(HASHED)
 
     def partition(self, part: PartitionUnderAudit) -> AuditedPartition | None:
-        """Compare all sums of a partition; None if nothing of it ever landed."""
+        """Compare all sums of a partition; None if no row of it ever landed."""
         said = Said(part)
         unproved = part.gone | part.damaged
         by_evidence: list[Interval] = []
@@ -75,14 +75,14 @@ class Checks:
         """The evidence against raw."""
         raw_sums = part.raw_sums.get(span.start, {})
         if said.records_alone(self._table, span):
-            # Their dates and classes may be others by now; the records must be the same.
+            # Their dates and classes may have changed; the records must be the same.
             records, told = Account(), Account()
             for one in raw_sums.values():
                 records.add(one)
             for rows, total in evidence.values():
                 told.add(Account(rows, total))
             if (records.rows, records.hash128) != (told.rows, told.hash128):
-                detail = f"the evidence tells of {told.rows} records, raw has {records.rows}, or others"
+                detail = f"the evidence counts {told.rows} records and raw has {records.rows}, or their hashes differ"
                 self._find("evidence_differs", part, detail, offsets=(span,))
             evidence, raw_sums = {}, {}
         for kind, dt in sorted({*evidence, *raw_sums}):
@@ -116,7 +116,7 @@ class Checks:
         said: Said,
         locate: bool,
     ) -> bool:
-        """The files' rows of a class and date against raw, or against the evidence; whether they were sought."""
+        """Compare the files' rows of a class and date with raw, or with the evidence; whether they were."""
         kind, dt = at
         there = part.file_sums.get(span.start, {}).get(at, Account())
         raw = part.raw_sums.get(span.start, {}).get(at, Account())
@@ -191,7 +191,7 @@ class Checks:
         chosen = Intervals(part.chosen)
         missing = Intervals([(0, part.state.next_offset)]) - Intervals(part.spans)
         if missing and len(part.chosen) == len(part.spans):
-            detail = "no evidence and no segment tells of them"
+            detail = "no evidence and no segment has them"
             self._find("offsets_unaccounted", part, detail, offsets=tuple(missing)[:_SHOWN])
         starts = {one.start for one in part.chosen}
         rows = sum(

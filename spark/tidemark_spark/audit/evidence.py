@@ -1,4 +1,4 @@
-"""The sides of an audit: what holds of the evidence, and the sums of a partition by range of offsets."""
+"""The sides of an audit: the evidence in force, and the sums of a partition by range of offsets."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tidemark_spark.convert.row_checksums import Account
 from tidemark_spark.model import Job
 
 GROUP_TASKS: Final = 512
-"""Tasks whose findings are taken in at a time."""
+"""Tasks whose findings are processed at a time."""
 
 
 def examined(
     table: TopicTable, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], examine: Examine
 ) -> Iterator[Tally]:
-    """What ``tasks`` find, which are of the partitions of ``plans``, with the settings of now."""
+    """The results of ``tasks``, of the partitions of ``plans``, with the current settings."""
     plan = RunPlan(**following(table, ledger, 0), kind="rebuild", partitions=tuple(plans))
     job = Job.of(table, plan)
     for start in range(0, len(tasks), GROUP_TASKS):
@@ -105,7 +105,7 @@ class Said:
         return span.start in self._never
 
     def records_alone(self, table: TopicTable, span: Interval) -> bool:
-        """Whether raw can prove the records of ``span``, and not what became of them.
+        """Whether raw can prove only the records of ``span``, not their classes and dates.
 
         They landed with other settings than the topics file has now, or retention has taken some from the table.
         """
@@ -117,7 +117,7 @@ class Said:
 
 
 def hulls_of(evidence: Iterable[EvidenceRow]) -> list[Interval]:
-    """The offsets of each range of bytes that evidence tells of."""
+    """The offsets of each range of bytes in the evidence."""
     found: dict[tuple[str, int, int], Interval] = {}
     alone: list[Interval] = []
     for row in evidence:
@@ -131,7 +131,7 @@ def hulls_of(evidence: Iterable[EvidenceRow]) -> list[Interval]:
 
 
 def touching(spans: Sequence[Interval], start: int, end: int) -> list[Interval]:
-    """Those of ``spans``, which are disjoint and ascend, that overlap ``[start, end)``."""
+    """The members of ``spans``, disjoint and ascending, that overlap ``[start, end)``."""
     first = bisect_right(spans, start, key=lambda one: one.end)
     return list(spans[first : bisect_left(spans, end, key=lambda one: one.start)])
 

@@ -15,20 +15,20 @@ from tidemark.table.evidence import EvidenceRow
 from tidemark_spark.audit.evidence import PartitionUnderAudit, cells_of, hulls_of, touching
 from tidemark_spark.audit.worker import FileTask, RawTask
 
-Lives = Sequence[Incarnation]
+Incarnations = Sequence[Incarnation]
 
 
 def planned(
-    raw: RawTopic, lives: Lives, state: PartitionState, evidence: list[EvidenceRow], dates: frozenset[str]
+    raw: RawTopic, incarnations: Incarnations, state: PartitionState, evidence: list[EvidenceRow], dates: frozenset[str]
 ) -> PartitionUnderAudit:
-    """A partition with its tasks, given the evidence of it that holds; with ``dates``, what lies by their offsets."""
+    """A partition with its tasks, given its evidence in force; with ``dates``, only the spans of their offsets."""
     hulls = hulls_of(evidence)
     if dates:
         wanted = joined((row.first, row.next) for row in evidence if row.day in dates)
         hulls = [one for one in hulls if touching(wanted, *one)]
     never = Intervals((one.first, one.next) for one in evidence if one.segment is None)
     limits = Intervals(hulls) if dates else Intervals([(0, state.next_offset)])
-    reading = _reading(raw, lives, state, limits.clip(0, state.next_offset) - never)
+    reading = _reading(raw, incarnations, state, limits.clip(0, state.next_offset) - never)
     ranges = [one for task in reading.tasks for one in task.ranges]
     spans = joined([*hulls_of(evidence), *((one.from_offset, one.to_offset) for one in ranges)])
     chosen = [one for one in spans if not dates or touching(hulls, *one)]
@@ -40,9 +40,9 @@ def planned(
     return part
 
 
-def _reading(raw: RawTopic, lives: Lives, state: PartitionState, wanted: Intervals) -> RawPart:
-    if state.incarnation < len(lives):
-        place = lives[state.incarnation].place
+def _reading(raw: RawTopic, incarnations: Incarnations, state: PartitionState, wanted: Intervals) -> RawPart:
+    if state.incarnation < len(incarnations):
+        place = incarnations[state.incarnation].place
         at = raw.partition(state.topic_id, place, state.incarnation, state.partition)
         return plan_reading(raw, at, Lineage(state.lineage), wanted)
     nothing = PartitionPlan(

@@ -1,10 +1,10 @@
-"""An audit: raw and table are read again, and proved equal, range by range and date by date; or the differences named.
+"""An audit reads raw and table again, and proves them equal by range and date, or names the differences.
 
-Three sides are summed up by the same ranges of offsets: what raw gives when it is converted once more, what the files
-hold, and what the evidence says. Where raw is gone, the files are proved by the evidence. Sums are order-independent
-and 128 bits wide over (incarnation, partition, offset, timestamp, key, value, headers), so equal sums mean equal sets
-of offsets and equal payloads. Where sums differ, both are read again by finer and finer ranges, until the offsets are
-known. Memory is bounded by the evidence of a topic and a group of partitions, never by rows.
+Three sides are summed up by the same ranges of offsets: raw, converted once more, the files, and the evidence. Where
+raw is gone, the evidence proves the files. Sums are order-independent and 128 bits wide over (incarnation, partition,
+offset, timestamp, key, value, headers), so equal sums mean equal sets of offsets and equal payloads. Where sums differ,
+both are read again by finer and finer ranges, until the offsets are known. Memory is bounded by the evidence of a topic
+and a group of partitions, never by rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidemark_spark.convert.row_checksums import Account
 
 
 def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> AuditReport:
-    """Audit the table of ``table``, or only the offsets that the evidence names for ``dates`` (ISO), and what lies by.
+    """Audit ``table``, or only the ranges that hold rows of ``dates`` (ISO) by the evidence.
 
     Raises:
         FormatError: an object of the store does not parse.
@@ -83,10 +83,10 @@ class _Audit:
                 named.add(one.file or "")
         self._check_log(named, dates)
         raw = RawTopic(self._table)
-        lives = raw.incarnations().incarnations
+        incarnations = raw.incarnations().incarnations
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
-            group.append(planned(raw, lives, state, evidence.pop(state.key, []), dates))
+            group.append(planned(raw, incarnations, state, evidence.pop(state.key, []), dates))
             if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
                 self._group(group)
                 group = []
@@ -146,7 +146,7 @@ class _Audit:
         span = (one.start, one.end)
         if one.kind == "stray" or part is None:
             where = {"incarnation": one.incarnation, "partition": one.partition, "files": (one.name,)}
-            detail = f"{one.detail} that its evidence does not tell of"
+            detail = f"{one.detail} that its evidence does not name"
             self._find("stray_rows", None, detail, dt=date_of(one.name), offsets=(span,), **where)
         elif one.kind == "raw_gone":
             part.gone |= Intervals([span])

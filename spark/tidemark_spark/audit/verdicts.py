@@ -1,4 +1,4 @@
-"""What the last audits of a topic said, kept in one place for those who watch many topics."""
+"""The results of a topic's last audits, in one object for programs that watch many topics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidemark.timestamps import utc_now
 
 
 def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerdict]) -> AuditVerdict:
-    """Apply ``change`` to the topic's verdict, again if another audit was faster; it must bear repetition.
+    """Apply ``change`` to the topic's verdict. It is called again if another audit was faster.
 
     Raises:
-        PreconditionFailed: others were faster every time.
+        PreconditionFailed: other audits were faster every time.
     """
     key = table.keys.deployment.verdict(table.topic.topic)
 

@@ -1,4 +1,4 @@
-"""One task of an audit: what raw gives, or what a file holds, counted and hashed by range of offsets. Pure worker code.
+"""One task of an audit: rows of raw, or of a file, counted and hashed by range of offsets. Pure worker code.
 
 Nothing is written. Raw is decoded, parsed and dated by the code that converts it. Memory is bounded by one window of a
 segment, or by one file.
@@ -65,7 +65,7 @@ class FileTask(NamedTuple):
 
 
 class RawTask(NamedTuple):
-    """Ranges of raw to convert once more; without ``columns`` accounts have rows and their hashes alone."""
+    """Ranges of raw to convert once more; without ``columns`` accounts have only rows and their hashes."""
 
     task: ConversionTask
     cells: Cells
@@ -76,7 +76,7 @@ AuditTask = FileTask | RawTask
 
 
 class AccountKey(NamedTuple):
-    """What an account is of: rows of one class and date, of the cell that starts at ``start``."""
+    """The key of an account: rows of one class and date in the cell that starts at ``start``."""
 
     incarnation: int
     partition: int
@@ -86,7 +86,7 @@ class AccountKey(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """``rows`` of the offsets ``[start, end)`` that are no records, and why, as raw has it."""
+    """The ``rows`` offsets of ``[start, end)`` that hold no record in raw, and why."""
 
     incarnation: int
     partition: int
@@ -97,7 +97,7 @@ class Passed(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What could not be read: a segment that is ``gone``, or ``damaged``; a file that is gone or damaged.
+    """Data that could not be read: a segment that is ``gone`` or ``damaged``, or such a file.
 
     ``stray`` are rows of a file outside its cells, ``count`` of them between the offsets ``start`` and ``end``.
     """
@@ -113,7 +113,7 @@ class Trouble(NamedTuple):
 
 @dataclass
 class Tally:
-    """What a task found; ``from_raw`` tells accounts of raw from those of files."""
+    """The result of a task; ``from_raw`` distinguishes accounts of raw from those of files."""
 
     from_raw: bool
     accounts: dict[AccountKey, Account] = field(default_factory=dict)
@@ -123,12 +123,12 @@ class Tally:
     bytes_read: int = 0
 
     def add(self, key: AccountKey, account: Account) -> None:
-        """Take an account in."""
+        """Add an account."""
         self.accounts.setdefault(key, Account()).add(account)
 
 
 Examine = Callable[[Job, Sequence[AuditTask]], list[Tally]]
-"""Runs all tasks of an audit, anywhere, and returns what they found in any order."""
+"""Runs all tasks of an audit, anywhere, and returns their results in any order."""
 
 
 def examine(job: Job, task: AuditTask) -> Tally:
@@ -154,7 +154,7 @@ def _raw(job: Job, task: RawTask) -> Tally:
         at = single.incarnation, single.partition
         if stop:
             gone = stop.kind == "moved" and _is_gone(job, part)
-            # What was read before it went counts for nothing: the range is proved as a whole, or not at all.
+            # The rows read before the segment was gone do not count: a range is proved as a whole, or not at all.
             start = part.from_offset if gone else stop.offset
             kind: Literal["raw_gone", "raw_damaged"] = "raw_gone" if gone else "raw_damaged"
             tally.troubles.append(Trouble(kind, *at, start, part.to_offset, part.key, stop.detail))
@@ -185,7 +185,7 @@ class _Counting:
         self.accounts: dict[AccountKey, Account] = {}
 
     def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
-        """Count decoded rows."""
+        """Add the rows of a decoded batch to the accounts, by class and date."""
         found = parsed(self._parser, rows, refusal)
         split = self._splitter.split(rows, found, part.uploaded_at)
         whole = beside(rows, found.columns)
@@ -245,7 +245,7 @@ def _file(job: Job, task: FileTask) -> Tally:
             _count_file(tally, task, rows, counted, names)
     except NotFound as error:
         tally.troubles.append(Trouble("file_gone", *whole, str(error)))
-    except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on where it lies
+    except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow's error depends on where the damage is
         tally.troubles.append(Trouble("file_damaged", *whole, str(error)))
     return tally
 
@@ -262,7 +262,7 @@ def landed_rows(body: bytes) -> Iterator[_Read]:
 
 
 def refused_rows(body: bytes) -> Iterator[_Read]:
-    """As of a data file; a batch is a row without any column, for as many offsets as it accounts for."""
+    """As :func:`landed_rows`; a batch is a row without columns that counts for all its offsets."""
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
         refused = batch.cast(QUARANTINE)
         batches = refused.column("batch")

@@ -14,10 +14,10 @@ from tidemark.timestamps import utc_now
 from tidemark_spark.audit.run import audit, write_report
 from tidemark_spark.audit.verdicts import change_verdict
 from tidemark_spark.audit.worker import Examine
-from tidemark_spark.cli.common import add_some_topics, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.common import add_some_topics, executor_of, exit_code, job_parser, show, tables_of
 from tidemark_spark.cli.plans import examining
-from tidemark_spark.cluster.executor import Executor, SparkOnDemand
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _audit(options: argparse.Namespace, executor: Executor | None) -> int:
     dates = _dates(options)
     tables = tables_of(options)
-    name = f"tidemark audit {' '.join(one.topic.topic for one in tables[:3])}"
-    examine = examining(executor or SparkOnDemand(ClusterTarget.of(options), name))
+    name = f"audit {' '.join(one.topic.topic for one in tables[:3])}"
+    examine = examining(executor_of(options, executor, name))
     passed = [_audited(table, examine, dates, options.json) for table in tables]
     return 0 if all(passed) else 1
 
@@ -49,10 +49,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _dates(options: argparse.Namespace) -> list[str]:
+    if (options.first is None) != (options.last is None):
+        raise ConfigError("audit.py", [("--from, --to", "both are needed")])
     try:
         days = [date.fromisoformat(one) for one in options.dt]
         if options.first or options.last:
-            first, last = date.fromisoformat(options.first or ""), date.fromisoformat(options.last or "")
+            first, last = date.fromisoformat(options.first), date.fromisoformat(options.last)
             days += [first + timedelta(days=day) for day in range((last - first).days + 1)]
     except ValueError as error:
         raise ConfigError("--dt, --from, --to", [("", "must be dates such as 2026-11-20")]) from error

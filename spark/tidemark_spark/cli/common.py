@@ -7,10 +7,18 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Final
 
 from tidemark.errors import ConfigError, TidemarkError
+from tidemark.formats.keys import check_report
+from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.on_demand import SparkOnDemand
+from tidemark_spark.cluster.target import ClusterTarget
+
+_MAX_ATTEMPT: Final = (1 << 63) - 1
 
 
 def job_parser(program: str, description: str, example: str) -> argparse.ArgumentParser:
@@ -35,6 +43,13 @@ def add_some_topics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", action="append", metavar="NAME", help="repeatable (default: all of the file)")
 
 
+def add_attempt(parser: argparse.ArgumentParser) -> None:
+    """``--attempt``, of a job that makes its plan itself."""
+    parser.add_argument(
+        "--attempt", type=_attempt, metavar="N", help="execute this attempt's plan; make it if it does not exist"
+    )
+
+
 def tables_of(options: argparse.Namespace) -> list[TopicTable]:
     """The tables of the topics that the command line names, or of all.
 
@@ -45,6 +60,23 @@ def tables_of(options: argparse.Namespace) -> list[TopicTable]:
     names = [options.topic] if isinstance(options.topic, str) else options.topic
     chosen = [deployment.topic(name, options.cluster) for name in names] if names else deployment.topics
     return [open_topic_table(deployment, topic) for topic in chosen]
+
+
+def begun_table(options: argparse.Namespace) -> TopicTable:
+    """The table of the one topic that the command line names.
+
+    Raises:
+        ConfigError: the topics file is wrong, or has no such topic.
+        NeverSeen: there is no table, and no agent was ever seen that could upload anything.
+    """
+    [table] = tables_of(options)
+    check_begun(table)
+    return table
+
+
+def executor_of(options: argparse.Namespace, given: Executor | None, name: str) -> Executor:
+    """``given``, or Spark as the command line wants it; ``name`` is what its pages show. Raises ConfigError."""
+    return given or SparkOnDemand(ClusterTarget.of(options), f"tidemark {name}")
 
 
 def exit_code(job: Callable[[], int], failed: int = 1) -> int:
@@ -66,6 +98,20 @@ def show(text: str) -> None:
     """Print ``text``, at once: a job's output is often read through a pipe."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def report_name(text: str) -> str:
+    """A report's name of the command line."""
+    try:
+        return check_report(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _attempt(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_ATTEMPT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MAX_ATTEMPT}")
+    return int(text)
 
 
 def day(text: str) -> date:

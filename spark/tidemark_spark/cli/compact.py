@@ -8,13 +8,12 @@ from datetime import date
 
 from tidemark.errors import ConfigError
 from tidemark.formats.plan import RunPlan
-from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import find_plan, plan_compaction, write_plan
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.cli.common import add_topic, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, exit_code, job_parser, show
 from tidemark_spark.cli.plans import converting
-from tidemark_spark.cluster.executor import Executor, SparkOnDemand
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
 from tidemark_spark.run.driver import run
 
 
@@ -25,10 +24,9 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 
 def _compact(options: argparse.Namespace, executor: Executor | None) -> int:
-    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark compact {options.topic}")
+    executor = executor_of(options, executor, f"compact {options.topic}")
     dates = _dates(options.dt)
-    [table] = tables_of(options)
-    check_begun(table)
+    table = begun_table(options)
     plan = _plan(table, dates, options)
     if not options.json:
         show("\n".join(told(plan)))
@@ -57,11 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     add_topic(parser)
     add_options(parser)
     parser.add_argument("--dt", action="append", metavar="DATE", help="a date to merge files of; repeatable")
-    parser.add_argument(
-        "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
-    )
+    add_attempt(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be merged, and do nothing")
-    parser.add_argument("--json", action="store_true", help="print the last line alone: the result, or the plan")
+    parser.add_argument("--json", action="store_true", help="print only the last line: the result, or the plan")
     return parser
 
 

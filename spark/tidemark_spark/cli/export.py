@@ -7,11 +7,12 @@ import json
 from collections.abc import Sequence
 
 from tidemark.errors import ConfigError, FormatError
+from tidemark.store.schemes import check_options
 from tidemark.store.url import split_store_url
 from tidemark.topics import load_topics
-from tidemark_spark.cli.common import add_topic, exit_code, job_parser, show
-from tidemark_spark.cluster.executor import Executor, SparkOnDemand
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cli.common import add_topic, executor_of, exit_code, job_parser, show
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
 from tidemark_spark.datasource import SegmentReader, TidemarkSource
 from tidemark_spark.export import EXTENSIONS, Export, export_part
 
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 
 def _export(options: argparse.Namespace, executor: Executor | None) -> int:
-    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark export {options.topic}")
+    executor = executor_of(options, executor, f"export {options.topic}")
     export = _asked(options)
     parts = export.reader.partitions()
     found = executor.on_each(export_part, export, parts) if parts else []
@@ -40,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         "export.py", "Raw segments of one topic to plain files.", "--topic orders --to s3://exports/orders"
     )
     add_topic(parser)
-    parser.add_argument("--to", required=True, metavar="URL", help="s3://<bucket>[/<prefix>] or file:///<directory>")
+    parser.add_argument(
+        "--to", required=True, metavar="URL", help="where: s3://<bucket>[/<prefix>], or any other store"
+    )
     parser.add_argument("--format", choices=sorted(EXTENSIONS), default="text")
     parser.add_argument(
         "--option",
@@ -62,6 +65,7 @@ def _asked(options: argparse.Namespace) -> Export:
         raise TypeError(f"{reader!r} does not read segments")
     try:
         store, prefix = split_store_url(options.to)
+        check_options(store, load_topics(options.topics).store)
     except FormatError as error:
         raise ConfigError("--to", [("", str(error))]) from error
     return Export(store, prefix, load_topics(options.topics).store, options.topic, options.format, reader)

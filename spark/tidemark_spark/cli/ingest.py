@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import find_plan, plan_ingest
-from tidemark_spark.cli.common import add_topic, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, exit_code, job_parser, show
 from tidemark_spark.cli.plans import carry_out, write_and_carry_out
-from tidemark_spark.cluster.executor import Executor, SparkOnDemand
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -20,9 +19,8 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 
 def _ingest(options: argparse.Namespace, executor: Executor | None) -> int:
-    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
-    [table] = tables_of(options)
-    check_begun(table)
+    executor = executor_of(options, executor, options.topic)
+    table = begun_table(options)
     known = find_plan(table, options.attempt) if options.attempt is not None else None
     plan = known or plan_ingest(table, attempt=options.attempt)
     if options.dry_run:
@@ -39,8 +37,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_topic(parser)
     add_options(parser)
-    parser.add_argument(
-        "--attempt", type=int, metavar="N", help="carry out this attempt's plan; make it if there is none"
-    )
+    add_attempt(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, and do nothing")
     return parser

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
-from tidemark.formats.keys import check_report
-from tidemark.formats.plan import ConversionTask, RunPlan
+from tidemark.formats.plan import RunPlan
 from tidemark.planning import write_plan
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, examine
-from tidemark_spark.cli.common import show
+from tidemark_spark.cli.common import report_name, show
 from tidemark_spark.cluster.executor import Executor
-from tidemark_spark.model import Execute, Job, Outcome
+from tidemark_spark.model import Execute, Job
 from tidemark_spark.rebuild.diff import Compare, comparison
-from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, compare
+from tidemark_spark.rebuild.diff_worker import compare
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.progress import watched
 from tidemark_spark.worker import convert
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
 
 def converting(executor: Executor) -> Execute:
     """Has ``executor`` convert, and tells how far it has come."""
-
-    def execute(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        with watched(job, len(tasks), executor.finished):
-            return executor.on_each(convert, job, tasks)
-
-    return execute
+    return _watched(convert, executor)
 
 
 def examining(executor: Executor) -> Examine:
@@ -43,10 +41,13 @@ def examining(executor: Executor) -> Examine:
 
 def comparing(executor: Executor) -> Compare:
     """Has ``executor`` compare rows, and write nothing; tells how far it has come."""
+    return _watched(compare, executor)
 
-    def execute(job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
+
+def _watched(work: Callable[[Job, Task], Result], executor: Executor) -> Callable[[Job, Sequence[Task]], list[Result]]:
+    def execute(job: Job, tasks: Sequence[Task]) -> list[Result]:
         with watched(job, len(tasks), executor.finished):
-            return executor.on_each(compare, job, tasks)
+            return executor.on_each(work, job, tasks)
 
     return execute
 
@@ -56,7 +57,7 @@ def add_preview(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
     parser.add_argument(
         "--report",
-        type=check_report,
+        type=report_name,
         metavar="NAME",
         help="write what would be done to the topic's reports, under this name, and the plan, for run_plan.py; convert "
         "nothing",

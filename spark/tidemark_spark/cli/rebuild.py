@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from tidemark.errors import ConfigError
-from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import lost_files
-from tidemark_spark.cli.common import add_topic, day, exit_code, job_parser, tables_of
+from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, exit_code, job_parser
 from tidemark_spark.cli.plans import (
     add_preview,
     examining,
@@ -18,8 +17,8 @@ from tidemark_spark.cli.plans import (
     show_preview,
     write_and_carry_out,
 )
-from tidemark_spark.cluster.executor import Executor, SparkOnDemand
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
 from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.rebuild.preview import preview
 
@@ -31,10 +30,9 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 
 def _rebuild(options: argparse.Namespace, executor: Executor | None) -> int:
-    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
+    executor = executor_of(options, executor, options.topic)
     dates = _dates(options)
-    [table] = tables_of(options)
-    check_begun(table)
+    table = begun_table(options)
     lost = lost_files(table, dates) if options.missing and dates else {}
     if options.missing:
         dates = list(lost)
@@ -50,7 +48,7 @@ def _dates(options: argparse.Namespace) -> list[str] | None:
     if options.all and options.first is None and options.last is None:
         return None
     if options.all or options.first is None or options.last is None or options.last < options.first:
-        rule = "both dates are needed, and --to not before --from; or --all alone"
+        rule = "give both dates, with --to not before --from; or only --all"
         raise ConfigError("rebuild.py", [("--from, --to", rule)])
     days = (options.last - options.first).days + 1
     return [(options.first + timedelta(days=day)).isoformat() for day in range(days)]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import plan_repair
-from tidemark_spark.cli.common import add_topic, exit_code, job_parser, tables_of
+from tidemark_spark.cli.common import add_topic, begun_table, executor_of, exit_code, job_parser
 from tidemark_spark.cli.plans import add_preview, previews, show_preview, write_and_carry_out
-from tidemark_spark.cluster.executor import Executor, SparkOnDemand
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
 from tidemark_spark.rebuild.preview import preview
 
 
@@ -21,9 +20,8 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 
 def _repair(options: argparse.Namespace, executor: Executor | None) -> int:
-    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
-    [table] = tables_of(options)
-    check_begun(table)
+    executor = executor_of(options, executor, options.topic)
+    table = begun_table(options)
     plan = plan_repair(table)
     if previews(options):
         return show_preview(table, plan, preview(table, plan), options)

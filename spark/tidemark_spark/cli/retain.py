@@ -53,7 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_some_topics(parser)
     parser.add_argument("--only", choices=["table", "raw"], help="one of both: each may have credentials of its own")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would go, and why the rest stays")
-    parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="whose word it is")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only report what would be removed, and why the rest stays"
+    )
+    parser.add_argument(
+        "--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="the name in the report and the tombstones"
+    )
     parser.add_argument("--json", action="store_true", help="print the reports as JSON, one a line")
     return parser

@@ -6,13 +6,11 @@ import argparse
 from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
-from tidemark.formats.keys import check_report
-from tidemark.inspection.agent_sightings import check_begun
 from tidemark.planning import read_plan
-from tidemark_spark.cli.common import add_topic, exit_code, job_parser, tables_of
+from tidemark_spark.cli.common import add_topic, begun_table, executor_of, exit_code, job_parser, report_name
 from tidemark_spark.cli.plans import carry_out, show_comparison
-from tidemark_spark.cluster.executor import Executor, SparkOnDemand
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -24,9 +22,8 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _run_plan(options: argparse.Namespace, executor: Executor | None) -> int:
     if options.report and not options.compare:
         raise ConfigError("run_plan.py", [("--report", "is an option of --compare")])
-    executor = executor or SparkOnDemand(ClusterTarget.of(options), f"tidemark {options.topic}")
-    [table] = tables_of(options)
-    check_begun(table)
+    executor = executor_of(options, executor, options.topic)
+    table = begun_table(options)
     plan = read_plan(table, options.plan)
     if options.compare:
         return show_comparison(table, plan, executor, options.report)
@@ -36,7 +33,7 @@ def _run_plan(options: argparse.Namespace, executor: Executor | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "run_plan.py",
-        "Carry out a plan that another job or Airflow stored. Doing it twice lands it once.",
+        "Execute a plan that another job or Airflow stored. If it is executed twice, it lands once.",
         "--topic orders --plan KEY",
     )
     add_topic(parser)
@@ -49,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--report",
-        type=check_report,
+        type=report_name,
         metavar="NAME",
         help="with --compare: write what would change to the topic's reports as well, and exit with 0 either way",
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tidemark.inspection.agent_sightings import check_begun
-from tidemark_spark.cli.common import add_topic, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.common import add_topic, begun_table, exit_code, job_parser, show
 from tidemark_spark.vacuum import vacuum
 
 
@@ -17,8 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _vacuum(options: argparse.Namespace) -> int:
-    [table] = tables_of(options)
-    check_begun(table)
+    table = begun_table(options)
     show(vacuum(table, dry_run=options.dry_run).to_bytes().decode())
     return 0
 

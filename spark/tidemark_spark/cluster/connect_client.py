@@ -16,8 +16,10 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
-from tidemark_spark.cluster.executor import Common, Given, Made, in_worker
+from tidemark.errors import SparkUnavailable
+from tidemark_spark.cluster.executor import Common, Given, Made, in_worker, worker_error
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("made", pa.binary())]
 _OUTCOME = pa.schema(_FIELDS)
+_CONNECT_SECONDS = 30.0
 
 
 class Connected:
@@ -42,9 +45,13 @@ class Connected:
         """A session of this process, released when it ends, and then the server ends what still runs of it.
 
         That also holds for SIGTERM. After a SIGKILL the server does so by itself, five minutes later by default.
+
+        Raises:
+            SparkUnavailable: no server answers.
         """
         from pyspark.sql.connect.session import SparkSession
 
+        _await(remote)
         session = SparkSession.builder.remote(remote).getOrCreate()
         atexit.register(session.stop)
         signal.signal(signal.SIGTERM, _end)
@@ -52,10 +59,19 @@ class Connected:
         return cls(session)
 
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """``work`` of each task, which Spark schedules and tries again like those of an RDD."""
+        """``work`` of each task, which Spark schedules and tries again like those of an RDD.
+
+        Raises:
+            TaskFailed: a task failed for good with one of Tidemark's errors.
+        """
         packed = _pack((pickle.dumps((work, common)), [pickle.dumps(task) for task in tasks]))
         numbers = self._session.range(0, len(tasks), numPartitions=len(tasks))
-        made = numbers.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
+        try:
+            made = numbers.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
+        except PySparkException as error:
+            if failure := worker_error(str(error)):
+                raise failure from error
+            raise
         return [_unpack(cast("bytes", one)) for one in made.column("made").to_pylist()]
 
     def finished(self) -> int:
@@ -64,6 +80,26 @@ class Connected:
 
     def _note(self, *, stages: Iterable[StageInfo] | None, **_: object) -> None:
         self._finished = sum(stage.num_completed_tasks for stage in stages or ())
+
+
+def _await(remote: str) -> None:
+    """Wait for the server, which is asked for ten minutes by Spark's own client before that says so.
+
+    Raises:
+        SparkUnavailable: no connection to it is made in time. The URL is not repeated, since it may hold a token.
+    """
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    builder = DefaultChannelBuilder(remote)
+    with builder.toChannel() as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
+        except grpc.FutureTimeoutError as error:
+            rule = f"no Spark Connect server answers within {_CONNECT_SECONDS:.0f} s"
+            raise SparkUnavailable(
+                f"{builder.endpoint}: {rule}; does it run, and is --remote or SPARK_REMOTE right?"
+            ) from error
 
 
 def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from tidemark_spark.cluster.target import ClusterTarget
+from tidemark.errors import TaskFailed
 from tidemark_spark.convert.guard import guarded
 from tidemark_spark.model import Job
+
+_ERROR: Final = re.compile(r"^(?:\s*E?\s*)?tidemark\.errors\.(\w+): (.*)$", re.MULTILINE)
+"""The last line of a traceback in a worker, where the error is one of ours."""
 
 Common = TypeVar("Common")
 Given = TypeVar("Given")
@@ -27,25 +31,10 @@ class Executor(Protocol):
         """How many tasks are done of those that are under way; asked from another thread."""
 
 
-class SparkOnDemand:
-    """Spark, started by the first tasks that there are: it takes seconds, and many a run of a job has none."""
-
-    def __init__(self, target: ClusterTarget, name: str) -> None:
-        """``name`` is what Spark's pages show."""
-        self._target, self._name = target, name
-        self._spark: Executor | None = None
-
-    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """See :class:`Executor`."""
-        if self._spark is None:
-            from tidemark_spark.cluster import session  # which imports pyspark
-
-            self._spark = session.spark(self._name, self._target)
-        return self._spark.on_each(work, common, tasks)
-
-    def finished(self) -> int:
-        """See :class:`Executor`."""
-        return self._spark.finished() if self._spark is not None else 0
+def worker_error(report: str) -> TaskFailed | None:
+    """The error of Tidemark's that ended a task for good, from Spark's ``report`` of it; None if it was another one."""
+    found = _ERROR.findall(report)
+    return TaskFailed(f"{found[-1][0]}: {found[-1][1]}") if found else None
 
 
 def in_worker(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 
-from tidemark_spark.cluster.executor import Common, Executor, Given, Made, in_worker
+from tidemark.errors import SparkUnavailable
+from tidemark_spark.cluster.executor import Common, Executor, Given, Made, in_worker, worker_error
 from tidemark_spark.cluster.target import ClusterTarget
 
 SETTINGS: Final = {
@@ -29,7 +32,7 @@ _TRIES: Final = 4
 def submitted() -> SparkConf:
     """What spark-submit was told, which only its JVM knows; empty if it did not start this process."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        SparkContext._ensure_initialized()  # a context would do so as well, but then its master is settled
+        SparkContext._ensure_initialized()  # a context would do so as well, but then its master is fixed
     return SparkConf()
 
 
@@ -50,6 +53,9 @@ class Classic:
         """Spark's driver, once in a process.
 
         ``master`` is for processes that spark-submit did not start; it defaults to all cores of this machine.
+
+        Raises:
+            SparkUnavailable: there is no such master, or no Java.
         """
         conf = submitted().setAppName(name)
         for key, value in SETTINGS.items():
@@ -58,16 +64,29 @@ class Classic:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf.setMaster(master or "local[*]")
         conf.setMaster(trying(conf.get("spark.master") or "local[*]"))
-        found = SparkContext.getOrCreate(conf)
+        try:
+            found = SparkContext.getOrCreate(conf)
+        except (PySparkException, Py4JJavaError) as error:
+            said = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error).splitlines()[0]
+            rule = "does Java run here, and is Spark's master right (--master, or spark-submit's)?"
+            raise SparkUnavailable(f"Spark did not start: {said}; {rule}") from error
         found.setLogLevel("WARN")
         return cls(found)
 
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """``work`` of each task; what all of them share is sent once to each worker."""
+        """``work`` of each task; what all of them share is sent once to each worker.
+
+        Raises:
+            TaskFailed: a task failed for good with one of Tidemark's errors.
+        """
         shared = self.context.broadcast(common)
         try:
             partitioned = self.context.parallelize(tasks, len(tasks))
             return partitioned.map(lambda task: in_worker(work, shared.value, task)).collect()
+        except Py4JJavaError as error:
+            if failure := worker_error(str(error)):
+                raise failure from error
+            raise
         finally:
             shared.destroy()
 

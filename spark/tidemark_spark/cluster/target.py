@@ -39,6 +39,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--remote",
         metavar="URL",
-        help="a Spark Connect server, such as sc://127.0.0.1:15002 (default: SPARK_REMOTE, which is no argument that "
-        "others can see and so the place for a token)",
+        help="a Spark Connect server, such as sc://127.0.0.1:15002 (default: SPARK_REMOTE, which other users "
+        "cannot see; put a token there)",
     )

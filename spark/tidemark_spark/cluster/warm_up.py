@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 
 from tidemark.decode import kernel_cache
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, TidemarkError
 from tidemark_spark.cluster.connect_client import Connected
 from tidemark_spark.cluster.target import ClusterTarget, add_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Warm the workers up; 2 if no server is named. See ``--help``."""
+    """Warm the workers up; 2 if no server is named, 1 if it does not answer. See ``--help``."""
     parser = argparse.ArgumentParser(prog="warm_up.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=2, help="the server's cores (default: %(default)s)")
     add_options(parser)
@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except TidemarkError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
     return 0
 
 

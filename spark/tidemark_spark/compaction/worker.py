@@ -174,7 +174,7 @@ def evidence_of_merged(table: TopicTable, plan: RunPlan, merged_into: Iterable[E
         rows, total = sums.get(one.file or "", (0, 0))
         if one.rows != rows or one.hash128 not in {None, total}:
             raise ContinuityError(
-                f"{table.url}/{one.file}: holds {one.rows} rows, and evidence tells of {rows} in the files that it was "
-                f"merged of, or of others; the table was not changed: audit {one.dt}, and rebuild it"
+                f"{table.url}/{one.file}: has {one.rows} rows, but evidence counts {rows} in the files that it was "
+                f"merged from, or their hashes differ; the table was not changed: audit {one.dt}, and rebuild it"
             )
     return to_bytes(evidence)

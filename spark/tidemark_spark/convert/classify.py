@@ -22,7 +22,7 @@ from tidemark_spark.model import Stop
 
 
 class Run(NamedTuple):
-    """A class that ``rows`` of the offsets ``[start, end)`` have; all of them, unless other classes lie between."""
+    """The class of ``rows`` of the offsets ``[start, end)``: of all of them, unless other classes lie between."""
 
     offset_class: OffsetClass
     start: int
@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
 
 class BatchVerdict(NamedTuple):
-    """What became of the batches of a window.
+    """The classification of the batches of a window.
 
     ``data`` are the batches to decode, which account for ``span`` offsets and hold ``records`` records (None if only
     decoding tells: in v0 and v1, or where a batch lies across an end of the range). All offsets below ``next_offset``
@@ -52,7 +52,7 @@ class BatchVerdict(NamedTuple):
 
 
 class PartitionRules(NamedTuple):
-    """What a partition's plan says of its batches: the lineage, and the transactions that were aborted."""
+    """The rules of a partition's plan for its batches: the lineage, and the aborted transactions."""
 
     epochs: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -68,7 +68,7 @@ class PartitionRules(NamedTuple):
         return cls(lineage[:, 0], lineage[:, 1], aborted)
 
     def live(self, headers: Headers) -> NDArray[np.bool_]:
-        """Which batches lie on the lineage; below its first start nothing is known to contradict them."""
+        """Which batches are on the lineage. Below its first start no batch contradicts it."""
         index = np.searchsorted(self.starts, headers["base_offset"], "right") - 1
         known = index >= 0
         if not known.any():
@@ -78,7 +78,7 @@ class PartitionRules(NamedTuple):
 
 
 def judge(headers: Headers, expected: int, part: SegmentRange, rules: PartitionRules) -> BatchVerdict:
-    """Class the batches of ``headers``, of which ``expected`` is the next offset that is wanted."""
+    """Classify the batches of ``headers``; ``expected`` is the next wanted offset."""
     headers = headers[rules.live(headers)]
     starts, ends = _spans(headers, expected, part)
     wanted = ends > starts

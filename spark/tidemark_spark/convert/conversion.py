@@ -1,7 +1,8 @@
 """One task: consecutive byte ranges of a partition become Parquet files by date, and evidence. Pure worker code.
 
-Nothing here knows Spark. A task is a function of its plan and of the raw bytes, and may run any number of times,
-also at once: it writes the same objects. Memory is bounded by one window of a segment and the row groups under way.
+This code does not depend on Spark. A task's output depends only on its plan and the raw bytes, so it may run any number
+of times, also concurrently: it writes the same objects. Memory is bounded by one window of a segment and the open row
+groups.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def converted(job: Job, task: ConversionTask) -> Outcome:
 
 
 class RecordSink(Protocol):
-    """Where the records of a conversion go."""
+    """Receives the records of a conversion."""
 
     def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
         """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
@@ -58,7 +59,7 @@ class RecordSink(Protocol):
 
 
 class Conversion:
-    """A task under way: ``next_offset`` is the first that has no class yet."""
+    """A running task: ``next_offset`` is the first offset without a class."""
 
     def __init__(self, job: Job, task: ConversionTask, sink: RecordSink) -> None:
         self._job, self._task, self._sink = job, task, sink
@@ -68,7 +69,7 @@ class Conversion:
         self.bytes_read = 0
 
     def run(self) -> Stop | None:
-        """All ranges in order; returns why it ended early, if it did."""
+        """Convert all ranges in order; returns why the task ended early, if it did."""
         for number, part in enumerate(self._task.ranges):
             runs: list[Run] = []
             stop = self._range(number, part, runs)

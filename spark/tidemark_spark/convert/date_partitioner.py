@@ -1,4 +1,4 @@
-"""From a record's time to its ``dt``: the date in the topic's time zone, or a reason why it has none."""
+"""From a record's time to its ``dt``: the date in the topic's time zone, or the reason for having none."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class LocalDates:
 
 
 class Split(NamedTuple):
-    """Indices of rows by what becomes of them and by date: of landed rows ``dt``, of the others their own.
+    """Indices of rows by class and date: ``dt`` for landed rows, the row's own date for the others.
 
-    A row's own date is that of its timestamp, and None if that is not sane: it does not depend on the parser.
+    A row's own date is that of its timestamp, and None if the timestamp is not sane. It does not depend on the parser.
     ``reasons`` are those of the refused rows, by index.
     """
 
@@ -101,7 +101,7 @@ class DateSplitter:
         )
 
     def _bounds(self, uploaded_at: datetime) -> tuple[int, int]:
-        """The first sane millisecond, and the first that is sane no more."""
+        """The first sane millisecond, and the first one after that is no longer sane."""
         return self._earliest, round((uploaded_at + self._ahead).timestamp() * 1000) + 1
 
     def _by_own_date(self, own: _Times, chosen: NDArray[np.bool_]) -> list[tuple[date | None, Numbers]]:
@@ -152,10 +152,10 @@ def _reason(row: int, exact: Numbers, times: _Times) -> str:
     """Why the row's time is not sane; ``exact`` are the records' own."""
     name, value = ("event time", times.milliseconds[row]) if times.event[row] else ("timestamp", exact[row])
     if value < times.first:
-        return f"its {name} lies before the earliest" if name != "timestamp" or value != -1 else _NO_TIME
+        return f"its {name} is before the earliest" if name != "timestamp" or value != -1 else _NO_TIME
     if value >= times.end:
-        return f"its {name} lies too far after the upload of its segment"
-    return "its timestamp lies beyond the years 1 to 9999, which its event time does not mend"
+        return f"its {name} is too far after the upload of its segment"
+    return "its timestamp is outside the years 1 to 9999, which an event time does not correct"
 
 
 def timestamps(rows: pa.RecordBatch) -> tuple[Numbers, NDArray[np.bool_]]:

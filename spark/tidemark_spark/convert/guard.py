@@ -1,8 +1,8 @@
-"""Decoding and converting in a worker, so that a record that ends or holds up the process costs its own place alone.
+"""Guards decoding and converting in a worker: a record that kills or blocks the process affects only itself.
 
-The first attempt of a task sets limits (``process_limits``) and pays nothing else: what breaks them ends the
-worker, or the attempt. A later attempt has each step proved before it does it (``prover_client``). Outside
-of :func:`guarded` there are no limits: in the driver, in tests, and in the children that prove.
+The first attempt of a task only sets limits (``process_limits``): breaking them ends the worker, or the attempt. In a
+later attempt each step is proved before it is done (``prover_client``). Outside of :func:`guarded` there are no limits:
+in the driver, in tests, and in the children that prove.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tidemark_spark.convert.prover_client import Batches, ProvenItems, Prover, R
 from tidemark_spark.model import Job
 
 _WORKER_SCORE: Final = 500
-"""Where memory runs out the kernel is to end the worker and not the JVM, which many tasks share."""
+"""If memory runs out, the kernel must end the worker and not the JVM, which many tasks share."""
 
 _LEAST_MEMORY: Final = 512 << 20
-"""Under which ordinary records would not be converted."""
+"""With less memory, ordinary records would not be converted."""
 
 _DECODING_RATE: Final = 64
 """How many times faster than parsing it must be to decompress and to decode."""
@@ -41,7 +41,7 @@ Take = Callable[[int, SegmentRange, pa.RecordBatch, str | None], None]
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """The limits of the task under way, and who proves for it, if anybody must."""
+    """The limits of the running task, and its prover if it needs one."""
 
     limits: WorkLimits
     memory: int
@@ -110,13 +110,13 @@ def steps(
 
 @contextmanager
 def _step(seconds: float) -> Iterator[None]:
-    """Within the limits of the task under way, if there are any."""
+    """Run the block within the limits of the running task, if there are any."""
     with bounded_memory(_now.memory) if _now else nullcontext(), at_most(seconds) if _now else nullcontext():
         yield
 
 
 def pass_on(take: Take, job: Job, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
-    """Give decoded rows to ``take``, in pieces and with reasons as is proved, or as they are."""
+    """Give decoded rows to ``take``: as they are, or in proved pieces with the reasons for refusals."""
     guard = _now
     if guard is None or not len(rows):
         take(number, part, rows, None)

@@ -1,6 +1,6 @@
 """Parquet files, one per date, written row group by row group to a temporary file and uploaded when complete.
 
-The bytes are a function of the rows and of pyarrow's version. A file's name tells its offsets and what it was made
+The bytes depend only on the rows and on pyarrow's version. A file's name tells its offsets and what it was made
 from, so a task that runs twice writes the same objects. Memory is bounded: by :data:`BUFFER_BYTES` of rows that wait
 for a row group, and by :data:`MAX_OPEN` files; when one more date comes, the largest file is completed, and its date
 begins another if it comes again.
@@ -47,7 +47,7 @@ _DELTA_ENCODED: Final = {one.name for one in BASE_COLUMNS if one.encoding == "de
 
 @dataclass
 class _OpenFile:
-    """A file under way: the rows that wait for a row group, and the offsets it holds."""
+    """An open file: the rows that wait for a row group, and its offsets."""
 
     file: BinaryIO
     parquet: pq.ParquetWriter
@@ -58,7 +58,7 @@ class _OpenFile:
     last: int = -1
 
     def flush(self) -> None:
-        """Write what waits as one row group."""
+        """Write the waiting rows as one row group."""
         if self.waiting:
             table = pa.Table.from_batches(self.waiting)
             self.parquet.write_table(table, row_group_size=table.num_rows)

@@ -1,4 +1,4 @@
-"""What the kernel holds this process to while it does something: memory, and time. Linux alone."""
+"""The limits of memory and time that the kernel enforces on this process during a step. Linux only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Final
 from tidemark.topics import WorkLimits
 
 IDLE: Final = 6
-"""How many times longer than its processor time something may take, on a busy machine or while it waits."""
+"""How many times its processor time a step may take in real time, on a busy machine or while it waits."""
 
 TIMERS: Final = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
-"""The timers of a process, and the signals by which the kernel ends it, wherever it then is, in native code too."""
+"""The timers of a process, and the signals with which the kernel ends it, even in native code."""
 
 
 def seconds_for(limits: WorkLimits, size: int) -> float:
@@ -26,7 +26,7 @@ def seconds_for(limits: WorkLimits, size: int) -> float:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """A signal ends this process if what is done within takes more processor time, or :data:`IDLE` times as long."""
+    """End this process by a signal if the block takes more processor time, or :data:`IDLE` times that in real time."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, IDLE * seconds)
     try:
@@ -38,7 +38,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def bounded_memory(more: int) -> Iterator[None]:
-    """Of private memory this process gets no more than ``more`` bytes beyond what it has now.
+    """Limit this process's private memory to ``more`` bytes beyond its current use.
 
     Python and Arrow then raise MemoryError; other native code may abort. What Arrow's allocator has set aside and does
     not use counts as what the process has: about 1 GiB, unless ``MIMALLOC_ARENA_EAGER_COMMIT`` is 0.
@@ -64,6 +64,6 @@ def _pages(field: int) -> int:
 
 @cache
 def goes_first(score: int) -> None:
-    """Where memory runs out, let the kernel end this process rather than others: the higher the score, the sooner."""
+    """If memory runs out, let the kernel end this process before others: the higher the score, the sooner."""
     with suppress(OSError):  # it may be higher already, which only the privileged may lower
         Path("/proc/self/oom_score_adj").write_text(f"{score}")

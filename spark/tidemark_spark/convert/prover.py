@@ -1,8 +1,8 @@
 """The process that proves for a worker: ``python -m tidemark_spark.convert.prover FD``, a socket to the worker.
 
-It loads what a worker loads, and never decodes or parses what it is asked about: for that it forks children, whose
-memory and time are limited, and which may die. A child does one piece after the other and says so; what it dies of, the
-next one does in parts. So it costs one child for each death, and few rounds to come down to a single item.
+It loads the same modules as a worker, and never decodes or parses the items in question itself. For that it forks
+children with limited memory and time, which may die. A child does one piece after the other and reports each. The next
+child does the piece that killed it in parts. So each death costs one child, and few rounds lead to a single item.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.model import Job
 
 PARTS: Final = 64
-"""Into how many parts a piece is cut of which a child has died."""
+"""The number of parts into which a piece is cut that killed a child."""
 
 _NOT_OF_DATA: Final = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 """Signals that people and schedulers send."""
@@ -42,14 +42,14 @@ _GREW: Final = 8
 """A child that SIGKILL ended has itself to blame only if it took more than this part of its memory."""
 
 _CHILD_SCORE: Final = 1000
-"""Where memory runs out, the kernel is to end this child before anything else."""
+"""If memory runs out, the kernel must end this child first."""
 
 _DONE: Final = b"."
 _LOOK: Final = 1.0
-"""Seconds between looks at whether a child lives, where what it has started keeps its pipe open."""
+"""Seconds between checks that a child is alive, as its own children may keep its pipe open."""
 
 Attempt = Callable[[int, int], None]
-"""Does the items ``[start, end)``, within their time."""
+"""Does the items ``[start, end)`` within their time limit."""
 
 
 class _Lived(NamedTuple):
@@ -60,7 +60,7 @@ class _Lived(NamedTuple):
 
 
 class _Interrupted(Exception):
-    """A child was ended by somebody else; nothing is proved."""
+    """Another process ended a child; nothing is proved."""
 
 
 def main(descriptor: int) -> int:
@@ -95,7 +95,7 @@ def proved(count: int, run: Callable[[list[ProvenItems]], _Lived]) -> list[Prove
             if deadly.end - deadly.start > 1:
                 waiting = [*_parts(deadly), *waiting]
             elif lived.pieces:
-                waiting = [deadly, *waiting]  # by what came before it, perhaps: judged alone, in a child of its own
+                waiting = [deadly, *waiting]  # an earlier piece may be the cause: try this one alone in a new child
             else:
                 found.append(deadly._replace(reason=lived.death))
     return found
@@ -108,7 +108,7 @@ def _parts(piece: ProvenItems) -> Iterator[ProvenItems]:
 
 
 def _attempt(job: Job, question: Batches | Rows) -> tuple[Attempt, int]:
-    """What a child is to do, and of how many items."""
+    """The work of a child, and the number of its items."""
     if isinstance(question, Batches):
         return lambda start, end: _decode(job, question, start, end), len(question.headers)
     return lambda start, end: _convert(job, question, start, end), question.count
@@ -131,10 +131,10 @@ def _convert(job: Job, question: Rows, start: int, end: int) -> None:
 
 
 class _Nowhere:
-    """All of a store that a sink needs."""
+    """The part of a store that a sink needs."""
 
     def put(self, *_: object, **__: object) -> str:
-        """Keep nothing."""
+        """Drop the bytes: the rows are converted only as a proof."""
         return ""
 
 
@@ -181,7 +181,7 @@ class _Children:
                 return said
 
     def _child(self, pieces: list[ProvenItems], writing: int) -> NoReturn:
-        """In the child: do the pieces, and tell of each."""
+        """In the child: do the pieces, and report each."""
         try:
             os.setsid()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -202,7 +202,7 @@ class _Children:
         except MemoryError:
             raise
         except (TidemarkError, OSError, ImportError):
-            pass  # no record's fault: the worker meets it as well, and its attempt fails
+            pass  # not caused by a record: the worker gets the same error, and its attempt fails
 
     def _raised(self, error: BaseException) -> str:
         if isinstance(error, MemoryError):
@@ -212,10 +212,10 @@ class _Children:
         return f"converting it raises {shortened(f'{type(error).__name__}: {error}')}"
 
     def _killed(self, by: signal.Signals, most: int) -> str:
-        """The reason that a signal is.
+        """The reason for a refusal after a signal.
 
         Raises:
-            _Interrupted: it says nothing of what the child did.
+            _Interrupted: the signal does not depend on the child's work.
         """
         if by in TIMERS.values():
             time, rate = self._limits.time.total_seconds(), self._limits.rate

@@ -21,7 +21,7 @@ _PATIENCE: Final = 10.0
 
 
 class ProvenItems(NamedTuple):
-    """Items ``[start, end)``: they do no harm together, or there is one, which does: ``reason``."""
+    """Items ``[start, end)``: safe together, or a single unsafe one with its ``reason``."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class Rows:
 
 
 class Prover:
-    """The process, started with the first question. Used with ``with``, which ends it."""
+    """The proving process, started with the first question. A ``with`` statement ends it."""
 
     def __init__(self, job: Job, memory: int) -> None:
         """Its children may take ``memory`` bytes."""
@@ -68,7 +68,7 @@ class Prover:
         """All items of ``question``, in order: those that may be done together, and those that must not be done.
 
         Raises:
-            ChildProcessError: nothing is proved, because something else ended a child, or the process.
+            ChildProcessError: nothing is proved, because another process ended a child or the prover.
         """
         connection = self._connection or self._start()
         try:

@@ -1,4 +1,4 @@
-"""Rows and batches that are refused: kept whole, with the reason, beside the table.
+"""Keeps refused rows and batches whole, with the reason, beside the table.
 
 They lie under ``<table>__quarantine/dt=<date of the record's timestamp>/``, in files named as the table's; rows whose
 timestamp is not sane, and batches, under :data:`UNDATED`. A file counts if the evidence of a landed attempt names it,
@@ -25,7 +25,8 @@ UNDATED: Final = "dt=__HIVE_DEFAULT_PARTITION__"
 """The folder of rows without a date, by Hive's name for null."""
 
 _KEPT: Final = tuple(one for one in BASE_COLUMNS if one.optional and one.name != "kafka_timestamp")
-"""What is kept of a refused record as it is. The timestamp is kept in milliseconds, since any may be refused."""
+"""The columns of a refused record that are kept unchanged. The timestamp is in milliseconds, since any value may
+occur."""
 
 _FIELDS: Final[list[pa.Field[Any]]] = [
     *(arrow_field(one) for one in BASE_COLUMNS if not one.optional),
@@ -56,7 +57,7 @@ class Origin(NamedTuple):
 
 
 def refused_rows(rows: pa.RecordBatch, indices: Numbers, reasons: Mapping[int, str], origin: Origin) -> pa.RecordBatch:
-    """The rows at ``indices``, which are among those that ``reasons`` are given for."""
+    """The rows at ``indices``, each of which has a reason in ``reasons``."""
     milliseconds, _ = timestamps(rows)
     milliseconds = milliseconds.copy()
     for row, value in unrepresentable_timestamps(rows):
@@ -104,7 +105,7 @@ def _complete(columns: dict[str, pa.Array[Any]], rows: int, origin: Origin) -> p
 
 
 def records_of(refused: pa.RecordBatch) -> pa.RecordBatch:
-    """Refused rows that are no batches, as the decoder yielded them."""
+    """Refused rows other than batches, as the decoder yielded them."""
     milliseconds = numbers(refused.column("timestamp_ms"))
     fits = representable(milliseconds)
     micros = np.where(fits, milliseconds * 1000, milliseconds)

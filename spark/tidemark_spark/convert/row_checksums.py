@@ -28,7 +28,7 @@ class Account:
     files: set[str] = field(default_factory=set)
 
     def add(self, other: Account) -> None:
-        """Take ``other`` in."""
+        """Add the rows of ``other`` to this account."""
         self.rows += other.rows
         self.hash128 = combine(self.hash128, other.hash128)
         self.kept128 = combine(self.kept128, other.kept128)

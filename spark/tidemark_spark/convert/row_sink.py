@@ -59,7 +59,7 @@ class Added(NamedTuple):
     max_timestamp: int = 0
 
     def then(self, later: Added) -> Added:
-        """Both."""
+        """What this call and a ``later`` one add together."""
         return Added(
             self.rows + later.rows,
             min(self.first, later.first),  # batches that are refused come after the rows of their window

@@ -1,7 +1,4 @@
-"""A range of a segment, read in windows of whole batches whose checksums hold.
-
-The bytes are those that were planned: of the version that was planned, or of a longer one that begins with it.
-"""
+"""A range of a segment, read in windows of whole batches whose checksums hold."""
 
 from __future__ import annotations
 
@@ -11,18 +8,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tidemark.decode import HEADER_DTYPE, Headers, scan_headers
-from tidemark.errors import PreconditionFailed, SegmentError
+from tidemark.errors import SegmentError
 from tidemark.formats.plan import SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check_prefix, read_header
-from tidemark.raw.prefix_proof import grown
 from tidemark.store import Store
 
 WINDOW_BYTES: Final = 16 << 20
 """What is read at a time; more only where a single batch is larger."""
-
-PROOFS: Final = 8
-"""How often a segment may be replaced while one window is read; to prove it anew takes a read of what was planned."""
 
 
 class BadBatch(NamedTuple):
@@ -45,13 +38,13 @@ def windows(store: Store, part: SegmentRange) -> Iterator[ReadWindow]:
     """The batches of ``part``, up to its last wanted offset or the first damage among wanted ones.
 
     Raises:
-        PreconditionFailed: the segment was replaced since the plan, and not by a longer one that begins with it.
+        PreconditionFailed: a segment of another branch has replaced it since the plan.
         NotFound: it was removed.
     """
-    at, size, expected, etag = part.start, WINDOW_BYTES, part.base_offset, part.etag
+    at, size, expected = part.start, WINDOW_BYTES, part.base_offset
     while at < part.end and expected < part.to_offset:
         end = min(at + size, part.end)
-        data, etag = _read(store, part, at, end, etag)
+        data = store.get_range(part.key, at, end, if_match=part.etag)
         headers, error = _scan(data, part, at, expected, final=end == part.end)
         position = at
         if len(headers):
@@ -69,23 +62,6 @@ def windows(store: Store, part: SegmentRange) -> Iterator[ReadWindow]:
             return
         yield ReadWindow(data, position, headers)
         at, expected = bad.end, bad.next_offset  # damaged, but below what is wanted
-
-
-def _read(store: Store, part: SegmentRange, start: int, end: int, etag: str) -> tuple[bytes, str]:
-    """Bytes ``[start, end)`` of the version ``etag``, or of one that has grown from it, and that one's ETag."""
-    try:
-        return store.get_range(part.key, start, end, if_match=etag), etag
-    except PreconditionFailed as error:
-        refused = error
-    for _ in range(PROOFS):
-        try:
-            newest = grown(store, part.key, part.log_size, part.log_crc32c)
-            if newest is None:
-                break
-            return store.get_range(part.key, start, end, if_match=newest), newest
-        except PreconditionFailed as error:
-            refused = error  # it was replaced once more
-    raise refused
 
 
 def _scan(

@@ -7,6 +7,7 @@ from typing import BinaryIO, Final
 from crc32c import crc32c
 
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.raw.stored_bytes import stored_checksum
 from tidemark.retry import Retry, Tries
 from tidemark.store import Store
 
@@ -52,6 +53,6 @@ def _there(store: Store, key: str) -> tuple[int, int] | None:
     """(size, CRC32C) of the object, or None if there is none."""
     try:
         info = store.head(key)
-        return info.size, crc32c(store.get(key).body) if info.crc32c is None else info.crc32c
+        return info.size, stored_checksum(store, info)
     except NotFound:
         return None

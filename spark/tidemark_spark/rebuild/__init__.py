@@ -1,1 +1,1 @@
-"""Making dates of a table again, and saying beforehand and afterwards what differs."""
+"""Rebuilds dates of a table, and reports the differences before and after."""

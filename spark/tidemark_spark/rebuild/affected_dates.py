@@ -1,9 +1,9 @@
-"""Which dates exchange rows when they are made again with other settings: another parser, event time or time zone.
+"""The dates that exchange rows in a rebuild with other settings: another parser, event time or time zone.
 
-Of each range of bytes, evidence tells how many records of each date it gave, and the sum of their hashes. Raw is
-converted once more, and nothing written; it tells the same by the settings of now. Dates whose sums differ in a range
-lose rows there or get some, so they are made again together or not at all. Memory is bounded by the evidence of a
-topic, never by rows.
+For each range of bytes, the evidence has the number of records of each date, and the sum of their hashes. Raw is
+converted once more, without writing, and gives the same sums with the current settings. Dates whose sums differ in a
+range lose or gain rows there, so they are rebuilt together or not at all. Memory is bounded by the evidence of a topic,
+never by rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sums = dict[str, tuple[int, int]]
 class AffectedDates(NamedTuple):
     """``dates`` are those ``asked`` for and those that exchange rows with them.
 
-    ``before`` and ``after`` are records by date, of the ranges of bytes that were read: as they are, and by the
+    ``before`` and ``after`` count the records by date in the ranges that were read: in the table, and by the current
     settings.
     """
 
@@ -46,14 +46,14 @@ class AffectedDates(NamedTuple):
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
     """Whether records of ``dates`` landed with other settings than the topics file has now."""
     held = EffectiveEvidence.of(table).evidence()
-    return any(one.configuration != table.topic.digest and _date(one) in dates for one in held if _is_record(one))
+    return any(one.configuration != table.topic.digest and one.day in dates for one in held if _is_record(one))
 
 
 def moves(table: TopicTable, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
-    """Which dates exchange rows with ``dates``; with ``extend`` also which ones those do, until there are no more.
+    """The dates that exchange rows with ``dates``; with ``extend`` also with those, and so on.
 
     Raises:
-        ContinuityError: raw does not hold all offsets any more, or is damaged.
+        ContinuityError: raw no longer holds all offsets, or is damaged.
     """
     found = _Search(table, examine, dates)
     while found.step() and extend:
@@ -76,7 +76,7 @@ class _Search:
         standing = EffectiveEvidence.of(table)
         self._table, self._ledger, self._examine = table, standing.ledger, examine
         self._raw = RawTopic(table)
-        self._lives = self._raw.incarnations().incarnations
+        self._incarnations = self._raw.incarnations().incarnations
         self._parts = _parts(standing)
         self._exchanges: list[set[str]] = []
         self.dates = set(dates)
@@ -85,12 +85,12 @@ class _Search:
         self.bytes_read = 0
 
     def step(self) -> bool:
-        """Read what tells of :attr:`dates`, and add those that exchange rows with them; whether there were any."""
+        """Read the ranges of :attr:`dates`, and add the dates that exchange rows with them; whether there were any."""
         fresh = {key: self._unread(part) for key, part in self._parts.items()}
         self._read({key: spans for key, spans in fresh.items() if spans})
         for key, spans in fresh.items():
             for span in spans:
-                self._settle(self._parts[key], span)
+                self._note_exchanges(self._parts[key], span)
         before = len(self.dates)
         size = -1
         while size < len(self.dates):
@@ -109,8 +109,8 @@ class _Search:
         plans: list[PartitionPlan] = []
         tasks: list[AuditTask] = []
         for key, wanted in spans.items():
-            life = self._lives[key[0]]
-            at = self._raw.partition(life.topic_id, life.place, *key)
+            incarnation = self._incarnations[key[0]]
+            at = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
             known = Lineage(self._ledger.by_partition[key].lineage)
             reading = plan_reading(self._raw, at, known, Intervals(wanted))
             if reading.gone:
@@ -127,7 +127,7 @@ class _Search:
                 sums = self._parts[found.incarnation, found.partition].after.setdefault(found.start, {})
                 _add(sums, found.dt, account.rows, account.hash128)
 
-    def _settle(self, part: _Part, span: Interval) -> None:
+    def _note_exchanges(self, part: _Part, span: Interval) -> None:
         """Note which dates exchange rows in ``span``."""
         before, after = part.before.get(span.start, {}), part.after.get(span.start, {})
         for total, sums in ((self.before, before), (self.after, after)):
@@ -140,7 +140,7 @@ class _Search:
 
 
 def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
-    """All partitions, with what evidence tells of their records."""
+    """All partitions, with the evidence of their records."""
     held: dict[tuple[int, int], list[EvidenceRow]] = {}
     for one in standing.evidence():
         if _is_record(one):
@@ -150,7 +150,7 @@ def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
         part = parts[key] = _Part(hulls_of(rows))
         for one in rows:
             [span] = touching(part.spans, one.first, one.first + 1)
-            _add(part.before.setdefault(span.start, {}), _date(one), one.rows, one.hash128 or 0)
+            _add(part.before.setdefault(span.start, {}), one.day, one.rows, one.hash128 or 0)
     return parts
 
 
@@ -160,9 +160,5 @@ def _add(sums: Sums, dt: str, rows: int, total: int) -> None:
 
 
 def _is_record(one: EvidenceRow) -> bool:
-    """Raw gives what retention took from the table as well."""
+    """Whether the row counts records. Raw also gives records that retention removed from the table."""
     return one.offset_class in PARSED or one.offset_class == "expired"
-
-
-def _date(one: EvidenceRow) -> str:
-    return one.day

@@ -1,8 +1,8 @@
-"""A comparison: what a rebuild would change, row by row, without writing anything.
+"""A comparison: the changes that a rebuild would make, row by row. Nothing is written.
 
-The rows of dates as they are, whatever settings and code they landed by, are held against those that raw gives by the
-settings and code of now: only the former, only the latter, or other values in a column. Rows of other dates that would
-come to these are told if they lie among the same offsets; to be sure of all, compare all dates.
+The current rows of dates, landed with any settings and code, are compared with the rows that raw gives with the current
+settings and code. A row is only in the former, only in the latter, or has other values in a column. Rows that would
+move here from other dates are reported if they are among the same offsets. To find all, compare all dates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark_spark.model import Job
 from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, Difference, DiffPlace
 
 Compare = Callable[[Job, Sequence[CompareTask]], list[Compared]]
-"""Runs all tasks of a comparison, anywhere, and returns what they found in any order."""
+"""Runs all tasks of a comparison, anywhere, and returns their results in any order."""
 
 _NOWHERE: Final = Cells((), ())
 
@@ -31,7 +31,7 @@ def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison
     """What the rebuild ``plan`` would change.
 
     Raises:
-        ContinuityError: raw does not hold the ranges any more.
+        ContinuityError: raw no longer holds the ranges.
         StoreError: a store did not answer, or a file is gone.
     """
     job = Job.of(table, plan)
@@ -45,7 +45,7 @@ def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison
             for place, difference in one.found.items():
                 found.setdefault(place, Difference()).add(difference)
     for place in {*filtered, *(one for one in found if one.kind == "filtered")}:
-        _settle_filtered(found.setdefault(place, Difference()), *filtered.get(place, (0, 0)))
+        _compare_filtered(found.setdefault(place, Difference()), *filtered.get(place, (0, 0)))
     return Comparison(
         cluster=plan.cluster,
         topic=plan.topic,
@@ -94,8 +94,8 @@ def _tasks(plan: RunPlan, files: Hulls) -> Iterator[CompareTask]:
         yield CompareTask(task, tuple(chosen))
 
 
-def _settle_filtered(found: Difference, rows: int, total: int) -> None:
-    """Set the filtered records of now beside those that were found."""
+def _compare_filtered(found: Difference, rows: int, total: int) -> None:
+    """Compare the table's filtered records, ``rows`` with the hash ``total``, with those that the rebuild found."""
     found.before = rows
     if (rows, total) != (found.after, found.hash128):
         found.only_before, found.only_after = max(0, rows - found.after), max(0, found.after - rows)

@@ -1,7 +1,7 @@
-"""One task of a comparison: rows as they are beside those that raw gives now, offset by offset. Pure worker code.
+"""One task of a comparison: the current rows beside those of raw, offset by offset. Pure worker code.
 
-Nothing is written. Raw is decoded, parsed and dated by the code that converts it, and the rows of a file go along with
-it in the order of their offsets, so memory is bounded by one window of a segment and by the files of the task.
+Nothing is written. Raw is decoded, parsed and dated by the code that converts it, and the rows of a file are read
+beside it in the order of their offsets, so memory is bounded by one window of a segment and by the files of the task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
 from tidemark_spark.model import Job
 
 SHOWN: Final = 5
-"""Offsets of each difference that are told, the lowest ones."""
+"""How many offsets of each difference are reported, the lowest ones."""
 
 _END: Final = 1 << 62
 
@@ -57,10 +57,10 @@ class DiffPlace(NamedTuple):
 
 @dataclass(slots=True)
 class Difference:
-    """Records of a place as they are and as they would be: how many only here or there, or with other values.
+    """The differences of a place before and after: how many records are only on one side, or have other values.
 
-    ``changed`` counts by column, ``offsets`` has the lowest of each kind. Of filtered ones a task knows ``after`` and
-    ``hash128`` alone; ``others`` tells of those that they are as many and not the same.
+    ``changed`` counts by column, ``offsets`` has the lowest of each kind. Of filtered records a task knows only
+    ``after`` and ``hash128``; ``others`` says that their number is equal and their content is not.
     """
 
     before: int = 0
@@ -73,7 +73,7 @@ class Difference:
     offsets: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, other: Difference) -> None:
-        """Take ``other`` in."""
+        """Add the differences of ``other`` to these."""
         self.before += other.before
         self.after += other.after
         self.hash128 = combine(self.hash128, other.hash128)
@@ -91,7 +91,7 @@ class Difference:
 
 
 class Compared(NamedTuple):
-    """What a task found."""
+    """The result of a task."""
 
     found: dict[DiffPlace, Difference]
     bytes_read: int
@@ -101,7 +101,7 @@ def compare(job: Job, task: CompareTask) -> Compared:
     """Carry out ``task``.
 
     Raises:
-        ContinuityError: raw does not hold the ranges any more.
+        ContinuityError: raw no longer holds the ranges.
         StoreError: a store did not answer, or a file is gone.
     """
     comparing = _Comparing(job, task)
@@ -153,14 +153,14 @@ class _Comparing:
     def batch(
         self, _number: int, _part: SegmentRange, header: BatchHeader, _data: bytes, _rule: str, span: tuple[int, int]
     ) -> int:
-        """Take a batch that cannot be decoded."""
+        """Count a batch that cannot be decoded."""
         rows = offsets_of(header, span)
         if self._job.wants(None):
             self._batches[True][span[0]] = rows
         return rows
 
     def close(self) -> None:
-        """Compare what is left."""
+        """Compare the remaining rows."""
         nothing = pa.RecordBatch.from_arrays([pa.array([], pa.int64())], names=["kafka_offset"])
         for place in self._rows:
             self._match(place, nothing, _END)
@@ -222,7 +222,7 @@ class _Rows:
         self._left: pa.RecordBatch | None = None
 
     def below(self, offset: int) -> Iterator[pa.RecordBatch]:
-        """Those below ``offset`` that were not taken yet."""
+        """The rows below ``offset`` that were not returned yet."""
         while (rows := self._left or next(self._batches, None)) is not None:
             count = int(np.searchsorted(numbers(rows.column("kafka_offset")), offset))
             self._left = rows.slice(count) if count < len(rows) else None
@@ -233,7 +233,7 @@ class _Rows:
 
 
 def _columns(found: Difference, after: pa.RecordBatch, before: pa.RecordBatch) -> None:
-    """Count the rows that have other values now, by column; a column that one side lacks is null there."""
+    """Count the rows with changed values, by column; a column that one side lacks is null there."""
     offsets: Numbers = numbers(after.column("kafka_offset"))
     differing = np.zeros(len(offsets), np.bool_)
     for name in [one for one in dict.fromkeys([*after.schema.names, *before.schema.names]) if one not in IDENTITY]:
@@ -247,9 +247,9 @@ def _columns(found: Difference, after: pa.RecordBatch, before: pa.RecordBatch) -
 
 
 def _differ(one: pa.Array[Any], other: pa.Array[Any]) -> Any:
-    """Which values are not the same; where types differ, the second's are compared as the first's."""
+    """Which values differ. If the types differ, the second ones are cast to the first type."""
     if one.type != other.type:
-        with suppress(pa.ArrowException):  # then they are compared as text
+        with suppress(pa.ArrowException):  # else they are compared as text
             other = other.cast(one.type)
     if one.equals(other):
         return np.zeros(len(one), np.bool_)

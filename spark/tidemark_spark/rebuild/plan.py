@@ -1,4 +1,4 @@
-"""Dates made again from raw, from the command line: which ones, what it would do, what would change; then the run."""
+"""Plans a rebuild of dates from raw: which dates, and which of them exchange rows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tidemark_spark.rebuild.affected_dates import AffectedDates, moves, settings
 
 
 class Rebuild(NamedTuple):
-    """A plan, which is not written yet; and where rows move, if that was found out."""
+    """A plan that is not written yet, and the dates between which rows move, if known."""
 
     plan: RunPlan
     moves: AffectedDates | None
 
 
 def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *, extend: bool) -> Rebuild:
-    """How to make ``dates`` again, or all if None; with ``extend`` also those that exchange rows with them.
+    """Plan the rebuild of ``dates``, or of all if None; with ``extend`` also of the dates that exchange rows with them.
 
-    Where rows move is found out, by reading raw once more, if records of the dates landed with other settings than
-    the topics file has now, or with ``extend``. Else no date can change, but by other code, which the run refuses.
+    If records of the dates landed with other settings than the topics file has now, or with ``extend``, raw is read
+    once more to find out where rows move. Otherwise only other code could move rows, and the run refuses that.
 
     Raises:
-        ConfigError: rows would come to other dates, and ``extend`` is not given.
-        ContinuityError: raw does not hold all the offsets any more.
+        ConfigError: rows would move to other dates, and ``extend`` is not given.
+        ContinuityError: raw no longer holds all the offsets.
     """
     if dates is None or not (extend or settings_differ(table, dates)):
         return Rebuild(plan_rebuild(table, dates), None)
@@ -36,8 +36,8 @@ def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *,
     others = [one or "none" for one in found.dates if one not in dates]
     if others and not extend:
         rule = (
-            f"by the settings of now, these dates and {', '.join(others)} exchange rows; all dates that do are made "
-            f"again by rebuild.py --from {dates[0]} --to {dates[-1]} --extend, and shown with --dry-run"
+            f"with the current settings, these dates and {', '.join(others)} exchange rows; to rebuild them all, "
+            f"run rebuild.py --from {dates[0]} --to {dates[-1]} --extend (--dry-run shows them)"
         )
         raise ConfigError("rebuild.py", [("--from, --to", rule)])
     return Rebuild(plan_rebuild(table, found.dates), found)

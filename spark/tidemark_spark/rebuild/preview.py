@@ -26,10 +26,10 @@ def preview(
     moves: AffectedDates | None = None,
     lost: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Preview:
-    """What ``plan`` would do, for which ``moves`` and ``lost`` files by date were found out.
+    """What ``plan`` would do, given its ``moves`` and its ``lost`` files by date.
 
     Raises:
-        ConfigError: the topic's columns are not those of the table, and cannot become them.
+        ConfigError: the topic's columns do not fit those of the table.
     """
     delta = open_delta(table)
     columns: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from tidemark.planning import read_plan
 from tidemark.planning.retention import Classed, Keeping
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.vacuum import MARGIN
+from tidemark.raw import objects
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.store import Store, open_store
 from tidemark.store.base import ObjectInfo
@@ -49,11 +50,14 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
     check_untampered(table, standing.ledger, standing.live.values())
     before = None if dry_run else reviewed(table, "raw", now)
     raw = RawTopic(table)
-    lives = raw.incarnations().incarnations
+    incarnations = raw.incarnations().incarnations
     review, written_as = before[0] if before else "", identity(table.deployment.store, table.deployment.raw.url)
-    run = _Run(table, standing, raw, lives, _classed(standing), _busy(table, standing), now, by, written_as, review)
-    limits = {(one.incarnation, one.partition): one.end for one in before[1].partitions} if before else {}
-    done = in_parallel(lambda one: run.partition(one, limits.get(one.key)), standing.ledger.partitions)
+    run = _Run(
+        table, standing, raw, incarnations, _classed(standing), _busy(table, standing), now, by, written_as, review
+    )
+    reported = before[1].partitions if before else ()
+    limits = {(goes.incarnation, goes.partition): goes.end for goes in reported}
+    done = in_parallel(lambda state: run.partition(state, limits.get(state.key)), standing.ledger.partitions)
     return RetentionReport(
         cluster=table.topic.cluster,
         topic=table.topic.topic,
@@ -80,10 +84,10 @@ def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
     since = table.store.now() - RUN_LIMIT - MARGIN
     found: set[str] = set()
-    done = {table.keys.attempt(one) for one in standing.ledger.landed}
-    for key in [one.key for one in table.store.list(table.keys.attempts) if one.modified >= since]:
+    done = {table.keys.attempt(attempt) for attempt in standing.ledger.landed}
+    for key in [info.key for info in table.store.list(table.keys.attempts) if info.modified >= since]:
         if key not in done and (plan := read_plan(table, key)).created_at >= since:
-            found.update(one.key for task in plan.tasks for one in task.ranges if not one.quarantined)
+            found.update(part.key for task in plan.tasks for part in task.ranges if not part.quarantined)
     return frozenset(found)
 
 
@@ -101,7 +105,7 @@ class _Run:
     table: TopicTable
     standing: EffectiveEvidence
     raw: RawTopic
-    lives: tuple[Incarnation, ...]
+    incarnations: tuple[Incarnation, ...]
     classed: Mapping[tuple[int, int], Classed]
     busy: frozenset[str]
     now: datetime
@@ -111,7 +115,7 @@ class _Run:
 
     def partition(self, state: PartitionState, limit: int | None) -> PartitionGoes:
         """Remove what may go of a partition below offset ``limit``; nothing if there is none."""
-        place = self.lives[state.incarnation].place
+        place = self.incarnations[state.incarnation].place
         part = self.raw.partition(state.topic_id, place, state.incarnation, state.partition)
         keeping = self._keeping(part, state)
         if isinstance(keeping, str):
@@ -179,7 +183,7 @@ class _Partition:
             return "its manifest is being replaced"
         return self.keeping.segment_stays(
             manifest,
-            {f"{group.base:020d}.{name}": one.etag for name, one in group.objects.items() if name != MANIFEST},
+            {f"{group.base:020d}.{name}": info.etag for name, info in group.objects.items() if name != MANIFEST},
             self.part.keys.segment(group.base, "log"),
         )
 
@@ -201,7 +205,7 @@ class _Partition:
         self.found.setdefault("start", start)
         self.found["end"] = end
         self._count("segments", len(chunk))
-        self._count("bytes", sum(one.size for one in chunk))
+        self._count("bytes", sum(segment.size for segment in chunk))
         if self.limit is None or end > self.limit:
             return
         if bury(store, self.part.keys, self._tombstone(chunk, start, end)):
@@ -230,14 +234,14 @@ class _Partition:
             "ledger_n": ledger.n,
             "ledger_attempt": ledger.attempt,
             # In this order what is left has no hole at any time, also where segments overlap.
-            "segments": tuple(sorted(chunk, key=lambda one: (one.next_offset, one.base_offset))),
+            "segments": tuple(sorted(chunk, key=lambda segment: (segment.next_offset, segment.base_offset))),
         }
         return Tombstone.model_validate(fields)
 
 
 def _reach(chunk: list[RemovedSegment]) -> int:
     """The end of the chunk's segments."""
-    return max((one.next_offset for one in chunk), default=0)
+    return max((segment.next_offset for segment in chunk), default=0)
 
 
 def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
@@ -249,13 +253,12 @@ def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
 
 
 def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_Group]:
-    named = ((parsed, one) for one in store.list(keys.folder) if (parsed := keys.base_offset(one.key)) is not None)
-    for base, members in groupby(named, key=lambda one: one[0][0]):
-        yield _Group(base, {extension: info for (_, extension), info in members})
+    for base, members in groupby(objects.listed(store, keys), key=lambda entry: entry.base):
+        yield _Group(base, {entry.extension: entry.info for entry in members})
 
 
 def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentManifest | None:
-    """The very manifest that was listed; None if there is none, or another one by now."""
+    """The manifest that was listed; None if it is gone or has been replaced."""
     if MANIFEST not in group.objects:
         return None
     key = keys.segment(group.base, MANIFEST)

@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 
 
 def bury(store: Store, keys: PartitionKeys, tombstone: Tombstone) -> bool:
-    """Write ``tombstone`` and delete its segments; false if it stopped at one whose manifest is another by now."""
+    """Write ``tombstone`` and delete its segments; false if it stopped at a replaced manifest."""
     control, at = tombstones.control_of(keys), stamp(tombstone.at)
     key = control.tombstone(keys.place, keys.partition, tombstone.start, tombstone.end, at)
     put_once(store, key, tombstone.to_bytes())
@@ -59,7 +59,7 @@ class Tombstones:
     def name(self, offset: int, info: ObjectInfo) -> bool:
         """Whether one that is younger than the object ``info``, named by ``offset``, removes this very version."""
         file = info.key.removeprefix(self._keys.folder)
-        near = (self._tombstone(one.key) for one in self._named if one.start <= offset <= one.end)
+        near = (self._tombstone(one.key) for one in self._named if one.start <= offset < one.end)
         return any(info.modified < one.at and one.names(file, info.etag) for one in near)
 
     def _tombstone(self, key: str) -> Tombstone:

@@ -1,7 +1,7 @@
 """The outcomes of all tasks become one change of the table; every offset is accounted for before anything is committed.
 
-Pure. A partition whose task stopped at a hole or at damage lands up to there; what its later tasks wrote is not named
-by the change, and so does not count. The other partitions land in full.
+Pure. A partition whose task stopped at a hole or at damage lands up to there. The change does not name the files of its
+later tasks, so they do not count. The other partitions land in full.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidemark_spark.model import DataFile, Outcome, Stop
 class Change(NamedTuple):
     """What a run wants to commit: files to add, their evidence, and the state of each partition thereafter.
 
-    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets; of a repair it has those
-    that go back to before a branch was left. ``removes`` and ``supersedes`` are those of the plan, but for partitions
-    that stay where they are after all.
+    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets; for a repair it has those
+    that go back to before a branch was left. ``removes`` and ``supersedes`` are those of the plan, except for
+    partitions that cannot move after all.
     """
 
     files: tuple[DataFile, ...]
@@ -35,11 +35,11 @@ class Change(NamedTuple):
     supersedes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
-def settle(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
+def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
     """The change that ``outcomes`` add up to.
 
     Raises:
-        ContinuityError: an offset has no class or two, or a rebuild met a hole, damage or a replaced segment.
+        ContinuityError: an offset has no class or two, or a rebuild found a hole, damage or a replaced segment.
     """
     if plan.kind == "compact":
         return _laid_together(plan, list(outcomes))
@@ -95,7 +95,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
 
 
 def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Change:
-    """A partition that cannot leave its branch, because raw cannot give again what lies below the cut."""
+    """A partition that cannot leave its branch, because raw no longer holds the offsets below the cut."""
     if stop.kind == "moved":
         return Change((), (), ())
     gap = {"from": stop.offset, "to": cut.old_next, "reason": "unclean_election", "detected_at": plan.created_at}
@@ -114,7 +114,7 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Ch
 
 
 def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
-    """A rebuild, a replay or a repair: the records' classes alone; the driver checks that no record is new or gone."""
+    """A rebuild, a replay or a repair: only the records' classes. The driver checks that no record is new or gone."""
     for part in plan.partitions:
         for one in by_partition[part.key]:
             if one.stop:
@@ -133,7 +133,7 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
 
 
 def _left_behind(part: PartitionPlan, cut: BranchCut, start: int) -> list[EvidenceRow]:
-    """That what landed at or above ``start`` holds no more, as it was of a branch that was cut off."""
+    """The evidence that rows landed at or above ``start`` no longer count, as their branch was cut off."""
     return [
         _without_segment(part, "superseded", start, cut.old_next),
         _without_segment(part, "truncated", cut.at, cut.old_next),

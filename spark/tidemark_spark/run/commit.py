@@ -1,7 +1,7 @@
-"""The one way in which a table changes: exactly once, whoever else writes, whatever is killed or answers wrongly.
+"""The only way in which a table changes: exactly once, despite other writers, killed processes and wrong answers.
 
-The table's own library does not promise that much. So each commit names its ledger and its attempt in the table's
-transactions, on which all commits conflict; after any error the table is read again, and what it says counts.
+The table's library does not guarantee that. So each commit names its ledger and its attempt in the table's
+transactions, on which all commits conflict. After any error the table is read again, and its content decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidemark_spark.run.delta_log import add_columns, commit, open_or_create, wi
 from tidemark_spark.run.success_markers import take_away
 
 TRIES: Final = 12
-"""Failures in a row, with the table not moving on, after which a run gives up; it may be run again as it is."""
+"""Failures in a row without a change of the table, after which a run gives up. The run may be started again."""
 
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
@@ -43,7 +43,7 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
     Raises:
         StaleRun: the table has moved on since the plan; nothing was committed.
         TableTampered: somebody changed the table behind Tidemark's back; nothing was committed.
-        PublishError: a file is missing, or the commit failed again and again for no reason of the table's.
+        PublishError: a file is missing, or the commit failed repeatedly although the table did not change.
     """
     seen, failures = -1, 0
     while True:
@@ -58,7 +58,7 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
             check_fresh(plan, current, live, table.store.now())
             _check_files(table, change.files)
             if add_columns(table, delta, whole=plan.whole):
-                continue  # that was a commit of its own: nothing that was read before it counts
+                continue  # that was a separate commit: read everything again
             removes = set(change.removes)
             removed = [one for one in live if one.path in removes]
             check_removable(table, delta, removed)
@@ -80,7 +80,7 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
 
 
 def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:
-    """Raise :class:`TableTampered` unless the table is as ``ledger`` left it; of a repair, as the plan found it."""
+    """Raise :class:`TableTampered` unless the table is as ``ledger`` left it; for a repair, as the plan found it."""
     if plan.kind != "repair":
         check_untampered(table, ledger, live)
     elif (ledger.n, files_digest(live)) != (plan.ledger_n, plan.found):
@@ -88,7 +88,7 @@ def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: Collecti
 
 
 def check_removable(table: TopicTable, delta: DeltaTable, removed: Collection[LiveFile]) -> None:
-    """Raise :class:`PublishError` if files are to go of a table that somebody made append-only."""
+    """Raise :class:`PublishError` if files are to be removed from a table that was made append-only."""
     append_only = delta.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
     if removed and append_only:
         raise PublishError(
@@ -98,7 +98,7 @@ def check_removable(table: TopicTable, delta: DeltaTable, removed: Collection[Li
 
 
 def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: datetime) -> None:
-    """Raise :class:`StaleRun` unless the table still is as ``plan`` found it, as far as the plan goes."""
+    """Raise :class:`StaleRun` unless the parts of the table that ``plan`` uses are unchanged."""
     if now - plan.created_at > RUN_LIMIT:
         raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
     if plan.kind == "ingest":
@@ -121,15 +121,15 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         if state is None:
             continue
         if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
-            found = f"at {state.next_offset} by now, not at {part.landed_next}"
-            raise StaleRun(f"partition {part.partition} goes on {found}")
+            found = f"at {state.next_offset}, not at {part.landed_next}"
+            raise StaleRun(f"partition {part.partition} now continues {found}")
         later = state.leader_epoch > part.leader_epoch and state.leader_epoch not in part.foreign_epochs
         if state.branch != part.branch or later:
-            raise StaleRun(f"partition {part.partition} follows leader epoch {state.leader_epoch} by now")
+            raise StaleRun(f"partition {part.partition} now follows leader epoch {state.leader_epoch}")
 
 
 def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveFile]) -> Ledger:
-    """The ledger after ``current``, if this change is what comes next. Only its time differs from call to call.
+    """The ledger after ``current`` with this change applied. Only its time differs from call to call.
 
     ``live`` are the table's files before the change.
     """
@@ -148,7 +148,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveF
     for one in there:
         rows[one.dt] += one.rows
     touched = _touched(plan, [*added, *taken])
-    if plan.kind == "repair":  # whose ledger says again what is there
+    if plan.kind == "repair":  # a repair's ledger states the table's files again
         touched |= {dt for dt, state in current.dates.items() if state.rows != rows[dt]}
     closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
     dates = {dt: _date(current.dates.get(dt), rows[dt], added[dt], taken[dt], plan) for dt in touched}
@@ -180,7 +180,7 @@ def _touched(plan: RunPlan, dates: Iterable[str]) -> set[str]:
 
 
 def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
-    """The attempts whose evidence counts, in the order in which they landed; a fold stands where its first one was."""
+    """The attempts whose evidence counts, in landing order; a fold takes the position of its first attempt."""
     if not plan.folds:
         yield from current.landed
         yield plan.attempt
@@ -201,21 +201,21 @@ def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[Parti
 
 
 def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:
-    """The dates that ``plan`` closes and that still are as it found them, as they are thereafter."""
+    """The states after ``plan`` of the dates that it closes and that have not changed since the plan."""
     return {dt: one.after for dt, one in plan.closes.items() if current.dates.get(dt) == one.before}
 
 
 def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPlan) -> DateState | None:
     """A date's state with its new ``rows``; rows that come or are cut off after it was closed reopen it.
 
-    Late rows are those by which it grows. None if it was only somebody else's.
+    Late rows are the rows added to it. None if it was only somebody else's.
     """
     if known is None and plan.kind == "repair" and not rows:
         return None
     known = known or DateState(rows=0)
     update: dict[str, object] = {"rows": rows}
     if plan.kind == "retain":
-        if not rows:  # what has landed since the plan is the next run's
+        if not rows:  # the next run removes rows that landed since the plan
             update |= {"state": "expired", "closed_at": plan.created_at}
         return known.model_copy(update=update)
     again = plan.kind in {"rebuild", "repair"} and known.state != "expired"
@@ -242,7 +242,7 @@ def _check_file(table: TopicTable, file: DataFile) -> None:
 
 
 def _written(table: TopicTable, ledger: Ledger) -> Ledger:
-    """``ledger`` as it lies in the store: an earlier try of this attempt may have written it, at another time."""
+    """``ledger`` as stored: an earlier try of this attempt may have written it with another time."""
     key = table.keys.ledger(ledger.n, ledger.attempt)
     try:
         put_once(table.store, key, ledger.to_bytes())

@@ -1,8 +1,9 @@
-"""The table's Delta log, written: creation, and the actions of a commit. Nothing is ever rewritten in place."""
+"""Writes the table's Delta log: its creation, and the actions of a commit. Nothing is rewritten in place."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -17,10 +18,12 @@ from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Led
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
 from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
-from tidemark_spark.run.widening import is_wider
 
 _CONFIGURATION: Final = {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
 """Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all vacuums."""
+
+_WIDER: Final = (("byte", "short", "integer", "long"), ("float", "double"))
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _ONLY: Final = "columns are added, or made wider; anything else needs a table of another name"
 _WIDEN: Final = "it is made wider when all dates are rebuilt: rebuild.py --all"
@@ -46,17 +49,17 @@ def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
 
 
 def delta_schema(table: TopicTable) -> pa.Schema:
-    """The table's columns: those of the files, and ``dt``. All may be null, so that columns can be added later."""
+    """The table's columns: those of the files, and ``dt``. All are nullable, so that columns can be added later."""
     fields = [field.with_nullable(True) for field in table_schema(table.topic)]
     return pa.schema([*fields, pa.field("dt", pa.date32())])
 
 
 def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> list[Field]:
-    """The columns of a parser that ``table`` lacks, and that can be added.
+    """The parser's columns that ``table`` lacks and that can be added.
 
     Raises:
-        ConfigError: the topic keeps a column of Kafka's that the table was made without, or a parser's column has
-            another type, or is gone. The type may be a wider one if the ``whole`` table is rebuilt.
+        ConfigError: the topic keeps a Kafka column that the table lacks, or a parser's column has another type or is
+        missing. The type may be a wider one if the ``whole`` table is rebuilt.
     """
     wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
     there = {field.name: field for field in delta.schema().fields}
@@ -68,7 +71,7 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
         problems.append(("keep", rule))
     for name, field in there.items():
         if name not in wanted and not name.startswith(PREFIX):
-            problems.append(("parser", f"the table has a column {name}, and the parser has none: {_ONLY}"))
+            problems.append(("parser", f"the table has a column {name}, but the parser does not: {_ONLY}"))
         elif name in wanted and wanted[name].type != field.type:
             wider = is_wider(_type(field), _type(wanted[name]))
             if not (wider and whole):
@@ -76,9 +79,12 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
                 problems.append(("parser", f"{change}: {_WIDEN if wider else _ONLY}"))
     folded = {name.casefold(): name for name in there}
     problems += [
-        ("parser", f"column {one.name}: the table has {folded[one.name.casefold()]}, which engines do not tell apart")
-        for one in missing
-        if one.name.casefold() in folded
+        (
+            "parser",
+            f"column {field.name}: the table has {folded[field.name.casefold()]}, which engines do not tell apart",
+        )
+        for field in missing
+        if field.name.casefold() in folded
     ]
     if problems:
         raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", problems)
@@ -86,9 +92,9 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
 
 
 def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> bool:
-    """Add the parser's columns that ``table`` lacks, in a commit of their own; whether there were any.
+    """Add the parser's columns that ``table`` lacks, in a separate commit; returns whether there were any.
 
-    Any error leaves the outcome unknown. Open the table again thereafter: others may have committed before.
+    Any error leaves the outcome unknown. Open the table again afterwards: others may have committed before.
     """
     missing = check_columns(table, delta, whole=whole)
     if missing:
@@ -100,17 +106,46 @@ def widened(table: TopicTable, delta: DeltaTable) -> Schema | None:
     """The schema of ``table`` with the types that the topic's parser has now; None if it has them."""
     wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
     there = delta.schema().fields
-    fields = [wanted.get(one.name, one) for one in there]
-    return Schema(fields) if [one.type for one in fields] != [one.type for one in there] else None
+    fields = [wanted.get(field.name, field) for field in there]
+    return Schema(fields) if [field.type for field in fields] != [field.type for field in there] else None
 
 
 def schema_change(table: TopicTable, delta: DeltaTable) -> list[str]:
-    """In words, the columns of ``table`` that are added or become wider, given that they may."""
+    """The columns of ``table`` that are added or become wider, in words, where that is allowed."""
     there = {field.name: field for field in delta.schema().fields}
     wanted = Schema.from_arrow(delta_schema(table)).fields
-    changes = [f"{one.name}: {_type(one)}, new" for one in wanted if one.name not in there]
-    wider = (one for one in wanted if one.name in there and there[one.name].type != one.type)
-    return changes + [f"{one.name}: {_type(there[one.name])} becomes {_type(one)}" for one in wider]
+    changes = [f"{field.name}: {_type(field)}, new" for field in wanted if field.name not in there]
+    wider = (field for field in wanted if field.name in there and there[field.name].type != field.type)
+    return changes + [f"{field.name}: {_type(there[field.name])} becomes {_type(field)}" for field in wider]
+
+
+def is_wider(before: Any, after: Any) -> bool:
+    """Whether a column's type ``after`` is ``before``, or has each value of it: a longer number, or a list or struct.
+
+    Types are those of Delta's schema in JSON (https://github.com/delta-io/delta, PROTOCOL.md, Schema Serialization
+    Format).
+    """
+    if before == after:
+        return True
+    if isinstance(before, dict) and isinstance(after, dict) and before["type"] == after["type"]:
+        if before["type"] == "array":
+            return is_wider(before["elementType"], after["elementType"])
+        if before["type"] == "struct":
+            return _are_wider(before["fields"], after["fields"])
+    if not (isinstance(before, str) and isinstance(after, str)):
+        return False
+    if any(before in row and after in row and row.index(before) < row.index(after) for row in _WIDER):
+        return True
+    old, new = _DECIMAL.fullmatch(before), _DECIMAL.fullmatch(after)
+    if old is None or new is None:
+        return False
+    digits, scale = int(new[1]), int(new[2])
+    return scale >= int(old[2]) and digits - scale >= int(old[1]) - int(old[2])
+
+
+def _are_wider(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    same = [field["name"] for field in before] == [field["name"] for field in after]
+    return same and all(is_wider(field["type"], other["type"]) for field, other in zip(before, after, strict=True))
 
 
 def _type(field: Field) -> Any:
@@ -126,29 +161,27 @@ def commit(
 ) -> None:
     """Add ``files``, remove ``removed``, and name ``ledger``, all in one version of the log.
 
-    A ``schema`` takes the place of the table's, and ``removed`` must then be all files that ``table`` has: the library
-    changes types only together with that. It conflicts with every other commit since ``table`` was opened, as all of
-    them set the ledger's transaction. Any error leaves the outcome unknown.
+    A ``schema`` replaces the table's. ``removed`` must then be all files of ``table``: the library changes types only
+    together with that. It conflicts with every other commit since ``table`` was opened, as all of them set the ledger's
+    transaction. Any error leaves the outcome unknown.
     """
     columns = {field.name for field in delta.schema().fields}
-    actions: list[AddAction | RemoveAction] = [_add(one, ledger, columns) for one in files]
+    actions: list[AddAction | RemoveAction] = [_add(file, ledger, columns) for file in files]
     if schema is None:
-        actions += [_remove(one, ledger) for one in removed]
+        actions += [_remove(file, ledger) for file in removed]
     transactions = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
     properties = CommitProperties(app_transactions=transactions)
-    mode: Literal["append", "overwrite"] = (
-        "append" if schema is None else "overwrite"
-    )  # which removes all that there is
+    mode: Literal["append", "overwrite"] = "append" if schema is None else "overwrite"  # removes all files
     delta.create_write_transaction(actions, mode, schema or delta.schema(), ["dt"], commit_properties=properties)
 
 
 def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
-    known = {
+    ranges = {
         "kafka_partition": (file.partition, file.partition),
         "kafka_offset": (file.first_offset, file.last_offset),
         "kafka_timestamp": (_iso(file.min_timestamp), _iso(file.max_timestamp)),
     }
-    limits = {name: limit for name, limit in known.items() if name in columns}
+    limits = {name: limit for name, limit in ranges.items() if name in columns}
     stats = {
         "numRecords": file.rows,
         "minValues": {name: limit[0] for name, limit in limits.items()},
@@ -180,6 +213,6 @@ def _milliseconds(instant: datetime) -> int:
 
 
 def _iso(microseconds: int) -> str:
-    """As Delta's statistics want it; Kafka's times are whole milliseconds, so nothing is cut off."""
+    """The time in the form of Delta's statistics. Kafka's times are whole milliseconds, so nothing is lost."""
     instant = datetime.fromtimestamp(microseconds // 1000 / 1000, UTC)
     return f"{instant:%Y-%m-%dT%H:%M:%S}.{microseconds // 1000 % 1000:03d}Z"

@@ -1,6 +1,6 @@
 """A run from its plan to its result: convert, account, write evidence, publish.
 
-Any process may run an attempt again after any failure: what it wrote is found in place, and what it committed counts.
+Any process may run an attempt again after any failure: it finds the objects already written, and a commit counts.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from tidemark.table.effective_evidence import EffectiveEvidence, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.model import Execute, Job, Outcome
-from tidemark_spark.run.accounting import Change, settle
+from tidemark_spark.run.accounting import Change, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
 from tidemark_spark.run.delta_log import check_columns
 from tidemark_spark.run.expired_evidence import expired
-from tidemark_spark.run.success_markers import mend
+from tidemark_spark.run.success_markers import update_markers
 
 
 def run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
-    """Carry out ``plan``, whose object is written already unless it is empty, and write ``results/<attempt>.json``.
+    """Carry out ``plan``, whose object is already written unless it is empty, and write ``results/<attempt>.json``.
 
     ``execute`` is called only if there is something to convert.
 
     Raises:
         ContinuityError: the offsets do not add up; nothing was committed.
-        PublishError: nothing was committed, and why; :class:`StaleRun` is a result instead.
+        PublishError: nothing was committed; the message says why. :class:`StaleRun` becomes a result instead.
     """
     try:
         result = _empty(plan) if plan.empty else _earlier(table, plan) or _run(table, plan, execute)
     except StaleRun:
-        # Unless another process carried out the same attempt meanwhile.
+        # Another process may have carried out the same attempt in the meantime.
         result = _landed_before(table, plan, committed_ledger(table)) or _result(plan, "stale", plan.ledger_n)
     if result.status != "empty":
         ledger = committed_ledger(table)
-        mend(table, ledger, {*result.dates, *plan.dates} - {""})
-        # For those who watch many tables: a hint where there is news, which a later run puts right if this one dies.
+        update_markers(table, ledger, {*result.dates, *plan.dates} - {""})
+        # A hint for readers of many tables that there is news. If this run dies, a later one corrects it.
         put_over(table.store, table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
     _report(table, result)
     return result
@@ -60,7 +60,7 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
     with _timed(seconds, "convert"):
         outcomes = execute(Job.of(table, plan), plan.tasks) if plan.tasks else []
     with _timed(seconds, "publish"):
-        change = settle(plan, outcomes)
+        change = account(plan, outcomes)
         if plan.kind == "retain":
             change = change._replace(evidence=tuple(expired(table, plan)))
         elif plan.kind == "repair":
@@ -73,7 +73,7 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
             before = _told(table, plan, (file for files in change.supersedes.values() for file in files))
             change = change._replace(evidence=(*change.evidence, *_no_more(before.aside)))
         if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
-            return _empty(plan)  # nothing passes: it stays where it is
+            return _empty(plan)  # no row passes: the rows stay set aside
         _write_evidence(table, plan, change)
         ledger = publish(table, plan, change)
     read = sum(one.bytes_read for one in outcomes)
@@ -85,7 +85,7 @@ def _empty(plan: RunPlan) -> RunResult:
 
 
 def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
-    """The result of this attempt if it has landed before; raises StaleRun if it cannot land any more."""
+    """The result of this attempt if it has landed before. Raises StaleRun if it can no longer land."""
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
     if found := _landed_before(table, plan, ledger):
@@ -108,7 +108,7 @@ def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResul
         if found.status == "landed":
             return found
     except NotFound:
-        pass  # it was killed between commit and result, which its evidence tells as well
+        pass  # the run was killed between commit and result: its evidence tells the same
     rows = [
         EvidenceRow(
             row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
@@ -120,7 +120,7 @@ def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResul
 
 
 def _moves(plan: RunPlan, change: Change) -> bool:
-    """Whether there is anything to commit: not if all partitions stopped at once at segments that were replaced."""
+    """Whether there is anything to commit: not if all partitions stopped at once at replaced segments."""
     starts = {part.key: part for part in plan.partitions}
     return any(
         state.next_offset > starts[state.key].start
@@ -136,14 +136,14 @@ def _why(outcomes: Iterable[Outcome]) -> str:
 
 
 def _superseded(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> list[EvidenceRow]:
-    """The evidence that the quarantined and filtered rows which ``plan`` replaces hold no more.
+    """The evidence that supersedes the quarantined and filtered rows that ``plan`` replaces.
 
     Raises:
-        ContinuityError: the run classed other rows than exactly those that it replaces.
+        ContinuityError: the run classified other rows than those that it replaces.
     """
     before = _told(table, plan, plan.replaced)
     sums = _sums(evidence)
-    # A batch that cannot be decoded counts by its offsets alone, before or now.
+    # Before and after, a batch that cannot be decoded counts only by its offsets.
     both = [*before.aside, *evidence]
     batches = {one.key for one in both if one.offset_class == "quarantined" and not one.dt}
     if any(_known(sums, key, batches) != _known(before.sums, key, batches) for key in {*sums, *before.sums}):
@@ -162,7 +162,7 @@ def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) 
     """The quarantined and filtered rows that a repair replaces.
 
     Raises:
-        ContinuityError: with what the repair made, not every offset of its partitions has one class.
+        ContinuityError: after the repair, an offset of its partitions has no class or two.
     """
     standing, replaced = EffectiveEvidence.of(table), frozenset(plan.replaced)
     counted = Counter[_Key]()
@@ -186,7 +186,7 @@ def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) 
 
 
 def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
-    """What evidence tells of ``files``, all of which must still hold."""
+    """The evidence of ``files``, all of which must still be in force."""
     wanted = frozenset(files)
     if not wanted:
         return Told({}, {}, frozenset(), ())
@@ -214,7 +214,7 @@ def _sums(evidence: Iterable[EvidenceRow]) -> dict[_Key, tuple[int, int]]:
 
 
 def _known(sums: Mapping[_Key, tuple[int, int]], key: _Key, batches: Collection[_Key]) -> tuple[int, int]:
-    """Number and hash of a partition's records; no hash where some may be of ``batches``."""
+    """Number and hash of a partition's records; no hash if some may be in ``batches``."""
     rows, total = sums.get(key, (0, 0))
     return rows, 0 if key in batches else total
 

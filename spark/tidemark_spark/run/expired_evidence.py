@@ -1,4 +1,4 @@
-"""What a run of retention says of the offsets that it takes from a table: of each row what it was, but for its file."""
+"""The evidence of a retention run for the offsets that it removes from a table: each row without its file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tidemark.table.evidence import PARSED, EvidenceRow
 
 
 def expired(table: TopicTable, plan: RunPlan) -> list[EvidenceRow]:
-    """The rows of class ``expired`` for all that ``plan`` takes away, and those that supersede what was set aside.
+    """The rows of class ``expired`` for all that ``plan`` removes, and those that supersede set-aside rows.
 
     Raises:
-        ContinuityError: the evidence tells of other rows than the files have.
+        ContinuityError: the evidence and the files have different numbers of rows.
     """
     standing, replaced = EffectiveEvidence.of(table), frozenset(plan.replaced)
     told = dict.fromkeys(plan.removes, 0)
@@ -30,5 +30,5 @@ def expired(table: TopicTable, plan: RunPlan) -> list[EvidenceRow]:
     for path, count in told.items():
         if path in standing.live and standing.live[path].rows != count:
             rows = standing.live[path].rows
-            raise ContinuityError(f"{table.url}/{path}: has {rows} rows, and evidence tells of {count}")
+            raise ContinuityError(f"{table.url}/{path}: has {rows} rows, but evidence counts {count}")
     return sorted(found, key=lambda one: (one.incarnation, one.partition, one.first, one.next, one.offset_class))

@@ -1,4 +1,4 @@
-"""How far a rebuild or a replay has come, while it is under way: an object in the store, a line in the job's log."""
+"""The progress of a running rebuild or replay: an object in the store, and a line in the job's log."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job
 
 SECONDS: Final = 5.0
-"""Between two looks; what takes less has no progress."""
+"""Seconds between two reports; a shorter run reports no progress."""
 
 
 @contextmanager
 def watched(job: Job, total: int, finished: Callable[[], int], *, seconds: float = SECONDS) -> Iterator[None]:
-    """Tell how many of ``total`` tasks are ``finished`` while the block runs, if people wait for it.
+    """Report how many of ``total`` tasks are ``finished`` while the block runs, if people wait for the job.
 
-    The run does not depend on it: a store that refuses the object is told of in the log, and tried again.
+    The run does not depend on it: if the store refuses the object, that is logged, and it is tried again.
     """
     if job.kind not in {"rebuild", "replay", "repair"}:
         yield

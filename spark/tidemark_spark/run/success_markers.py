@@ -1,9 +1,9 @@
-"""``dt=.../_SUCCESS``: an empty object under each date that is closed, for readers who wait for a file.
+"""``dt=.../_SUCCESS``: an empty object under each closed date, for readers who wait for a file.
 
-It is a hint, and the ledger decides. It is taken away before each try of a commit that changes files of the date: by
-then it is known which dates the rows are of, and what was written before is no row yet, be it by a task that dies or
-runs twice. It is put after the commit that closes the date. Whoever dies in between leaves a closed date without it,
-or a reopened one with it if another run put it meanwhile: the runs of the next days mend that.
+The marker is a hint; the ledger decides. It is removed before each try of a commit that changes files of the date. At
+that point the dates of the rows are known, and the files that tasks have written do not count yet. It is put after the
+commit that closes the date. A run that dies in between leaves a closed date without a marker, or a reopened one with a
+marker if another run put it in the meantime. The runs of the next days correct that.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.timestamps import utc_now
 
 _RECENT: Final = timedelta(days=2)
-"""A run looks after dates that closed in this time; it outlasts what a scheduler does to run an attempt again."""
+"""A run corrects the markers of dates closed within this time. A scheduler's retries of an attempt end sooner."""
 
 
 def take_away(table: TopicTable, dates: Collection[str]) -> None:
-    """Remove the marks of ``dates``."""
+    """Remove the markers of ``dates``."""
     in_parallel(lambda dt: table.store.delete(table.keys.success(dt)), sorted(dates))
 
 
-def mend(table: TopicTable, ledger: Ledger, dates: Iterable[str]) -> None:
-    """Make the marks of ``dates``, and of all that any run looks after, what the table's ledger says.
+def update_markers(table: TopicTable, ledger: Ledger, dates: Iterable[str]) -> None:
+    """Make the markers of ``dates``, and of the recently closed dates, agree with the table's ledger.
 
-    ``ledger`` may be outdated by now: a mark that was put is taken away again if the date has been reopened meanwhile.
+    ``ledger`` may be outdated: a marker is removed again if its date has been reopened in the meantime.
     """
     since = utc_now() - _RECENT
     wanted = set(dates)
@@ -48,7 +48,7 @@ def _is_recent(state: DateState, since: datetime) -> bool:
 
 
 def _put(table: TopicTable, dt: str) -> bool:
-    """Put the mark unless it is there; whether it was put."""
+    """Put the marker unless it is there; returns whether it was put."""
     key = table.keys.success(dt)
     try:
         table.store.head(key)

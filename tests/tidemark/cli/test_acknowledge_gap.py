@@ -12,9 +12,9 @@ import pytest
 
 from tests.tidemark.cli.test_cli import call
 from tests.uploader_agent.fakes import CLUSTER, World, records
+from tests.uploader_agent.repair.test_gap_filler import running
+from tests.uploader_agent.repair.test_gaps import with_hole
 from tests.uploader_agent.test_agent import no_errors
-from tests.uploader_agent.test_fill import running
-from tests.uploader_agent.test_gaps import with_hole
 from tidemark.formats.gaps import Acknowledgement
 
 
@@ -80,7 +80,7 @@ def test_it_is_written_once(world: World, topics: Path, capsys: pytest.CaptureFi
     again = json.loads(output)
     assert (code, again) == (0, {**first, "new": False}), "also when the agent has taken it in, and without asking"
     code, _, errors = call(capsys, *command, "--by", "bob", "--reason", "mine")
-    assert (code, "ada has said" in errors) == (1, True)
+    assert (code, "ada acknowledged it" in errors) == (1, True)
     assert words(world) == [key]
 
 

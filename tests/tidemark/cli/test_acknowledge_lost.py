@@ -10,7 +10,7 @@ import pytest
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.watermark import Truncation
 from tidemark.planning.lost_gaps import lost
 from tidemark_spark.run.driver import run

@@ -193,7 +193,7 @@ def test_what_airflow_refuses_is_the_persons_to_mend(airflow: Airflow, capsys: C
 def test_what_is_no_airflow_is_told(airflow: Airflow, capsys: Capture) -> None:
     airflow.answers["/af/api/v2/dags/tidemark_backfill/dagRuns"] = b"<html>"
     code, _, error = call(capsys, "backfill", "east/orders", *DATES)
-    assert (code, "the answer is no JSON; is this Airflow?" in error) == (1, True)
+    assert (code, "the answer is not JSON; is this Airflow?" in error) == (1, True)
 
 
 def test_a_server_that_does_not_answer_is_told(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.spark.world import World
-from tests.tidemark.records.build import simple, transactional
+from tests.tidemark.kafka_log.build import simple, transactional
 from tidemark import cli
 
 

@@ -19,7 +19,7 @@ from tests.consumer.raw_history import RawHistory, raw_history
 from tests.support.paths import env_bin
 from tests.support.process import ManagedProcess
 from tests.tidemark.cli.test_cli import call
-from tests.tidemark.records.build import T0, Record
+from tests.tidemark.kafka_log.build import T0, Record
 from tidemark import read_range
 
 Capture = pytest.CaptureFixture[str]
@@ -136,9 +136,9 @@ def test_ranges(options: list[str], first: list[int], second: list[int], plain: 
     ("options", "rule"),
     [
         (["--from", "yesterday"], "--from"),
-        (["--from", "1", "--from", "2"], "stands twice"),
+        (["--from", "1", "--from", "2"], "is given twice"),
         (["--partition", "7"], "and not 7"),
-        (["--follow", "--to", "3"], "goes on for ever"),
+        (["--follow", "--to", "3"], "never ends"),
         (["--group", "g"], "needs --bootstrap"),
         (["--file", "/nowhere/at/all"], "cannot be written"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
-from tests.tidemark.records.build import T0, Record, batch, marker, simple, transactional
+from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.watermark import Truncation
 from tidemark.table.evidence import evidence_key, read_evidence

@@ -30,7 +30,7 @@ def test_open_incidents_are_shown_and_make_it_fail(world: World) -> None:
     assert code == 1
     assert "kafka-1: 1 open" in text
     assert "gap: kafka-1/orders partition 0: offsets 100 to 149 are missing" in text
-    assert "to mend it: on a broker that still has them: tidemark-agent reupload orders 0 --from 100 --to 150" in text
+    assert "what to do: on a broker that still has them: tidemark-agent reupload orders 0 --from 100 --to 150" in text
     code, text = command(world, "--output", "json")
     [answer] = json.loads(text)
     assert (code, answer["stale"], [one["key"] for one in answer["incidents"]]) == (

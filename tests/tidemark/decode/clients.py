@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from tests.support.java_client import JavaClient
-from tests.tidemark.records.build import Record
+from tests.tidemark.kafka_log.build import Record
 
 _RDKAFKA_SECONDS = 60.0
 _TRANSACTION_MILLISECONDS = 900_000

@@ -17,7 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from tests.support.kafka import KafkaCluster
 from tests.tidemark.decode.reference import Row, rows_of
-from tests.tidemark.records.build import T0, Record
+from tests.tidemark.kafka_log.build import T0, Record
 from tidemark.decode import Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.kafka_log import (
     AbortedTransaction,

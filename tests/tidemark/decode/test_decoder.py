@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from tests.tidemark.decode.reference import Row, by_kafka_python, decoded, rows_of
-from tests.tidemark.records.build import (
+from tests.tidemark.kafka_log.build import (
     HEADER,
     T0,
     Record,

@@ -10,7 +10,7 @@ import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
-from tests.tidemark.records.build import JAVA_LIKE, snappy_java, snappy_raw
+from tests.tidemark.kafka_log.build import JAVA_LIKE, snappy_java, snappy_raw
 from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
 from tidemark.kafka_log.batch import Codec
 
@@ -93,7 +93,7 @@ def test_a_snappy_block_that_claims_too_much_allocates_nothing() -> None:
     with pytest.raises(CorruptRecords, match="claims more"):
         expand("snappy", lying, 1 << 30)
     long_block = snappy_java(b"abc")[:16] + b"\x7f\xff\xff\xff" + b"x"
-    with pytest.raises(CorruptRecords, match="longer than what is there"):
+    with pytest.raises(CorruptRecords, match="longer than the data that is left"):
         expand("snappy", long_block)
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tests.tidemark.decode.real_logs import snappy_for_kafka_python
 from tests.tidemark.decode.reference import Row, rows_of
-from tests.tidemark.decode.test_legacy import wrapper
-from tests.tidemark.records.build import (
+from tests.tidemark.decode.test_messages_v0_v1 import wrapper
+from tests.tidemark.kafka_log.build import (
     CODEC_IDS,
     HEADER,
     T0,
@@ -61,7 +61,7 @@ STRICTER = {
     "leader epoch": "it does not look at the field's range",
     # What follows the part of a batch that it reads.
     "is longer than its key and value": "it does not look behind a v0 or v1 message's value",
-    "a block is longer than what is there": "it takes what is there of a snappy block",
+    "a block is longer than the data that is left": "it takes what is there of a snappy block",
     "LZ4F_decompress failed": "it does not look behind an lz4 frame",
     "the frame is not complete": "likewise, and behind a zstd frame",
     "gzip": "it does not look behind a gzip member",

@@ -161,7 +161,7 @@ def test_where_nothing_can_be_written_a_process_compiles_for_itself_and_says_so(
     machine.cache.write_text("not even root can make a directory here")
     (value, _), said = machine.run("first")
     assert value == "42"
-    assert said.startswith("compiling scaling.scaled for this process alone, in about 3 s: ")
+    assert said.startswith("compiling scaling.scaled only for this process, in about 3 s: ")
     with pytest.raises(AssertionError, match="the decoder's kernels cannot be written: "):
         machine.run("first", "compile")
 

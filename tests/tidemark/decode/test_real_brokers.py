@@ -31,7 +31,7 @@ from tests.tidemark.decode.real_logs import (
     unique,
 )
 from tests.tidemark.decode.reference import rows_of
-from tests.tidemark.records.build import CODEC_IDS, T0, Record
+from tests.tidemark.kafka_log.build import CODEC_IDS, T0, Record
 from tidemark.decode import decode_batches, scan_headers
 from tidemark.errors import SegmentError
 from tidemark.kafka_log import (
@@ -45,7 +45,6 @@ from tidemark.kafka_log import (
     parse_partition_metadata,
     parse_producer_snapshot,
     parse_time_index,
-    valid_index_prefix,
 )
 
 __all__ = ["snappy_for_kafka_python"]
@@ -205,8 +204,7 @@ def test_indexes_cut_a_segment_at_batches(cluster: KafkaCluster, rng: random.Ran
         raw = segment.path.with_suffix(".index").read_bytes()
         entries = parse_offset_index(raw, segment.base_offset, len(segment.data), "x.index")
         assert len(entries) > 20
-        prefix = valid_index_prefix(raw, len(segment.data), after, segment.base_offset, "x.index")
-        assert prefix == 8 * len(entries) == (len(raw) if segment is closed else prefix)
+        assert segment is active or 8 * len(entries) == len(raw)
         by_position = {int(header["position"]): header for header in segment.headers}
         for entry in entries:
             header = by_position[entry.position]

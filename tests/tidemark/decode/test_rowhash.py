@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from tests.tidemark.records.build import T0, Record, batch
+from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.decode import SCHEMA, combine, decode_batches, row_hash_sum, scan_headers
 from tidemark.decode.rowhash import SEEDS
 from tidemark.decode.xxh64 import xxh64

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from tests.tidemark.decode.reference import decoded
-from tests.tidemark.records.build import marker, simple, transactional
+from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.decode import aborted_mask, scan_headers
 from tidemark.kafka_log import AbortedTransaction
 

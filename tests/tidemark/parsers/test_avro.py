@@ -164,7 +164,7 @@ def test_schemas_that_evolve_are_read_into_the_tables(tmp_path: Path) -> None:
     [
         ({"name": "a", "type": ["int", "string"]}, r"parser\.avro: schema\.a: a union may be of null and one"),
         ({"name": "a", "type": ["null", "R"]}, r"schema\.a: R holds itself"),
-        ({"name": "a", "type": "wat"}, r"schema\.a: wat is no known type"),
+        ({"name": "a", "type": "wat"}, r"schema\.a: wat is not a known type"),
         ({"name": "a", "type": "null"}, r"schema\.a: is always null"),
         ({"name": "a", "type": {"type": "array", "items": "null"}}, r"schema\.a\[\]: is always null"),
     ],

@@ -197,5 +197,5 @@ def test_a_count_that_the_bytes_do_not_have_ends_where_the_table_lacks_the_field
 
     refused, found = bounded(work, memory=256 << 20, seconds=10)
     assert list(refused) == [0]
-    assert "is not of its Avro schema" in refused[0]
+    assert "does not match its Avro schema" in refused[0]
     assert found[1] == {"a": 7}

@@ -125,7 +125,7 @@ def test_bytes_that_are_no_message_are_refused(tmp_path: Path) -> None:
     values = [good[:-1], b"\xff", b"\x1a\x01\xff", insane, good]
     parsed = protobuf(tmp_path, order_file(), "shop.Order").parse(rows_of(values))
     assert set(parsed.refused) == {0, 1, 2, 3}
-    assert "is no shop.Order" in parsed.refused[0]
+    assert "is not a valid shop.Order" in parsed.refused[0]
     assert "a Timestamp of" in parsed.refused[3]
     assert records(parsed)[4] == EXPECTED
 
@@ -136,8 +136,8 @@ def test_confluents_framing_names_the_message(tmp_path: Path) -> None:
     values = [b"\0\0\0\0\x07" + frame + good for frame in frames]
     parsed = protobuf(tmp_path, order_file(), "shop.Order", "framing: confluent").parse(rows_of(values))
     assert set(parsed.refused) == {1, 2, 3, 4}
-    assert "holds message [1, 0] of its file, and shop.Order is [1]" in parsed.refused[1]
-    assert "holds message [0]" in parsed.refused[2]
+    assert "has message [1, 0] of its file, but shop.Order is [1]" in parsed.refused[1]
+    assert "has message [0]" in parsed.refused[2]
     nested = protobuf(tmp_path, order_file(), "shop.Order.Line", "framing: confluent")
     line = new(order_file(), "shop.Order.Line", sku="q").SerializeToString()
     assert records(nested.parse(rows_of([b"\0\0\0\0\x07\x04\x02\x00" + line]))) == [{"sku": "q", "count": 0}]
@@ -177,5 +177,5 @@ def test_what_makes_no_columns_is_an_error_of_the_configuration(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"event_time\.field: name is string"):
         protobuf(tmp_path, order_file(), "shop.Order", "event_time: {field: name}")
     (tmp_path / "set.pb").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is no FileDescriptorSet"):
+    with pytest.raises(ConfigError, match="is not a valid FileDescriptorSet"):
         parser_of(topic_of("kind: protobuf\ndescriptors: set.pb\nmessage: a.B", tmp_path).parser, "orders")

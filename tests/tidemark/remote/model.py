@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.support.raw_builder import RawBuilder
-from tests.tidemark.records.build import T0, Record, batch, marker, reseal
+from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal
 from tidemark.formats.gaps import Gap
 from tidemark.formats.manifest import OpenTransaction, SegmentDamage
 from tidemark.formats.watermark import Truncation, Watermark, render
@@ -184,7 +184,6 @@ class Model:
             next_offset=end,
             lineage=lineage,
             compacted=self.compacted,
-            state="corrupt" if damage else "whole",
             damage=damage,
             aborted=[(one.producer, one.first, one.last) for one in log.aborts() if base <= one.last < end],
         )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from kafka.consumer.fetcher import ConsumerRecord
 
 from tests.support.raw_builder import RawBuilder
-from tests.tidemark.records.build import T0, Record, batch, empty, marker
+from tests.tidemark.kafka_log.build import T0, Record, batch, empty, marker
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote import Storage
 from tidemark.remote.reader.blocks import Block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from tests.support.many import OFFSETS, ManySegments
 from tests.support.raw_builder import EPOCH, OBSERVED_AT, RawBuilder
 from tests.support.s3 import S3Server, allow
-from tests.tidemark.records.build import T0, Record, batch, legacy, marker, reseal, simple, transactional
+from tests.tidemark.kafka_log.build import T0, Record, batch, legacy, marker, reseal, simple, transactional
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import Counting, RemoteStore
-from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, OutOfRange
+from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, NotFound, OutOfRange
 from tidemark.formats.gaps import Gap
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.tombstones import Tombstone
@@ -212,18 +213,20 @@ def test_what_is_uploaded_above_an_upload_under_way_is_not_ahead_of_it(remote_st
     assert [stretch(part, at).segment.base for at in (2, 3, 6)] == [0, 3, 6]
 
 
-def test_a_tail_that_grows_is_read_on(remote_store: RemoteStore) -> None:
+def test_a_segment_of_another_branch_is_read_from_the_next_refresh_on(remote_store: RemoteStore) -> None:
     raw = remote_store.raw()
-    raw.segment([simple(0)], state="provisional")
+    raw.segment([simple(0)])
     raw.publish()
     part = opened(remote_store.storage())
     before = stretch(part, 0)
-    raw.partition().end = 0
-    raw.segment([simple(0), simple(3)])
+    known = raw.partition()
+    known.lineage, known.leader_epoch = ((EPOCH + 1, 0),), EPOCH + 1
+    raw.segment([simple(0, leader_epoch=EPOCH + 1), simple(3, leader_epoch=EPOCH + 1)], base=0)
     raw.publish()
     part.refresh()
-    after = stretch(part, 3)
-    assert (before.end, after.end, after.segment.etag != before.segment.etag) == (3, 6, True)
+    after = stretch(part, 0)
+    assert (before.end, after.end, part.branch) == (3, 6, 1)
+    assert after.segment.etag != before.segment.etag
 
 
 def test_a_new_leader_with_other_boundaries(remote_store: RemoteStore) -> None:
@@ -370,6 +373,29 @@ def test_retention_moves_the_start(remote_store: RemoteStore) -> None:
     assert (part.start, stretch(part, 6).end) == (6, 9)
 
 
+def test_a_manifest_that_is_gone_between_the_listing_and_the_look_at_it_holds_up_no_refresh(
+    local_store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = local_store.raw()
+    raw.segment([simple(0)])
+    raw.segment([simple(3)])
+    raw.publish()
+    storage, counting = local_store.counted()
+    newest = raw.keys().segment(3, "manifest.json")
+    get = counting._inner.get
+
+    def gone(key: str, **options: Any) -> Any:
+        if key == newest:
+            with contextlib.suppress(NotFound):
+                raw.store.delete(newest)
+        return get(key, **options)
+
+    monkeypatch.setattr(counting, "get", gone, raising=False)
+    part = opened(storage)
+    assert (part.end(committed=False), part.end(committed=True)) == (6, 3)
+    assert isinstance(part.next_stretch(3, committed=False), Gap)
+
+
 def test_incarnations_are_kept_apart(remote_store: RemoteStore) -> None:
     raw = remote_store.raw()
     raw.segment([simple(0), simple(3)])
@@ -398,7 +424,7 @@ def test_times_of_all_formats(remote_store: RemoteStore) -> None:
 
 
 def test_markers_have_times_as_well(remote_store: RemoteStore) -> None:
-    """As in Kafka, which asks for no isolation level here; a manifest's largest time is that of data alone."""
+    """As in Kafka, which asks for no isolation level here; its lookups count markers."""
     raw = remote_store.raw()
     raw.times = True
     late = reseal(marker(3, 7, commit=True), base_timestamp=T0 + 90, max_timestamp=T0 + 90)

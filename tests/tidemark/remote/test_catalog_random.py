@@ -178,3 +178,31 @@ def test_random_partitions_in_a_directory(local_store: RemoteStore, rng: random.
 
 def test_a_random_partition_in_a_bucket(s3_store: RemoteStore, rng: random.Random) -> None:
     live(rng, s3_store)
+
+
+def test_a_dead_branch_decides_nothing_before_the_new_one_is_stored(
+    local_store: RemoteStore, rng: random.Random
+) -> None:
+    """The marker of an open transaction was cut off; the segment that holds it is still the only one there is."""
+    log = Log("a", [])
+    log.lead(1)
+    for producer in (7, -1, -1):
+        log._append_data(rng, producer)
+    log._append_marker(7, commit=True)
+    model = Model(local_store.raw(), log)
+    model.store(log, 0, 4)
+    model.publish(leader_epoch=1)
+    storage = local_store.storage()
+    part = RemoteTopics(storage).partition("orders", 0)
+    assert part is not None
+    assert part.end(committed=True) == log.end
+    model.log = log.fork("b", 2, 2)
+    model.publish(leader_epoch=2)
+    part.refresh()
+    assert (part.end(committed=False), part.end(committed=True)) == (model.log.end, 0)
+    model.log._append_marker(7, commit=False)
+    model.store(model.log, 2, 3)
+    model.publish(leader_epoch=2)
+    part.refresh()
+    assert part.end(committed=True) == model.log.end
+    check(storage, part, model)

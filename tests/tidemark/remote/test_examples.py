@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.examples import failures_of
 from tests.support.raw_builder import RawBuilder
-from tests.tidemark.records.build import Record, batch
+from tests.tidemark.kafka_log.build import Record, batch
 from tidemark.store import LocalStore
 
 NOON = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)

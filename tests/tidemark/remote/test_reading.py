@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.tidemark.records.build import legacy, marker, simple, transactional
+from tests.tidemark.kafka_log.build import legacy, marker, simple, transactional
 from tests.tidemark.remote.reader import CODECS, TP, Expected, Log, Reader, records_of, shape, stored
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import GapError, OutOfRange

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.proxy import Fault, FaultProxy, Request, Rule
 from tests.support.s3 import S3Server
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.reader import TP, Log, Reader, records_of, shape, stored
 from tests.tidemark.remote.world import RemoteStore
 from tidemark import retry
@@ -212,26 +212,6 @@ def interfered(store: RemoteStore, at: int, before: Callable[[], object]) -> Sto
     storage = store.storage()
     storage._stores[store.url] = Interfering(storage.store(store.url), at, before)  # type: ignore[assignment]
     return storage
-
-
-@pytest.mark.parametrize("at", [1, 2, 5])
-def test_a_segment_that_a_longer_one_replaces_is_read_on_at_the_same_offset(remote_store: RemoteStore, at: int) -> None:
-    raw = remote_store.raw()
-    batches = [simple(3 * number) for number in range(60)]
-    raw.segment(batches[:40])
-    raw.publish()
-
-    def replace() -> None:
-        raw.segment(batches, base=0)
-        raw.publish()
-
-    with Reader(interfered(remote_store, at, replace), refresh_seconds=0.05) as reader:
-        reader.tier.read(TP, 0)
-        seen: list[int] = []
-        while len(seen) < 180:
-            block = reader.next()
-            seen += [one.offset for one in records_of(block)] if block is not None else []
-    assert seen == list(range(180))
 
 
 def test_what_retention_takes_between_list_and_get_is_out_of_range(remote_store: RemoteStore) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
-from tests.tidemark.records.build import T0, Record, batch, simple
+from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tests.tidemark.remote.reader import TP, Reader
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.formats.keys import TopicPartition

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.tidemark.records.build import T0, Record, batch, simple
+from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tests.tidemark.remote.reader import Log, stored
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.decode import SCHEMA

@@ -10,7 +10,7 @@ from kafka import TopicPartition
 from kafka.consumer.fetcher import Fetcher
 from kafka.record import MemoryRecords
 
-from tests.tidemark.records.build import T0, Record, batch, legacy, simple
+from tests.tidemark.kafka_log.build import T0, Record, batch, legacy, simple
 from tests.tidemark.remote.reader import CODECS, TP, Reader, make_record, records_of
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.remote.reader.blocks import Block

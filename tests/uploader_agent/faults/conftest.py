@@ -36,8 +36,8 @@ def zookeeper3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluste
 
 @pytest.fixture(scope="package")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server of our own; leave it running."""
-    with S3Server(tmp_path_factory.mktemp("s3-faults")) as server:
+    """A server of our own, which keeps every version of a raw object; leave it running."""
+    with S3Server(tmp_path_factory.mktemp("s3-faults"), versioned=["raw"]) as server:
         yield server
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,8 +28,14 @@ from tests.uploader_agent.faults.load import Book
 from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
 from tests.uploader_agent.in_process import run_here
 from tidemark.errors import NotFound
+from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.watermark import Watermark
 from tidemark.store import Store
+
+
+def as_user(user: int) -> list[str]:
+    """What runs a command as ``user``, with that number's group alone."""
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
 class FleetAgent:
@@ -114,7 +121,7 @@ class FleetAgent:
     def _process(self, command: str, plan: Plan, user: int | None) -> ManagedProcess:
         program = [sys.executable, "-m", "tests.uploader_agent.faults.agent", plan.argument()]
         if user is not None:
-            program = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *program]
+            program = [*as_user(user), *program]
         argv = [*program, "--", command, "-c", str(self.config)]
         return ManagedProcess(f"agent-{self.broker.node_id}", argv, log=self.log, env=self._env, cwd=ROOT)
 
@@ -137,6 +144,7 @@ class Fleet:
         """``nodes`` are the brokers that have an agent, ``more`` are settings."""
         self.cluster = cluster
         self.store = raw
+        self._s3 = s3
         self.reader = Reader(raw, prefix, cluster.cluster_id)
         settings: dict[str, Any] = {
             "raw": {"url": f"{raw.url}/{prefix}"},
@@ -286,8 +294,22 @@ class Fleet:
                     due = replace(due, log=log_on_disk(place))
             number = identity or topic_id(place)
             keys = self.reader.keys(topic, number, partition)
-            verdicts.append(self.reader.judge(keys, number, book.truth(partition), due or Expected()))
+            verdict = self.reader.judge(keys, number, book.truth(partition), due or Expected())
+            for key in self.written_twice(keys):
+                verdict.wrong(f"{key} was written twice, and no copy of the first version lies under _superseded/")
+            verdicts.append(verdict)
         return verdicts
+
+    def written_twice(self, keys: PartitionKeys) -> Iterator[str]:
+        """The segments' objects of which the store has several versions, and no copy of a former one."""
+        control = ControlKeys(keys.endpoint.prefix, keys.cluster)
+        copies = control.superseded(keys.place, keys.partition, 0).removesuffix("0/")
+        copied = {info.key.rpartition("/")[2] for info in self.store.list(copies)}
+        pages = self._s3.client().get_paginator("list_object_versions").paginate(Bucket="raw", Prefix=keys.folder)
+        found = Counter(version["Key"] for page in pages for version in page.get("Versions", []))
+        for key, count in found.items():
+            if count > 1 and keys.base_offset(key) is not None and key.rpartition("/")[2] not in copied:
+                yield key
 
 
 def assert_exact(verdicts: Sequence[Verdict], tried: str) -> None:

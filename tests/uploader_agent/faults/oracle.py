@@ -198,22 +198,13 @@ class _Judge:
             yield StoredLog(manifest, info.key, headers, _records(body))
 
     def _body(self, manifest: SegmentManifest) -> bytes:
-        """The log as far as its manifest speaks of it, and is sound; every object proved.
-
-        An agent that ends between a longer log and its manifest leaves one that begins with what the manifest says, as
-        does its ``.txnindex``; ``.index`` and ``.timeindex`` are hints then, whose entries readers prove.
-        """
+        """The log as far as it is sound; every object proved."""
         fetched = {name: self._store.get(self._keys.file(name)) for name in manifest.objects}
         [log] = [name for name in fetched if name.endswith((".log", ".corrupt"))]
-        grown = log.endswith(".log") and len(fetched[log].body) > manifest.objects[log].size
-        self._verdict.counts["logs longer than their manifests"] += grown
         for name, known in manifest.objects.items():
             content, etag = fetched[name]
-            if grown and name.endswith((".log", ".txnindex")):
-                content, etag = content[: known.size], known.etag
             proved = (len(content), f"{crc32c(content):08x}", etag)
-            hint = grown and name.endswith((".index", ".timeindex"))
-            if proved != (known.size, known.crc32c, known.etag) and not hint:
+            if proved != (known.size, known.crc32c, known.etag):
                 self._verdict.wrong(f"{name} is {proved}, and its manifest says {known}")
         return fetched[log].body[: manifest.damage.position if manifest.damage else manifest.objects[log].size]
 

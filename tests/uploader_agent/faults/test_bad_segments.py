@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tidemark.records.build import FIELDS, HEADER
+from tests.tidemark.kafka_log.build import FIELDS, HEADER
 from tests.uploader_agent.fakes import ID, World, records
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import scan_batches
@@ -150,4 +150,5 @@ def test_damaged(world: World, kind: str, batch: str, rng: random.Random, capsys
     world.once()
     assert world.watermark()[1].next_offset == 300
     assert world.watermark()[1].gaps == ()
-    assert world.manifest(100).state == "whole"
+    assert world.manifest(100 + 10 * number).state == "whole", "from the bad batch on"
+    assert number == 0 or world.manifest(100) == manifest

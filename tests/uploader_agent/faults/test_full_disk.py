@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.uploader_agent.fakes import Disk, World
+from tests.uploader_agent.hold.test_hold import gaps, held, look, lose, watching
 from tests.uploader_agent.test_agent import no_errors
-from tests.uploader_agent.test_hold import gaps, held, look, lose, watching
 
 SIZE = "512k"
 

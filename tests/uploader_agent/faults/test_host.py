@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.faults.cluster import create, folder
 from tests.uploader_agent.faults.conftest import MakeFleet
-from tests.uploader_agent.faults.fleet import Fleet, FleetAgent, assert_exact
+from tests.uploader_agent.faults.fleet import Fleet, FleetAgent, as_user, assert_exact
 from tests.uploader_agent.faults.load import Book, send
 
 SMALL = {"internal_segment_bytes": "32768"}
@@ -66,6 +68,9 @@ def test_events_are_missed(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start an agent as somebody else")
 def test_directories_that_must_not_be_written(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
     """The agent is nobody: it may read the log directories and nothing more; of its own directory it is told."""
+    tried = subprocess.run([*as_user(NOBODY), sys.executable, "-c", ""], check=False, capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"nobody cannot execute {sys.executable} at all: {tried.stderr.strip()}")
     book = Book()
     fleet, agent = prepare(make_fleet, kraft3, "readonly")
     send(kraft3, "readonly", book, 300)

@@ -23,7 +23,7 @@ SAMPLE = 6
 PATIENCE = 20.0
 """Seconds for an agent to come to its point under load; one that has not is killed there and then."""
 
-PUTS = [".log", ".index", ".timeindex", ".snapshot", ".manifest.json", "offset.wm", ".json"]
+PUTS = [".log", ".index", ".timeindex", ".manifest.json", "offset.wm", ".json"]
 OPENS = [".log", ".timeindex", ".snapshot", "leader-epoch-checkpoint"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from tests.tidemark.records.build import Record, batch
+from tests.tidemark.kafka_log.build import Record, batch
 from tests.uploader_agent.faults.oracle import Expected, Reader, Truth, digest
 from tidemark.formats.gaps import Gap
 from tidemark.formats.incarnations import TopicIncarnations
@@ -134,22 +134,13 @@ def test_overlapping_boundaries_are_right(shelf: Shelf) -> None:
     assert shelf.problems() == []
 
 
-@pytest.mark.parametrize(("value", "problems"), [(b"v", 0), (b"o", 1)], ids=["that begins with it", "of other bytes"])
-def test_a_log_longer_than_its_manifest_is_right_if_it_begins_with_what_that_says(
-    shelf: Shelf, value: bytes, problems: int
-) -> None:
+def test_a_log_that_is_not_its_manifests_is_wrong(shelf: Shelf) -> None:
     key = shelf.keys.segment(10, "manifest.json")
     manifest = shelf.store.get(key).body
-    shelf.segment(10, 20, value=value)
-    log = shelf.store.get(shelf.keys.segment(10, "log")).body
-    shelf.store.put(
-        shelf.keys.segment(10, "log"), log + batch(20, [Record(0, key=b"k6", value=b"v20")], leader_epoch=0)
-    )
+    shelf.segment(10, 20, value=b"other")
     shelf.store.put(key, manifest)
     verdict = shelf.reader.judge(shelf.keys, ID, shelf.truth, shelf.expected)
-    assert verdict.counts["logs longer than their manifests"] == 1
-    assert sum("and its manifest says" in one for one in verdict.problems) == problems
-    assert bool(verdict.problems) == bool(problems)
+    assert any("and its manifest says" in one for one in verdict.problems)
 
 
 def test_a_dead_branch_is_right_where_the_lineage_says_so(shelf: Shelf) -> None:

@@ -85,13 +85,13 @@ def test_grows_and_moves_and_stands_still(kraft3: KafkaCluster, make_fleet: Make
                 move_log_dir(kraft3, "moving", 0, kraft3.brokers[0])
                 fleet.await_rotated("moving", 2)
         wait_until(lambda: fleet.next_offset("idle") == 50, what="the idle tail to be in the store")
-        assert states(fleet, "idle") == ["provisional"]
+        assert states(fleet, "idle") == ["whole"]
         send(kraft3, "idle", idle, 30)
-        wait_until(lambda: fleet.next_offset("idle") == 80, what="the grown tail to be in the store")
-        assert states(fleet, "idle") == ["provisional"]
+        wait_until(lambda: fleet.next_offset("idle") == 80, what="the rest to be in the store")
+        assert states(fleet, "idle") == ["whole"] * 2
         fleet.settle()
     verdicts = [*fleet.judge("moving", moving, 2), *fleet.judge("idle", idle)]
-    assert_exact(verdicts, "2 moves between log directories, 1 partition added, 1 idle tail grown")
+    assert_exact(verdicts, "2 moves between log directories, 1 partition added, 2 idle tails sealed")
 
 
 def states(fleet: Fleet, topic: str) -> list[str]:

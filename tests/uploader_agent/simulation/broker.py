@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tests.tidemark.records.build import simple
+from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir, PartitionDir
 from tests.uploader_agent.simulation.faults import Faults

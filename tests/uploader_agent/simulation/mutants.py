@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.agent import Agent
+from uploader_agent.components import Components
 from uploader_agent.disk.partition_dir import Folder
 from uploader_agent.partitions.leadership import Leadership
-from uploader_agent.partitions.led_partition import Job, LedPartition
+from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.partition_uploader import Job
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
@@ -77,7 +78,7 @@ def _what_the_timers_lost_is_not_looked_for() -> Patches:
 
     def planned(self: LedPartition, quiet_before: float) -> list[Job]:
         jobs = plan(self, quiet_before)
-        self.restless = bool(jobs or self.gaps)
+        self.restless = bool(jobs or self.remote.gaps)
         return jobs
 
     yield patch.object(LedPartition, "plan", planned)
@@ -127,8 +128,8 @@ def _every_third_wake_up_is_lost() -> Patches:
 
 
 def _a_job_that_failed_is_not_looked_at_again() -> Patches:
-    revisit = Agent._revisit
-    yield patch.object(Agent, "_revisit", lambda self, at, after: None if after else revisit(self, at, after))
+    revisit = Components.revisit
+    yield patch.object(Components, "revisit", lambda self, at, after: None if after else revisit(self, at, after))
 
 
 def _a_back_off_that_ends_wakes_nobody() -> Patches:

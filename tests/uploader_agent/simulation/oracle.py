@@ -117,7 +117,10 @@ class Oracle:
         return Intervals([(0, partition.high_watermark)]) - Intervals(done) - _offsets(gaps)
 
     def _differing(self, partition: Partition, store: SimulatedStore) -> Iterator[str]:
-        watermark, present = _watermark(partition, store), Intervals()
+        watermark, present, keys = _watermark(partition, store), Intervals(), _keys(partition, store)
+        for key in store.replaced:
+            if keys is not None and key.startswith(keys.folder):
+                yield f"{partition.at}: {key} was written twice, although no election was unclean"
         for manifest in _manifests(partition, store):
             start, end = manifest.base_offset, manifest.next_offset
             keys = _keys(partition, store)

@@ -17,6 +17,8 @@ from tidemark.store import Body, check_size
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.store.body import FileBody
 
+_SEGMENT = (".log", ".index", ".timeindex", ".txnindex", ".manifest.json")
+
 
 class _Object(NamedTuple):
     body: bytes
@@ -32,6 +34,8 @@ class SimulatedStore:
 
     def __init__(self, scheduler: Scheduler, faults: Faults, written: Callable[[str, bytes], None]) -> None:
         self.objects: dict[str, _Object] = {}
+        self.replaced: list[str] = []
+        """The keys of segments' objects that were there already when they were put."""
         self._scheduler = scheduler
         self._faults = faults
         self._written = written
@@ -57,6 +61,8 @@ class SimulatedStore:
             checksum = crc32c_of(content)
             if crc32c not in {None, checksum} or size not in {None, len(content)}:
                 raise StoreError(key, "other bytes than promised")
+            if there is not None and key.endswith(_SEGMENT):
+                self.replaced.append(key)
             self._versions += 1
             etag = f'"{self._versions}"'
             self._written(key, content)

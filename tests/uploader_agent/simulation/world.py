@@ -26,6 +26,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.store import clock
 from uploader_agent.agent import Agent
 from uploader_agent.broker.properties import Broker
+from uploader_agent.components import Components
 from uploader_agent.partitions.observation import LONGEST_PAUSE
 from uploader_agent.settings import AgentSettings
 
@@ -80,6 +81,7 @@ class World:
         self._store = SimulatedStore(self._scheduler, self._faults, self._oracle.written)
         self._settings = self._read_settings(schedule.settings)
         self._agent: Agent | None = None
+        self._components: Components | None = None
         self._runtime: SimulatedRuntime | None = None
         self._watcher: SimulatedWatcher | None = None
         self._done: Counter[str] = Counter()
@@ -152,20 +154,21 @@ class World:
         self._watcher = SimulatedWatcher(self._disk, self._scheduler, self._faults)
         self._disk.watches = self._watcher.watches
         metadata = Questions(lambda: client, self._asked)
-        self._agent = Agent(
+        self._components = Components(
             self._settings, broker, metadata, lambda _url: self._store, self._watcher, runtime=self._runtime
         )
+        self._agent = Agent(self._components)
         self._asked_leaders, self._passed = self._scheduler.now, 0
         self._runtime.thread("loop", self._agent.run).start()
 
     def _kill(self) -> None:
-        if self._agent is None or self._runtime is None or self._watcher is None:
+        if self._components is None or self._runtime is None or self._watcher is None:
             return
         self._runtime.kill()
-        self._agent.hold.close()
+        self._components.hold.close()
         self._disk.watches = None
         self._watcher.close()
-        self._agent = None
+        self._agent = self._components = None
 
     def _died(self, name: str, error: BaseException) -> None:
         self._faults.tell(f"-- the thread {name!r} has ended: {type(error).__name__}: {error}")
@@ -216,14 +219,14 @@ class World:
 
     def _part(self) -> None:
         """All is stored and told still, and the agent says so itself."""
-        if self._agent is None:
+        if self._components is None:
             self._watch()  # it was asked to end before all was quiet, and another one starts
             return
         self._missing = self._oracle.missing(self._store, self._schedule.quiet)
         whole, waits = self._waits()
         if whole is not None or any(kind != "gap" for _, kind in waits):
             self._missing.append(f"all is stored and told, and /waiting says: {whole or waits}")
-        trouble = self._agent.health.trouble()
+        trouble = self._components.health.trouble()
         if trouble is not None:
             self._missing.append(f"all is stored and told, and /-/healthy says: {trouble}")
         self._scheduler.stop()

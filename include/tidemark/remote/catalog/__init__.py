@@ -1,1 +1,1 @@
-"""Where each offset and time of a partition lies in the store. Reads manifests, indexes and batch headers only."""
+"""Locates each offset and time of a partition in the store. Reads only manifests, indexes and batch headers."""

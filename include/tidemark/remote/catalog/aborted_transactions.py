@@ -1,8 +1,8 @@
 """Which aborted transactions touch a stretch: those that its segment and the ones after it list.
 
-A transaction's end is recorded in the segment that holds its marker. So what is open at a segment's end is looked up in
-those after it, until each is decided: neither listed as open there any more, nor above the last stable offset. What was
-found of a transaction is kept, so that one which spans many segments is looked for once.
+A transaction's end is recorded in the segment that holds its marker. So the transactions open at a segment's end are
+looked up in the later segments until each is decided: no longer listed as open there, and not above the last stable
+offset. The result for a transaction is kept, so that one which spans many segments is searched for once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.errors import PreconditionFailed
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.objects import aborts_of
-from tidemark.raw.segments import Segment, SegmentPiece, agrees, live_until
+from tidemark.raw.segments import Segment, SegmentPiece, agrees, is_whole, live_until
 from tidemark.store import Store
 
 _KEPT: Final = 4096
@@ -25,7 +25,7 @@ _KEPT: Final = 4096
 class Step(NamedTuple):
     """The first ``piece`` at or after an offset, None at the end; and the segments of a gap on the way there.
 
-    Nothing of those can be read, but what they list of transactions holds.
+    The records of those cannot be read, but the transactions that they list count.
     """
 
     piece: SegmentPiece | None
@@ -36,10 +36,10 @@ Next = Callable[[int], Step]
 
 
 class Verdicts:
-    """What became of transactions that were open at a segment's end, along one course of the log. Thread-safe.
+    """The outcomes of transactions that were open at a segment's end, along one branch of the log. Thread-safe.
 
-    When the log leaves its branch, or a hole is filled, markers may say otherwise: that takes another of these, so that
-    who still asks along the old course leaves nothing for those on the new one.
+    When the log leaves its branch, or a hole is filled, markers may differ. A new object is used then, so that a reader
+    that is still on the old branch adds nothing for readers on the new one.
     """
 
     def __init__(self) -> None:
@@ -64,33 +64,44 @@ class Aborts:
     """The aborted transactions of one partition. Thread-safe; no lock is held during a request."""
 
     def __init__(self, store: Store, refused: Callable[[Segment], None]) -> None:
-        """Nothing is known yet. ``refused`` is told of a segment whose manifest does not tell what is stored."""
+        """Nothing is known yet. ``refused`` is called with a segment whose ``.txnindex`` is not its manifest's."""
         self._store = store
         self._refused = refused
         self._lock = threading.Lock()
         self._lists: OrderedDict[tuple[str, str], tuple[AbortedTransaction, ...]] = OrderedDict()
 
     def of(
-        self, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
+        self, piece: SegmentPiece, lineage: Lineage, known_end: int, verdicts: Verdicts, following: Next
     ) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions of ``piece``, whose offsets are all decided, by their markers."""
+        """The aborted transactions of ``piece``, whose offsets are all decided, by their markers.
+
+        The ``lineage`` is known below ``known_end``.
+        """
         bound = piece.end
         found: set[AbortedTransaction] = set()
         at, skipped = Step(piece, ())
         while at is not None:
             listed = [one for segment in (*skipped, at.segment) for one in self._listed(segment, lineage)]
             found |= {one for one in listed if one.first_offset < bound}
-            if is_whole(at.segment, lineage, at.start):
+            if is_whole(at.segment, lineage, at.start, known_end):
                 opened = [one for one in at.segment.open_transactions if one.first_offset < bound]
-                found |= {one for each in opened for one in self._verdict(each, at, lineage, verdicts, following)}
+                found |= {
+                    one for each in opened for one in self._verdict(each, at, lineage, known_end, verdicts, following)
+                }
                 break
             at, skipped = following(live_until(at.segment, lineage, at.start))
         return tuple(sorted(found, key=lambda one: (one.last_offset, one.first_offset)))
 
     def _verdict(
-        self, opened: OpenTransaction, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
+        self,
+        opened: OpenTransaction,
+        piece: SegmentPiece,
+        lineage: Lineage,
+        known_end: int,
+        verdicts: Verdicts,
+        following: Next,
     ) -> tuple[AbortedTransaction, ...]:
-        """What became of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
+        """The outcome of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
         known = verdicts.get(opened)
         if known is not None:
             return known
@@ -103,7 +114,7 @@ class Aborts:
                 for one in listed
                 if one.producer_id == opened.producer_id and one.first_offset <= opened.first_offset <= one.last_offset
             )
-            if found or (is_whole(at.segment, lineage, at.start) and not _is_open(opened, at.segment)):
+            if found or (is_whole(at.segment, lineage, at.start, known_end) and not _is_open(opened, at.segment)):
                 break
             at, skipped = following(live_until(at.segment, lineage, at.start))
         if at is None:
@@ -129,11 +140,6 @@ class Aborts:
                 if len(self._lists) > _KEPT // 64:
                     self._lists.popitem(last=False)
         return [one for one in known if agrees(segment, lineage, one.last_offset)]
-
-
-def is_whole(segment: Segment, lineage: Lineage, offset: int) -> bool:
-    """Whether ``segment`` speaks for all from ``offset`` to its end, so that what it lists as open there counts."""
-    return live_until(segment, lineage, offset) == segment.end
 
 
 def _is_open(opened: OpenTransaction, segment: Segment) -> bool:

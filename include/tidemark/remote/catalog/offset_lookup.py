@@ -1,4 +1,4 @@
-"""Where in a segment's log to begin for an offset, by its ``.index``, proved by the batch header that lies there."""
+"""Finds the byte of a segment's log at which to begin for an offset, by its ``.index``; a batch header proves it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class IndexObjects:
         self._size = 0
 
     def position(self, store: Store, segment: Segment, offset: int) -> int:
-        """A byte of the segment's log where a batch starts that begins at or below ``offset``; 0 if no index tells."""
+        """A byte of the segment's log at which a batch at or below ``offset`` starts; 0 if no index has one."""
         if offset <= segment.base or not segment.has_index:
             return 0
         entry = floor_entry(self._sibling(store, segment, "index"), segment, offset)
@@ -71,7 +71,7 @@ class IndexObjects:
 def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
     """The last entry of an ``.index`` whose offset is at most ``offset``, by bisection: it may have 260,000 entries.
 
-    As ``OffsetIndex.lookup``. What is not in order, or points out of the log, only makes a worse hint.
+    As ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
     """
     low, high = 0, len(raw) // INDEX_ENTRY_SIZE
     while low < high:

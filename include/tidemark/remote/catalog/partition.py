@@ -1,7 +1,7 @@
-"""A partition that Tidemark's agents write: watermark first, then what is listed, then manifests where they are needed.
+"""A stored partition. It reads the watermark first, then a listing, then those manifests that are needed.
 
-Everything below the watermark is listed, since an agent writes it last. Overlaps, replacements and dead branches are
-resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
+Everything below the watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and
+dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import fetched_marks, first_left, marks_of
-from tidemark.raw.segments import Segment, SegmentPiece
+from tidemark.raw.segments import Segment, SegmentPiece, is_whole
 from tidemark.raw.transactions import decided_end
-from tidemark.remote.catalog.aborted_transactions import Aborts, Step, Verdicts, is_whole
+from tidemark.remote.catalog.aborted_transactions import Aborts, Step, Verdicts
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.storage import Storage
@@ -53,7 +53,7 @@ class PartitionPlace:
 class RemotePartition:
     """A partition of one incarnation, as the remote tier has it.
 
-    Thread-safe. What is known changes by :meth:`refresh` alone. Methods that read the store raise
+    Thread-safe. Only :meth:`refresh` changes what is known. Methods that read the store raise
     :class:`tidemark.errors.StoreError` or one of its kinds, and :class:`tidemark.errors.FormatError` for an object
     that does not parse; none retries.
     """
@@ -72,11 +72,11 @@ class RemotePartition:
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
 
     def refresh(self) -> None:
-        """Look again: the watermark, what retention removed, and what is new, by a few small requests.
+        """Read the watermark, the tombstones of retention, and what is new, by a few small requests.
 
-        One GET and a listing of tombstones while nothing has moved; then one listing from the newest base on, and the
-        manifest of the newest segment. All is listed again if the log left its branch, line 1 of the watermark went
-        down, or a hole was filled, as what fills it may start anywhere below.
+        While nothing has changed, this takes one GET and a listing of tombstones; otherwise also one listing from the
+        newest base on, and the manifest of the newest segment. All segments are listed again if the log left its
+        branch, line 1 of the watermark went down, or a hole was filled, as its segment may start anywhere below.
         """
         with self._refreshing:
             fetched = fetched_marks(self._store, self._keys)
@@ -157,31 +157,28 @@ class RemotePartition:
         return self._view.diverged(offset, leader_epoch)
 
     def observed_log_end(self) -> tuple[int, datetime] | None:
-        """The log end offset that the leader's agent saw last, and when; None if no agent tells."""
+        """The log end offset that the leader's agent saw last, and when; None if no agent has reported it."""
         watermark = self._view.watermark
-        highest = sys.maxsize if watermark is None else watermark.leader_epoch  # a later one is no leader's yet
+        highest = sys.maxsize if watermark is None else watermark.leader_epoch  # no leader has a later one yet
         return self._observe(self.incarnation, self.partition, highest)
 
     def invalidate(self, segment: Segment) -> None:
-        """Forget what is known of ``segment``: reading it under its ETag found another version, or nothing.
+        """Read the manifest of ``segment`` again when it is needed: its objects are other versions now, or gone.
 
-        If it was so before, and its manifest still says the same, what is stored is proved to begin with the segment:
-        it is read under that version's ETag from then on.
-
-        Raises:
-            PreconditionFailed: it does not, or was replaced meanwhile.
+        A segment of another branch may have replaced it. Its manifest then comes last.
         """
-        self._segments.refused(segment)
+        self._segments.forget(segment.base)
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         """What to read at ``offset``.
 
-        A gap if ``offset`` lies in one that is recorded and that nobody acknowledged, or if the store lacks it without
-        a record (reason ``unknown``). What is acknowledged is passed over: the stretch starts later then. None if there
-        is nothing at or after ``offset`` yet.
+        The result is a gap if ``offset`` lies in a recorded gap that is not acknowledged, or if the store lacks it
+        without a record (reason ``unknown``). Acknowledged gaps are skipped: the stretch starts later then. None if
+        there is nothing at or after ``offset`` yet.
 
         Raises:
             OutOfRange: ``offset`` lies below :attr:`start`.
+            PreconditionFailed: a segment of another branch is being stored; ask again.
         """
         return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
 
@@ -197,7 +194,7 @@ class RemotePartition:
             self.invalidate(segment)
             raise
         aborted = (
-            self._aborts.of(found, view.lineage, view.verdicts, lambda at: self._following(view, at))
+            self._aborts.of(found, view.lineage, view.end, view.verdicts, lambda at: self._following(view, at))
             if committed
             else ()
         )
@@ -209,7 +206,7 @@ class RemotePartition:
             try:
                 return call()
             except PreconditionFailed:
-                continue  # its manifest is read anew
+                continue  # its manifest is read again
             except NotFound:
                 self.refresh()
         return call()
@@ -243,32 +240,36 @@ class RemotePartition:
         piece = self._piece(view, at)
         if piece is not None:
             return piece._replace(end=min(piece.end, end, view.clear_until(at)))
-        if view is not self._view:  # what was listed is gone, and was looked for again
-            return self._at(self._view, offset, min(end, self._view.end))
-        gap = self._unrecorded(view, at)
+        self.refresh()  # retention may have removed the segment, or one of another branch replaced it
+        now = self._view
+        if (now.etag, now.start) != (view.etag, view.start):
+            return self._at(now, offset, min(end, now.end))
+        assert now.watermark is not None
+        newer = self._segments.ahead(at, now.watermark.leader_epoch)
+        if newer is not None:
+            rule = f"is of a later leader epoch than {self._keys.watermark} says; that follows, so read again"
+            raise PreconditionFailed(newer.key, rule)
+        gap = self._unrecorded(now, at)
         given_up = offsets_of([gap]) & self._acknowledged()
         if not given_up:
             return gap
         with self._refreshing:
-            if self._view is view:
-                self._view = replace(view, passed=view.passed | given_up)
+            if self._view is now:
+                self._view = replace(now, passed=now.passed | given_up)
         return self._at(self._view, offset, end)
 
     def _piece(self, view: PartitionView, offset: int) -> SegmentPiece | None:
-        """The piece at ``offset``. Before it is said that there is none, all is listed again, once a watermark."""
-        gone = self._segments.vanished
+        """The piece at ``offset``. Before the result is None, all is listed again, once for each watermark."""
         piece = self._segments.piece(offset, view.lineage)
         if piece is None and self._looked_back != view.etag:
             while piece is None and self._segments.look_back(offset):
                 piece = self._segments.piece(offset, view.lineage)
             if piece is None:
                 self._looked_back = view.etag
-        if piece is None and self._segments.vanished != gone:
-            self.refresh()
         return piece
 
     def _unrecorded(self, view: PartitionView, offset: int) -> Gap:
-        """The hole at ``offset`` of which no agent knows: a segment is missing that the watermark vouches for."""
+        """The hole at ``offset`` of which no agent knows: a segment below the watermark is missing."""
         assert view.watermark is not None
         after = self._segments.next_piece(offset, view.end, view.lineage)
         fields = {
@@ -298,8 +299,8 @@ class RemotePartition:
     def _decided(self, view: PartitionView) -> int:
         """How far up to the end of ``view`` all transactions are decided.
 
-        By the last segment that speaks for all up to its end: one that leaves the lineage before that lists what was
-        open on its own branch.
+        The last segment that is valid up to its end decides. A segment that leaves the lineage before its end lists the
+        transactions open on its own branch. So may one that continues beyond the view's end.
         """
         at, limit = view.end, view.end
         while at > view.start:
@@ -308,7 +309,7 @@ class RemotePartition:
                 at = missing.start
                 continue
             piece = self._piece(view, at - 1)
-            if piece is not None and is_whole(piece.segment, view.lineage, at - 1):
+            if piece is not None and is_whole(piece.segment, view.lineage, at - 1, view.end):
                 return decided_end(limit, piece.segment.open_transactions)[0]
             at = piece.segment.base if piece is not None else self._segments.last_end(at - 1, view.lineage)
             limit = at

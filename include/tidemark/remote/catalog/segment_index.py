@@ -1,41 +1,25 @@
-"""The stored segments of one partition: listed once, their manifests read when an offset near them is asked for."""
+"""The stored segments of one partition. They are listed once; a manifest is read when an offset near it is needed."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
 from tidemark.concurrency import in_parallel
-from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import PartitionKeys
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import LOOK_BACK, manifest_key, manifests, read_segment
-from tidemark.raw.prefix_proof import begins_with
 from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
 from tidemark.remote.catalog.segment_table import ANY_TIME, SegmentTable
 from tidemark.store import Store
 
 _KEPT: Final = 128
-"""Segments whose manifests stay in memory: about a KB each, and partitions may be many."""
+"""How many segments' manifests stay in memory: about a KB each, and there may be many partitions."""
 
 _AT_ONCE: Final = 8
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Doubt:
-    """A log that is another version than ``said`` by its manifest, and was so ``times`` times; all by their ETags."""
-
-    said: str
-    times: int = 0
-    proved: str | None = None
-    refuted: str | None = None
 
 
 class StoredSegments:
@@ -47,9 +31,6 @@ class StoredSegments:
         self._lock = threading.Lock()
         self._table = SegmentTable()
         self._read: OrderedDict[int, Segment] = OrderedDict()
-        self._doubts: dict[int, _Doubt] = {}
-        self.vanished = 0
-        """How many manifests were listed and not there when they were read: retention is at work."""
 
     @property
     def newest(self) -> int:
@@ -69,7 +50,7 @@ class StoredSegments:
     def look_back(self, offset: int) -> bool:
         """List what starts below ``offset``, from further and further, until something there is new.
 
-        A leader whose segments have other boundaries may have stored one that starts far below the newest known.
+        A leader with other segment boundaries may have stored a segment that starts far below the newest known.
         """
         for distance in LOOK_BACK:
             first = max(0, offset - distance)
@@ -85,52 +66,11 @@ class StoredSegments:
             self._read.pop(base, None)
             self._table.forget(base)
 
-    def refused(self, segment: Segment) -> None:
-        """Reading ``segment`` found another version of its log. See ``partition.RemotePartition``.
-
-        An agent that replaces a log writes the manifest a moment later: so what is stored is proved, which takes a read
-        of all that the manifest describes, only where the manifest has not moved on when it was read twice. It is done
-        once for a version.
-        """
-        self.forget(segment.base)
-        now = self.segment(segment.base)
-        if now is None or now.etag != segment.etag:
-            return
-        with self._lock:
-            doubt = self._doubts.setdefault(segment.base, _Doubt(segment.etag))
-            doubt.times += 1
-        if doubt.times > 1:
-            self._prove(segment, doubt)
-
-    def _prove(self, segment: Segment, doubt: _Doubt) -> None:
-        """Find out whether the log that is stored begins with the one that the manifest describes."""
-        newest = self._store.head(segment.key)
-        if newest.etag == segment.etag:
-            return  # it was not the log that was refused
-        size = segment.log_size
-        if newest.etag == doubt.refuted or not begins_with(self._store, newest, size, segment.crc32c):
-            doubt.refuted = newest.etag
-            rule = f"is another version now, which does not begin with the {size} bytes that its manifest describes"
-            raise PreconditionFailed(segment.key, rule)
-        log.info("%s: is version %s, which begins with what its manifest describes: read on", segment.key, newest.etag)
-        doubt.proved = newest.etag
-        self.forget(segment.base)
-
-    def _version(self, segment: Segment) -> Segment:
-        """``segment`` as its manifest has it, or by the ETag of the longer log that was proved to begin with it."""
-        doubt = self._doubts.get(segment.base)
-        if doubt is None:
-            return segment
-        if doubt.said != segment.etag:
-            self._doubts.pop(segment.base, None)  # the manifest has moved on
-            return segment
-        return replace(segment, etag=doubt.proved or doubt.said)
-
     def piece(self, offset: int, lineage: Lineage) -> SegmentPiece | None:
-        """The offsets from ``offset`` on for which a stored segment speaks; None if none does.
+        """The offsets from ``offset`` on for which a stored segment is valid; None if there is none.
 
-        The nearest segment that begins at or below ``offset`` is asked first, so that reading on costs a manifest a
-        segment.
+        The nearest segment that begins at or below ``offset`` is tried first, so that sequential reading costs one
+        manifest per segment.
         """
         unknown = lineage.epoch_at(offset) is None
         for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
@@ -154,8 +94,18 @@ class StoredSegments:
                 return max(agreeing, key=lambda one: (one.uploaded_at, one.base)).lineage
         return None
 
+    def ahead(self, offset: int, leader_epoch: int) -> Segment | None:
+        """A segment that has ``offset`` of a leader epoch above ``leader_epoch``; None if there is none."""
+        for base in self._table.reaching(offset, offset - LOOK_BACK[-1]):
+            segment = self.segment(base)
+            if segment is not None and segment.end > offset:
+                epoch = segment.lineage.epoch_at(offset)
+                if epoch is not None and epoch > leader_epoch:
+                    return segment
+        return None
+
     def last_end(self, offset: int, lineage: Lineage) -> int:
-        """Where, at or below ``offset``, the nearest segment below it stops to speak; 0 if there is none."""
+        """The end, at or below ``offset``, of the offsets for which the nearest segment below is valid, else 0."""
         for base in self._table.below(offset):
             segment = self.segment(base)
             end = min(segment.end, offset) if segment else 0
@@ -189,14 +139,11 @@ class StoredSegments:
             if known is not None:
                 self._read.move_to_end(base)
                 return known
-        found = read_segment(self._store, manifest_key(self._keys, base))
+        segment = read_segment(self._store, manifest_key(self._keys, base))
         with self._lock:
-            if found is None:
+            if segment is None:
                 self._table = self._table.without(base)
-                self._doubts.pop(base, None)
-                self.vanished += 1
                 return None
-            segment = self._version(found[0])
             damaged = segment.key.endswith(".corrupt")  # its manifest's time is that of the damaged part as well
             self._table.learn(base, segment.end, ANY_TIME if damaged else segment.max_timestamp)
             self._read[base] = segment
@@ -207,10 +154,6 @@ class StoredSegments:
     def read_all(self, threads: int) -> None:
         """Read every manifest that was not read yet."""
         in_parallel(self.segment, self._table.unread(), threads)
-
-    def below(self, offset: int) -> Iterator[int]:
-        """The bases below ``offset``, the nearest first."""
-        return self._table.below(offset)
 
     def late_enough(self, timestamp: int, offset: int) -> Iterator[int]:
         """As :meth:`SegmentTable.late_enough`; of segments whose manifests were read."""

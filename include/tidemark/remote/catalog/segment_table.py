@@ -10,7 +10,7 @@ from typing import Final
 from tidemark.raw.objects import Listed
 
 UNKNOWN: Final = -(1 << 63)
-"""Stands where a segment's manifest has not been read."""
+"""The value for a segment whose manifest has not been read."""
 
 NO_TIME: Final = -1
 """The largest timestamp of a segment without one."""
@@ -47,7 +47,7 @@ class SegmentTable:
         fresh._extend(self, 0, low)
         changed: list[int] = []
         at = low
-        for base, info in found:
+        for base, _, info in found:
             while at < high and self.bases[at] < base:
                 changed.append(self.bases[at])
                 at += 1

@@ -1,4 +1,4 @@
-"""Where a cluster's partitions lie, and the stores that hold them, each opened once."""
+"""Locates a cluster's partitions, and opens each of the stores that hold them once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Storage:
     'east'
 
     Raises:
-        ValueError: ``cluster`` may not stand in a key.
-        FormatError: the resolver that the settings name cannot be imported.
+        ValueError: ``cluster`` is not valid in a key.
+        ConfigError: the resolver that the settings name cannot be imported.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Storage:
         """The remote tier that a topics file describes; ``cluster`` is needed only where its topics name several.
 
         Raises:
-            ConfigError: the file is wrong, or does not tell which cluster is meant.
+            ConfigError: the file is invalid, or has several clusters and ``cluster`` is not given.
         """
         deployment = load_topics(Path(path))
         known = deployment.clusters
         if cluster is None:
             if len(known) != 1:
-                rule = f"name {len(known)} clusters ({', '.join(known)}): say which one is to be read"
+                rule = f"name {len(known)} clusters ({', '.join(known)}): say which one to read"
                 raise ConfigError(str(path), [("topics", rule)])
             cluster = known[0]
         return cls(cluster, deployment.raw, deployment.store)
@@ -65,7 +65,7 @@ class Storage:
         entropy_bits: int = 0,
         options: StoreOptions | None = None,
     ) -> Self:
-        """The remote tier below ``url``, which is ``s3://bucket[/prefix]`` or ``file:///directory``.
+        """The remote tier below ``url``, such as ``s3://bucket[/prefix]`` or ``file:///directory``.
 
         Raises:
             pydantic.ValidationError: naming the argument and the rule that it breaks.
@@ -73,7 +73,7 @@ class Storage:
         return cls(cluster, EndpointSettings(url=url, entropy_bits=entropy_bits), options)
 
     def through(self, wrap: Callable[[Store], Store]) -> Storage:
-        """The same remote tier, whose stores are reached through what ``wrap`` makes of them."""
+        """The same remote tier, with each store wrapped by ``wrap``."""
         found = Storage(self.cluster, self._resolver, self.options)
         found._open = lambda url: wrap(self.store(url))
         return found

@@ -1,8 +1,8 @@
 """The first record with a given time or a later one, exactly as a broker finds it.
 
-The segments' largest timestamps say which segment to open, its ``.timeindex`` from where in it, and the batches the
-rest. Markers of transactions have times too, and count as they do in Kafka (``LogSegment.findOffsetByTimestamp``,
-``FileRecords.searchForTimestamp``).
+The segments' largest timestamps show which segment to open, its ``.timeindex`` shows from where to read it, and the
+batches give the record. Markers of transactions have times too, and count as in Kafka
+(``LogSegment.findOffsetByTimestamp``, ``FileRecords.searchForTimestamp``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemark.remote.catalog.stretch import OffsetForTime
 from tidemark.store import Store
 
 THREADS: Final = 16
-"""Requests for manifests at a time: the first question needs all of them."""
+"""How many manifests are requested at a time: the first lookup needs all of them."""
 
 _ENTRY: Final = Struct(">qi")
 
@@ -49,9 +49,7 @@ def first_at(
     """
     segments.read_all(THREADS)
     at = start
-    late = list(segments.late_enough(timestamp, start))
-    before = _with_late_markers(timestamp, segments, late, store, indexes) if markers else []
-    for base in (*before, *late):
+    for base in list(segments.late_enough(timestamp, start)):
         segment = segments.segment(base)
         if segment is None or segment.end <= at:
             continue
@@ -61,34 +59,12 @@ def first_at(
             try:
                 found = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
             except (PreconditionFailed, NotFound):
-                segments.refused(segment)
+                segments.forget(base)
                 raise
             if found is not None:
                 return found
             at = end
     return None
-
-
-def _with_late_markers(
-    timestamp: int, segments: StoredSegments, late: list[int], store: Store, indexes: IndexObjects
-) -> list[int]:
-    """The segments right before the ``late`` ones that end with later markers; a manifest's time is that of data.
-
-    A marker is written after its data, so that its time differs from theirs at the end of a segment alone.
-    """
-    found: list[int] = []
-    for base in segments.below(late[0] if late else 1 << 62):
-        segment = segments.segment(base)
-        if segment is None or last_time(indexes.times(store, segment)) < timestamp:
-            break
-        found.insert(0, base)
-    return found
-
-
-def last_time(raw: bytes) -> int:
-    """The largest timestamp of a segment by its ``.timeindex``, markers included; -1 if it is empty."""
-    end = len(raw) // TIME_INDEX_ENTRY_SIZE * TIME_INDEX_ENTRY_SIZE
-    return int(_ENTRY.unpack_from(raw, end - TIME_INDEX_ENTRY_SIZE)[0]) if end else -1
 
 
 def first_in(

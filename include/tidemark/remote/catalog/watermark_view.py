@@ -1,4 +1,4 @@
-"""What a watermark says, for readers: from where and how far, which gaps, which branches were left. Pure."""
+"""A watermark as readers need it: first and last offset, gaps, and the branches that the log has left. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FOR_EVER = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition at one moment. ``gaps`` are those that nobody acknowledged, ``passed`` those that somebody did.
+    """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
 
-    ``lineage`` tells which leader epoch wrote which offsets, up to ``end``, the offset after the last that can be read.
-    Up to ``stable`` all transactions are decided.
+    ``lineage`` gives the leader epoch of the offsets up to ``end``, which is the offset after the last readable one. Up
+    to ``stable`` all transactions are decided.
     """
 
     watermark: Watermark | None = None
@@ -49,7 +49,7 @@ class PartitionView:
         return min(starts, default=_FOR_EVER)
 
     def diverged(self, offset: int, leader_epoch: int) -> int | None:
-        """See :meth:`tidemark.remote.catalog.partition.RemotePartition.diverged`."""
+        """Where, below ``offset``, the log left the branch of a reader that last saw ``leader_epoch``, if it did."""
         if self.watermark is None or leader_epoch < 0:
             return None
         ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)
@@ -63,7 +63,7 @@ class PartitionView:
         if not cut.at < offset or leader_epoch > cut.old_epoch:
             return False
         if offset <= self.end:
-            return self.lineage.epoch_at(offset - 1) != leader_epoch
+            return not self.lineage.is_live(offset - 1, leader_epoch)
         return cut.at >= self.end  # nothing of the new branch is there, so its lineage is not either
 
 
@@ -76,16 +76,18 @@ def left_branch(before: PartitionView, lineage: Lineage, end: int) -> bool:
 
 def extended(watermark: Watermark, above: Lineage) -> Lineage:
     """The lineage of a watermark, which ends at its next offset, and what ``above`` knows of the offsets beyond."""
-    known = watermark.lineage
-    last = known[-1] if known else (-1, -1)
-    beyond = (one for one in above.entries if one[0] > last[0] and one[1] >= max(watermark.next_offset, last[1] + 1))
-    return Lineage((*known, *beyond))
+    lineage = watermark.lineage
+    last = lineage[-1] if lineage else (-1, -1)
+    beyond = (
+        start for start in above.entries if start[0] > last[0] and start[1] >= max(watermark.next_offset, last[1] + 1)
+    )
+    return Lineage((*lineage, *beyond))
 
 
 def readable_end(watermark: Watermark, passed: Intervals) -> int:
     """The offset after the last that can be read, above recorded gaps as well, but not above an unrecorded hole.
 
-    Beyond such a hole an upload is under way, and what is there is reached once the hole is filled or recorded.
+    Beyond such a hole an upload is under way; those offsets can be read once the hole is filled or recorded.
     """
     start = watermark.start_offset
     present = Intervals([(start, max(start, watermark.next_offset)), *watermark.ranges_above])
@@ -96,9 +98,9 @@ def readable_end(watermark: Watermark, passed: Intervals) -> int:
 
 
 def split(watermark: Watermark, acknowledged: Intervals) -> tuple[tuple[Gap, ...], Intervals]:
-    """(the gaps that still hold readers up, the offsets that a person gave up).
+    """(the gaps that still stop readers, the offsets that a person acknowledged as lost).
 
-    An acknowledgement may be newer than the watermark. Where it says more than is missing, what is there is read.
+    An acknowledgement may be newer than the watermark. If it covers offsets that are not missing, these are read.
     """
     passed = offsets_of(watermark.acknowledged_gaps) | (offsets_of(watermark.gaps) & acknowledged)
     holding: list[Gap] = []

@@ -1,1 +1,1 @@
-"""Records of the remote tier, read ahead, decoded, and kept within a limit of memory."""
+"""Reads records of the remote tier ahead and decodes them, within a limit of memory."""

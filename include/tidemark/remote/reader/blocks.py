@@ -1,10 +1,10 @@
-"""From the bytes of a stored segment to blocks of records, checked and cut to what a reader may have.
+"""Decodes the bytes of a stored segment to blocks of records, which are checked and cut to the reader's offsets.
 
-Promises: every record of the offsets that a stretch speaks for, in order, once; none of a control batch, and none of an
-aborted transaction that the stretch names. A batch that breaks a rule is an error that names key, byte and offset, and
-nothing of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, whatever the segment's size.
+Promises: every record of the stretch's offsets, in order, once; no record of a control batch, and none of an aborted
+transaction that the stretch names. A batch that breaks a rule is an error that names key, byte and offset, and no
+record of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, whatever the segment's size.
 
-Relies on :mod:`tidemark.decode`, which copies what it decodes: the bytes may be overwritten as soon as a block is out.
+Relies on :mod:`tidemark.decode`, which copies what it decodes: the bytes may be overwritten once a block is returned.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.segments import Segment
 
 LIMITS: Final = DecodeLimits(arena_bytes=1 << 20, rows=1 << 14)
-"""What is decoded at once: small, so that the first records are there soon and little waits to be taken."""
+"""How much is decoded at once: little, so that the first records come soon and few wait to be taken."""
 
 NOTHING: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
-"""The rows of a block that only moves its reader on."""
+"""The rows of a block without records, which only advances its reader."""
 
 MAGIC: Final = b"kafka_magic"
 """Metadata of the rows of a block: the message format, ``b"0"``, ``b"1"`` or ``b"2"``; v0 has no timestamps."""
@@ -38,8 +38,8 @@ class Block(NamedTuple):
     """Records of one partition that lie next to one another in the log.
 
     ``rows`` has the columns of :data:`tidemark.decode.SCHEMA`, and may have no row. ``start`` is the offset at which
-    the block begins; a reader that has taken it stands at ``next_offset``, past control batches, aborted transactions
-    and compacted offsets. ``leader_epoch`` is that of the last batch, -1 if unknown.
+    the block begins; a reader that has taken it is at ``next_offset``, past control batches, aborted transactions and
+    compacted offsets. ``leader_epoch`` is that of the last batch, -1 if unknown.
     """
 
     rows: pa.RecordBatch
@@ -128,7 +128,7 @@ class Decoder:
             yield self._moved(self._end, -1)
 
     def _wanted(self, data: NDArray[np.uint8], position: int, *, last: bool) -> tuple[NDArray[np.uint8], int]:
-        """``data`` from the first batch that reaches the offsets wanted: what is damaged below them hinders nobody."""
+        """``data`` from the first batch that reaches the wanted offsets, so that damage below them does not matter."""
         if self._batches_end is not None and self._batches_end >= self.next_offset:
             return data, position
         name, base = self._segment.key, self._segment.base
@@ -237,5 +237,5 @@ class Decoder:
 
     def _check_end(self, position: int) -> None:
         if not self._segment.compacted:
-            rule = f"the batches end here, and the manifest tells of offsets up to {self._end}"
+            rule = f"the batches end here, but the manifest has offsets up to {self._end}"
             raise SegmentError(self._segment.key, position, self.next_offset, rule)

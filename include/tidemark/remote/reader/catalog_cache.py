@@ -1,4 +1,4 @@
-"""The partitions whose catalogue was asked for, each kept and looked at again now and then. Thread-safe."""
+"""The catalogues of the partitions that were asked for; each is kept and refreshed at intervals. Thread-safe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.remote.topics import RemotePartition, RemoteTopics
 
 
 class Entry:
-    """A partition of a topic, or None as long as the remote tier has not seen it."""
+    """A partition of a topic, or None while the remote tier has not seen it."""
 
     def __init__(self, topics: RemoteTopics, name: tuple[str, int, str | None], seconds: float) -> None:
         self.refreshing = False
@@ -37,7 +37,7 @@ class Entry:
             return self._partition
 
     def refresh(self) -> None:
-        """Look again."""
+        """Read what has changed of the partition; whether it is there, if it was not."""
         partition = self._partition
         if partition is None:
             self.get()
@@ -68,7 +68,7 @@ class CatalogCache:
             return self._entries[name]
 
     def forget(self, entry: Entry) -> None:
-        """Nobody asks for ``entry`` any more; who holds it may go on."""
+        """Drop ``entry``; a caller that holds it may still use it."""
         with self._lock:
             if self._entries.get(entry.name) is entry:
                 del self._entries[entry.name]

@@ -54,7 +54,7 @@ Step = Block | EndOfLog | Future[Any]
 
 
 class Means(NamedTuple):
-    """What readings share."""
+    """What all partition readers of a process share."""
 
     storage: Storage
     """Where ranges are read, by these requests."""
@@ -214,7 +214,7 @@ class PartitionReader:
             self._means.requests.pause(attempt)  # a segment is being replaced, and its manifest comes last
 
     def _take_located(self, found: Stretch | Gap | None) -> Generator[Step, None, None]:
-        """Go on where there is no stretch: at the end, or in a gap."""
+        """Continue where there is no stretch: at the end, or in a gap."""
         self._located = None
         if found is None:
             yield TAIL
@@ -301,11 +301,11 @@ class PartitionReader:
         return piece.memory[HEAD_BYTES - carried : HEAD_BYTES + len(arrived)]
 
     def _again(self, piece: _Piece, error: StoreError | SegmentError) -> None:
-        """Go on at the same offset after ``error``, or raise it if it stays.
+        """Continue at the same offset after ``error``, or raise it if it stays.
 
-        Another version under the key, or nothing: the catalogue looks again, and there may be a longer segment, whether
-        its manifest tells of it or not, or none any more. Damaged bytes: they are read again, for the damage may have
-        come on the way.
+        If the key has another version, or no object, the catalogue is refreshed: a segment of another branch may have
+        replaced this one, or retention may have removed it. Damaged bytes are read again, as the transfer may have
+        damaged them.
         """
         self._failures = self._failures + 1 if self._next == self._failed_at else 1
         self._failed_at = self._next
@@ -329,11 +329,7 @@ class PartitionReader:
         if self._failures > 1:
             self._means.requests.pause(self._failures)
         with naming(f"{self._tp}"):
-            try:
-                partition.invalidate(stretch.segment)
-            except (PreconditionFailed, NotFound) as error:
-                if self._failures == ATTEMPTS:
-                    raise self._named(error, self._next) from error
+            partition.invalidate(stretch.segment)
             partition.refresh()
         return self._locate()
 

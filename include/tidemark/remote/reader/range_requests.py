@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, TidemarkError
 from tidemark.raw.segments import Segment
@@ -98,8 +99,8 @@ class Requests(Retry):
         self._check_open()
         self._counters.add(requests=1)
 
+    @override
     def again(self) -> None:
-        """See :class:`tidemark.retry.Retry`."""
         self._counters.add(retries=1)
 
     def wait(self, seconds: float) -> None:

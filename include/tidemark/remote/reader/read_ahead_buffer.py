@@ -1,4 +1,4 @@
-"""What was read ahead of one partition and waits to be taken. Not thread-safe: the tier's lock guards it."""
+"""The blocks of one partition that were read ahead and not yet taken. Not thread-safe: the tier's lock guards it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.remote.reader.partition_reader import EndOfLog, PartitionReader, S
 
 
 class Lane:
-    """The blocks of ``reading`` that nobody has taken, for a reader that stands at ``position``.
+    """The blocks of ``reading`` that were not yet taken, for a reader at ``position``.
 
     ``held`` is their size in bytes. ``ended`` says that nothing more could be read when it was last tried.
     """

@@ -1,4 +1,4 @@
-"""Records of the remote tier as Arrow, in one call: for notebooks, scripts and whoever knows offsets or times.
+"""Records of the remote tier as Arrow, in one call: for notebooks and scripts that know offsets or times.
 
 >>> from datetime import UTC, datetime
 >>> from tidemark import Storage, read_range, read_time

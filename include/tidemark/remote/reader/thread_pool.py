@@ -1,8 +1,8 @@
-"""A few threads: most of them carry out requests, and the others steps.
+"""A few threads: most of them carry out requests, the others steps.
 
-A thread that waits for a store's answer cannot decode, so those that can are left alone. And they are few: each thread
-that allocates much has memory of its own from the allocator, which it keeps. The two kinds wait apart, so that
-nobody is woken who finds nothing to do.
+A thread that waits for a store's answer cannot decode, so other threads do that. They are few, because the allocator
+gives each thread that allocates much its own memory, and the thread keeps it. The two kinds of threads wait separately,
+so that no thread is woken without work.
 """
 
 from __future__ import annotations

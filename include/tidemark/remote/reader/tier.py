@@ -1,10 +1,10 @@
 """The remote tier of a cluster as a consumer reads it: many partitions, read ahead by a few threads within a bound.
 
-Promises: the blocks of a partition in order, from where :meth:`RemoteTier.read` put it; what reading met, at the offset
-where it was met; fetched and decoded bytes that nobody took below ``prefetch_bytes`` over all partitions (but for one
-block of each); no thread after :meth:`RemoteTier.close` but those that wait for a store's answer, which end with it.
+Promises: the blocks of a partition come in order, from the offset given to :meth:`RemoteTier.read`; an error is raised
+at its offset; over all partitions, the bytes read ahead and not taken stay below ``prefetch_bytes`` (except for one
+block of each). After :meth:`RemoteTier.close` only threads that wait for a store's answer remain, and end with it.
 
-Relies on the catalogue for what to read, and on its caller for positions: nothing here is committed or remembered.
+Relies on the catalogue for what to read, and on its caller for positions: nothing here is committed or stored.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class RemoteTier:
         return found
 
     def read(self, tp: TopicPartition, offset: int) -> None:
-        """Read ``tp`` from ``offset`` on; go on if the reader stands there already. Makes no request itself."""
+        """Read ``tp`` from ``offset`` on; continue if the reader is there already. Makes no request itself."""
         tp = TopicPartition(*tp)
         with self._lock:
             lane = self._lanes.get(tp)
@@ -130,7 +130,7 @@ class RemoteTier:
             if lane is None:
                 return None
             if lane.stale:
-                log.info("%s: the log took another course; reading anew from offset %s", tp, lane.position)
+                log.info("%s: the log took another branch; reading again from offset %s", tp, lane.position)
                 self._begin(TopicPartition(*tp), lane.position)
                 return None
             before = lane.waiting

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from typing_extensions import override
+
 from tidemark.errors import ConfigError, OutOfRange
 from tidemark.formats.keys import TopicPartition
-from tidemark.offset_bounds import OffsetBounds
+from tidemark.offset_bounds import Edges, OffsetBounds
 from tidemark.remote.topics import RemotePartition, RemoteTopics
 
 if TYPE_CHECKING:
@@ -29,15 +31,15 @@ class OffsetSpan(NamedTuple):
     end: int | None
 
 
-class RemoteEdges:
+class RemoteEdges(Edges):
     """What bounds are resolved against: see :class:`tidemark.offset_bounds.Edges`."""
 
     def __init__(self, part: RemotePartition, *, committed: bool) -> None:
         self._part = part
         self._committed = committed
 
+    @override
     def beginning(self) -> int:
-        """See :class:`tidemark.offset_bounds.Edges`."""
         return self._part.start
 
     def end(self) -> int:
@@ -49,8 +51,8 @@ class RemoteEdges:
         gap = self._part.gap_at(at)
         return at if gap is None else gap.end
 
+    @override
     def at_time(self, timestamp_ms: int) -> int | None:
-        """See :class:`tidemark.offset_bounds.Edges`."""
         found = self._part.offset_for_time(timestamp_ms, committed=self._committed, markers=False)
         return None if found is None else found.offset
 

@@ -99,7 +99,7 @@ export function dateDetail(row, backfill) {
     ["Quarantined", number(row.quarantined)],
     ["Changed", time(row.changed_at)],
     ["Closed", time(row.closed_at)],
-    row.state === "final_incomplete" && ["Waited in vain for", `${number(row.unfinished)} partitions, ${number(row.outstanding)} offsets`],
+    row.state === "final_incomplete" && ["Still missing", `${number(row.unfinished)} partitions, ${number(row.outstanding)} offsets`],
   ].filter(Boolean);
   return el(
     "section",

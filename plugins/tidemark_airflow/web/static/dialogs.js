@@ -49,7 +49,7 @@ export function acknowledge(at, row, gap, done) {
   const opened = dialog(
     "Acknowledge a gap",
     el("p", {}, `${at.topic}-${row.partition}: offsets ${range(gap.start, gap.end)} (${number(count)}), ${REASON[gap.reason]}.`),
-    el("p", {}, el("strong", {}, "This gives them up for good and cannot be taken back. "), "The partition then goes on past them, once its agent has read your word."),
+    el("p", {}, el("strong", {}, "This gives them up for good, and cannot be undone. "), "The partition continues past them once its agent has read your acknowledgement."),
     form(
       `Give up ${plural(count, "offset")}`,
       async (_, data) => {
@@ -58,7 +58,7 @@ export function acknowledge(at, row, gap, done) {
         opened.close();
         await done();
       },
-      el("label", {for: "reason"}, "Reason: why they are lost, and why it may go on"),
+      el("label", {for: "reason"}, "Reason: why they are lost, and why the partition may continue"),
       el("textarea", {id: "reason", name: "reason", rows: "3", maxlength: "1000", required: true}),
     ),
   );

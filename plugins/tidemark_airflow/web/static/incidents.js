@@ -19,6 +19,6 @@ function incident(one) {
     el("p", {}, el("strong", {}, one.title), " ", el("small", {}, "since ", time(one.since))),
     el("p", {}, one.text),
     el("p", {}, el("span", {class: "soft"}, "Likely: "), one.likely),
-    el("p", {}, el("span", {class: "soft"}, "What mends it: "), el("code", {}, one.mend)),
+    el("p", {}, el("span", {class: "soft"}, "What to do: "), el("code", {}, one.mend)),
   );
 }

@@ -3,12 +3,12 @@
 import {el} from "./dom.js";
 
 export const TOPIC = {
-  gap: ["✕", "Gap", "offsets are missing, and nobody has acknowledged it"],
+  gap: ["✕", "Gap", "offsets are missing, and nobody has acknowledged the gap"],
   late: ["▲", "Late", "offsets have waited for longer than the topic's freshness allows"],
   held: ["‖", "Held", "an open transaction holds a partition"],
   behind: ["→", "Behind", "offsets wait to be landed"],
   complete: ["✓", "Complete", "nothing waits to be landed"],
-  unknown: ["?", "Unknown", "nobody has looked yet, or no agent tells of the topic"],
+  unknown: ["?", "Unknown", "nobody has checked yet, or no agent knows the topic"],
 };
 
 export const SPAN = {
@@ -31,7 +31,7 @@ export const REASON = {
 export const DATE = {
   open: ["○", "open", "rows may still come"],
   final: ["✓", "final", "closed: no more rows are waited for"],
-  final_incomplete: ["!", "final, incomplete", "closed, and known offsets were waited for in vain"],
+  final_incomplete: ["!", "final, incomplete", "closed, although known offsets were still missing"],
   reopened: ["↻", "reopened", "was closed, and rows came late"],
   expired: ["×", "expired", "removed by retention"],
 };

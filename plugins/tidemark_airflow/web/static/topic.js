@@ -150,7 +150,7 @@ function partitions(at, now) {
     const word = gap.acknowledged;
     let then;
     if (word) {
-      then = el("p", {}, `Acknowledged by ${word.by} at ${clock(word.at)}: “${word.reason}”. Agent and runs have yet to read it.`);
+      then = el("p", {}, `Acknowledged by ${word.by} at ${clock(word.at)}: “${word.reason}”. The agent and the runs have not read it yet.`);
     } else if (now.may_acknowledge) {
       then = el("button", {type: "button", onclick: () => acknowledge(at, row, gap, load)}, "Acknowledge …");
     } else {

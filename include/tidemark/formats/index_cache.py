@@ -1,0 +1,147 @@
+"""The watermark indexes of one folder: listed at each :meth:`IndexCache.look`, and read if their ETag has changed.
+
+An index that cannot be read affects only its own broker: the broker's last index still counts, and the error is kept
+beside it. An index that does not parse, or is too large, is not read again before it changes. One that the store failed
+to return is requested at each look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tidemark.errors import FormatError, NotFound, StoreError
+from tidemark.formats.watermark_index import WatermarkIndex, parse_index
+from tidemark.store import ObjectInfo, Store
+
+_READERS: Final = 16
+_BATCH: Final = 64
+"""How many bodies are in memory at a time."""
+_MOST: Final = 100_000
+"""How many indexes a folder may have: thirty times as many as the largest clusters have brokers."""
+
+Kept = TypeVar("Kept")
+ReadError = StoreError | FormatError | OSError
+
+
+class BrokerIndex(NamedTuple, Generic[Kept]):
+    """One broker's index: what is kept of the last that could be read, and why the present one cannot be.
+
+    ``kept`` is None if none was ever read. ``etag`` is that of the object that need not be read again; empty if it is
+    to be.
+    """
+
+    etag: str
+    kept: Kept | None = None
+    error: ReadError | None = None
+
+
+class IndexCache(Generic[Kept]):
+    """What ``keep`` makes of each index; it raises FormatError for one that is not valid.
+
+    ``skip`` are keys that are not read. ``on_failure`` is called for each index that cannot be read, and again only
+    when the reason changes. One thread looks at a time, while others may read ``brokers``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        keep: Callable[[bytes, ObjectInfo], Kept],
+        *,
+        skip: Collection[str] = (),
+        on_failure: Callable[[str, ReadError], None] | None = None,
+    ) -> None:
+        self.brokers: Mapping[str, BrokerIndex[Kept]] = {}
+        """By key, as of the last :meth:`look`."""
+        self._store = store
+        self._folder = folder
+        self._keep = keep
+        self._skip = skip
+        self._on_failure = on_failure
+
+    @property
+    def kept(self) -> dict[str, Kept]:
+        """What is kept of each index that could ever be read, by key."""
+        return {key: broker.kept for key, broker in self.brokers.items() if broker.kept is not None}
+
+    @property
+    def failures(self) -> dict[str, ReadError]:
+        """Why indexes cannot be read as they are now, by key."""
+        return {key: broker.error for key, broker in self.brokers.items() if broker.error is not None}
+
+    def look(self) -> int:
+        """Read the indexes that have changed; how many these were.
+
+        Raises:
+            FormatError: the folder has more than 100,000 of them.
+            StoreError: they cannot be listed. As after FormatError, what was read before is kept.
+        """
+        infos = self._listed()
+        stale = [info for info in infos if info.key not in self.brokers or self.brokers[info.key].etag != info.etag]
+        fresh: dict[str, BrokerIndex[Kept]] = {}
+        # Fetching takes time, parsing takes the interpreter: one thread parses, so that an event loop gets its turn.
+        with ThreadPoolExecutor(_READERS) as readers:
+            for start in range(0, len(stale), _BATCH):
+                batch = stale[start : start + _BATCH]
+                for info, body in zip(batch, readers.map(self._fetch, batch), strict=True):
+                    fresh[info.key] = self._read(info, body)
+        # At once, for other threads read it meanwhile.
+        self.brokers = {info.key: fresh.get(info.key) or self.brokers[info.key] for info in infos}
+        return len(stale)
+
+    def check(self) -> None:
+        """Raise the first error if the store gave none of the indexes that there are: then it is the store that failed.
+
+        Raises:
+            StoreError, OSError: that error.
+        """
+        of_store = [error for error in self.failures.values() if not isinstance(error, FormatError)]
+        if of_store and len(of_store) == len(self.brokers):
+            raise of_store[0]
+
+    def _listed(self) -> list[ObjectInfo]:
+        infos = (info for info in self._store.list(self._folder) if info.key.endswith(".json"))
+        listed = list(islice((info for info in infos if info.key not in self._skip), _MOST + 1))
+        if len(listed) > _MOST:
+            rule = f"has more than {_MOST:,} objects, and one for each broker is due; remove those that no agent writes"
+            raise FormatError(self._folder, rule)
+        return listed
+
+    def _fetch(self, info: ObjectInfo) -> bytes | ReadError | None:
+        """The object, or why it cannot be read; None if it has gone since it was listed."""
+        try:
+            return self._store.get(info.key, limit=WatermarkIndex.most_bytes).body
+        except NotFound:
+            return None
+        except (StoreError, FormatError, OSError) as error:
+            return error
+
+    def _read(self, info: ObjectInfo, body: bytes | ReadError | None) -> BrokerIndex[Kept]:
+        before: BrokerIndex[Kept] = self.brokers.get(info.key, BrokerIndex(""))
+        if body is None:
+            return before._replace(etag=info.etag)  # the next listing says that it has gone
+        if isinstance(body, bytes):
+            try:
+                return BrokerIndex(info.etag, self._keep(body, info))
+            except FormatError as error:
+                error.__cause__ = error.__context__ = None  # their frames hold the body, as long as the error is kept
+                body = error.with_traceback(None)
+        if self._on_failure and str(before.error) != str(body):
+            self._on_failure(info.key, body)
+        return before._replace(etag=info.etag if isinstance(body, FormatError) else "", error=body)
+
+
+def read_indexes(store: Store, folder: str) -> IndexCache[WatermarkIndex]:
+    """The indexes in ``folder`` as they are now.
+
+    Raises:
+        FormatError: there are too many.
+        StoreError: they cannot be listed, or the store gave none of them.
+    """
+    indexes = IndexCache(store, folder, parse_index)
+    indexes.look()
+    indexes.check()
+    return indexes

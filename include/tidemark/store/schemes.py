@@ -1,0 +1,71 @@
+"""Which URLs name a store, by scheme, and which options mean something to it.
+
+To add a scheme takes a line here, and one in :mod:`tidemark.store.factory`, which opens its stores.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from tidemark.errors import FormatError
+from tidemark.store.options import StoreOptions
+
+
+class Scheme(NamedTuple):
+    """``url`` as messages show it; the rule for the bucket's name, None where there is a path instead.
+
+    ``credentials`` is how the names of the environment's variables begin that hold its credentials, empty without any:
+    jobs get these, and no log shows what they say. ``unused`` names the options that such a store does not know: to set
+    one is an error, as nobody may rely on it.
+    """
+
+    url: str
+    bucket: re.Pattern[str] | None
+    credentials: str = ""
+    unused: frozenset[str] = frozenset()
+
+
+_OF_S3: Final = frozenset({"region", "sse_kms_key_id", "storage_class", "tags", "expected_bucket_owner"})
+
+_GCS_LABEL: Final = r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?"
+"""A part between the dots of a bucket's name on Google Cloud Storage."""
+
+SCHEMES: Final = {
+    "s3": Scheme("s3://<bucket>[/<prefix>]", re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"), "AWS_"),
+    # https://cloud.google.com/storage/docs/buckets#naming
+    "gs": Scheme(
+        "gs://<bucket>[/<prefix>]",
+        re.compile(rf"(?=.{{3,222}}$)(?!goog)(?!.*google)(?!\d+(?:\.\d+){{3}}$){_GCS_LABEL}(?:\.{_GCS_LABEL})*"),
+        "GOOGLE_",
+        _OF_S3 | {"path_style"},
+    ),
+    # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
+    "az": Scheme("az://<container>[/<prefix>]", re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*"), "AZURE_", _OF_S3),
+    "file": Scheme("file:///<directory>", None),
+}
+
+CREDENTIALS: Final = tuple(scheme.credentials for scheme in SCHEMES.values() if scheme.credentials)
+"""How the names of all variables with credentials of stores begin."""
+
+
+def scheme_of(url: str) -> str:
+    """The part before ``://``; empty if there is none."""
+    scheme, separator, _ = url.partition("://")
+    return scheme if separator else ""
+
+
+def check_options(url: str, options: StoreOptions) -> None:
+    """Check that each option that is set means something to the store of ``url``.
+
+    Raises:
+        FormatError: naming the options that do not.
+    """
+    scheme = scheme_of(url)
+    if scheme not in SCHEMES:
+        return  # a class of somebody else's, which takes what it wants of them
+    usual = StoreOptions()
+    wrong = sorted(name for name in SCHEMES[scheme].unused if getattr(options, name) != getattr(usual, name))
+    if wrong:
+        named = ", ".join(f"store.{name}" for name in wrong)
+        raise FormatError(url, f"stores at {scheme}:// do not know {named}; leave it out, see docs/storage.md")

@@ -1,0 +1,96 @@
+"""Upkeep: which job runs with which arguments, for which topic and date."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from tests.plugins.operators.test_spark import called, environment, pytestmark
+from tests.plugins.world import CLUSTER, World
+from tidemark.store.s3_credentials import STATIC_KEYS
+from tidemark_airflow.dag_factories.maintenance import UPKEEP, UpkeepOperator
+
+__all__ = ["called", "pytestmark"]
+
+AT_THREE = datetime(2026, 1, 30, 3, tzinfo=UTC)
+
+
+def run(name: str, *, topic: str = "all", date: str | None = None, start: datetime | None = AT_THREE) -> None:
+    """The task for ``orders`` in a run whose form says ``topic`` and ``date``."""
+    operator = UpkeepOperator(task_id=name, upkeep_name=name, cluster=CLUSTER, topic="orders")
+    context: dict[str, Any] = {"params": {"topic": topic, "date": date}, "data_interval_start": start}
+    operator.execute(cast("Context", context))
+
+
+def arguments(called: Path) -> list[str]:
+    """What followed the job's file."""
+    found = called.read_text().splitlines()
+    at = next(n for n, argument in enumerate(found) if argument.endswith(".py"))
+    return [Path(found[at]).name, *found[at + 1 :]]
+
+
+def test_an_audit_is_of_the_runs_date(called: Path, world: World) -> None:
+    run("audit")
+    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--topic", "orders"]
+    assert arguments(called) == ["audit.py", *name, "--dt", "2026-01-30"]
+
+
+def test_the_form_may_name_the_date(called: Path) -> None:
+    run("audit", date="2026-01-02", start=None)
+    assert arguments(called)[-2:] == ["--dt", "2026-01-02"]
+
+
+def test_a_run_without_any_date_is_refused(called: Path) -> None:
+    with pytest.raises(AirflowFailException, match="date: name the date in the form"):
+        run("audit", start=None)
+    assert not called.exists()
+
+
+def test_a_run_for_another_topic_is_skipped(called: Path) -> None:
+    with pytest.raises(AirflowSkipException, match=f"for {CLUSTER}/clicks alone"):
+        run("audit", topic=f"{CLUSTER}/clicks")
+    assert not called.exists()
+    run("audit", topic=f"{CLUSTER}/orders")
+    assert called.exists()
+
+
+@pytest.mark.parametrize("name", [one.name for one in UPKEEP if not one.dated])
+def test_the_others_find_what_is_due(called: Path, name: str) -> None:
+    run(name)
+    [upkeep] = [one for one in UPKEEP if one.name == name]
+    assert arguments(called)[0] == upkeep.job
+    assert arguments(called)[7:] == list(upkeep.arguments)
+
+
+def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_static_keys(monkeypatch)
+    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    found = {}
+    for one in UPKEEP:
+        run(one.name)
+        found[one.name] = environment(called).get("AWS_PROFILE")
+    assert found == {one.name: "reaper" if one.name == "raw_retention" else None for one in UPKEEP}
+
+
+@pytest.mark.parametrize("name", STATIC_KEYS)
+def test_a_role_that_static_keys_would_override_is_an_error(
+    name: str, called: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_static_keys(monkeypatch)
+    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    monkeypatch.setenv(name, "AKIA")
+    with pytest.raises(AirflowFailException, match=f"TIDEMARK_RETENTION_PROFILE.*'reaper'.*{name}"):
+        run("raw_retention")
+    assert not called.exists()
+    run("audit")
+    assert called.exists()
+
+
+def without_static_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", *STATIC_KEYS):
+        monkeypatch.delenv(name, raising=False)

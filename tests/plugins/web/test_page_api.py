@@ -1,0 +1,300 @@
+"""The page's API over a real store, behind Airflow's own authorization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from tests.plugins.web.page_server import ANN, NOBODY, VIC, PageServer
+from tests.plugins.web.page_world import FILE, GAP, PageWorld
+from tests.plugins.world import CLUSTER, commit, entry, gap, state
+from tests.support.paths import ROOT
+from tidemark.formats.keys import ControlKeys
+from tidemark.monitoring.overview import Overview, TopicSummary, record
+from tidemark.timestamps import utc_now
+from tidemark_airflow.web.app import page_app
+from tidemark_airflow.web.auth import REQUEST_HEADER
+from tidemark_airflow.web.reader import reader
+
+ORDERS = f"api/topics/{CLUSTER}/orders"
+WORD = {"partition": 0, "start": GAP.start, "end": GAP.end, "reason": "the disk is gone"}
+MEANT = {REQUEST_HEADER: "test"}
+MANY_TOPICS, MANY_PARTITIONS = 1000, 2000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
+    home = tmp_path_factory.mktemp("page")
+    world = PageWorld(home / "world")
+    with PageServer(world, home) as running:
+        world.add_topics(*(f"quiet-{number:04}" for number in range(MANY_TOPICS - 6)))
+        yield running
+
+
+@pytest.fixture
+def ann(server: PageServer) -> Iterator[httpx.Client]:
+    with server.client(ANN) as client:
+        yield client
+
+
+def get(client: httpx.Client, path: str, **query: Any) -> Any:
+    answer = client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def routes() -> list[tuple[str, str]]:
+    """(method, path) of all that the application serves, parameters filled in."""
+    found = page_app().routes
+    assert all(isinstance(one, APIRoute) for one in found), "FastAPI's own pages have no authorization"
+    named = {"cluster": CLUSTER, "topic": "orders", "name": "page.js"}
+    return [
+        (method, one.path.format(**named).lstrip("/"))
+        for one in found
+        if isinstance(one, APIRoute)
+        for method in sorted(one.methods)
+    ]
+
+
+def asks_who(dependant: Dependant) -> bool:
+    return dependant.call is get_user or any(asks_who(one) for one in dependant.dependencies)
+
+
+def test_every_route_asks_who_it_is() -> None:
+    assert not [one.path for one in page_app().routes if isinstance(one, APIRoute) and not asks_who(one.dependant)]
+
+
+def test_every_route_of_the_api_is_documented() -> None:
+    text = (ROOT / "docs" / "page.md").read_text()
+    paths = [one.path for one in page_app().routes if isinstance(one, APIRoute) and one.path.startswith("/api/")]
+    names = [one.removeprefix("/api").replace("/topics/{cluster}/{topic}/", "…/") for one in paths]
+    assert len(names) >= 8
+    assert not [one for one in names if f" {one}`" not in text]
+
+
+@pytest.mark.parametrize(("method", "path"), routes())
+def test_no_route_answers_who_is_not_signed_in(server: PageServer, method: str, path: str) -> None:
+    with server.client() as client:
+        answer = client.request(method, path)
+        forged = client.request(method, path, headers={"Authorization": "Bearer forged"})
+    if path == "" or path.startswith("reports/"):  # pages: a person is led to the login
+        there = urlencode({"next": f"/tidemark/{path}"})
+        assert answer.headers["location"] == f"/api/v2/auth/login?{there}"
+        assert (answer.status_code, forged.status_code) == (303, 303)
+    else:
+        assert (answer.status_code, forged.status_code) == (401, 403)
+
+
+@pytest.mark.parametrize(("method", "path"), [one for one in routes() if one[1].startswith("api/topics/")])
+def test_no_route_of_a_topic_answers_who_may_not_see_its_dag(server: PageServer, method: str, path: str) -> None:
+    with server.client(NOBODY) as client:
+        query = {"partition": 0, "start": 0, "end": 1}
+        answer = client.request(method, path, params=query, json=WORD if method == "POST" else None, headers=MEANT)
+    assert answer.status_code == 404
+    assert "or you may not see its DAG" in answer.json()["detail"]
+
+
+def test_who_may_see_no_dag_sees_no_topic(server: PageServer) -> None:
+    with server.client(NOBODY) as client:
+        assert get(client, "api/topics") == {
+            "clusters": [],
+            "counts": dict.fromkeys(["gap", "late", "held", "behind", "complete", "unknown"], 0),
+            "total": 0,
+            "offset": 0,
+            "topics": [],
+            "incidents": [],
+        }
+
+
+def test_every_answer_keeps_foreign_scripts_out(server: PageServer, ann: httpx.Client) -> None:
+    for answer in (ann.get(""), ann.get("static/page.js"), ann.get("api/topics"), server.client().get("api/topics")):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'self'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Fapp.py", "%2e%2e/app.py", ".."])
+def test_no_other_file_is_served(ann: httpx.Client, name: str) -> None:
+    assert "page_app" not in ann.get(f"static/{name}").text
+
+
+def test_topics_come_from_the_worst_to_the_best_and_in_parts(ann: httpx.Client) -> None:
+    found = get(ann, "api/topics", limit=3)
+    assert [(one["topic"], one["state"]) for one in found["topics"]] == [
+        ("orders", "gap"),
+        ("clicks", "late"),
+        ("invoices", "complete"),
+    ]
+    assert found["total"] == MANY_TOPICS
+    assert found["counts"] == {"gap": 1, "late": 1, "held": 0, "behind": 0, "complete": 4, "unknown": 994}
+    assert (found["topics"][0]["gaps"], found["topics"][0]["missing"], found["topics"][0]["held"]) == (1, 40, 1)
+    assert [one["topic"] for one in get(ann, "api/topics", contains="1/ORDERS")["topics"]] == ["orders"]
+    assert [one["topic"] for one in get(ann, "api/topics", state="late")["topics"]] == ["clicks"]
+
+
+def test_a_topic_has_its_incidents_and_what_may_be_done(server: PageServer, ann: httpx.Client) -> None:
+    found = get(ann, ORDERS)
+    assert (found["state"], found["missing"], found["rows"]) == ("gap", 40, 7313734)
+    assert found["counts"] == {"all": 8, "gaps": 1, "held": 1, "behind": 2}
+    assert "gap" in [one["kind"] for one in found["incidents"]]
+    assert found["may_acknowledge"] is True
+    with server.client(VIC) as vic:
+        assert get(vic, ORDERS)["may_acknowledge"] is False
+
+
+def test_a_partition_is_a_strip_without_holes(ann: httpx.Client) -> None:
+    first = get(ann, f"{ORDERS}/partitions", only="gaps")["partitions"][0]
+    assert [(one["kind"], one["start"], one["end"]) for one in first["spans"]] == [
+        ("landed", 0, 120),
+        ("gap", 120, 160),
+        ("uploaded", 160, 300),
+        ("log", 300, 340),
+    ]
+    assert first["gaps"][0]["reason"] == "deleted_before_upload"
+    held = get(ann, f"{ORDERS}/partitions", only="held")["partitions"]
+    assert [(one["partition"], one["state"], one["spans"][1]["kind"]) for one in held] == [(2, "held", "held")]
+    assert held[0]["held_by"][0]["producer_id"] == 4711
+
+
+def test_the_page_with_a_partition_is_found(ann: httpx.Client) -> None:
+    found = get(ann, f"{ORDERS}/partitions", at="5", limit=3)
+    assert (found["offset"], [one["partition"] for one in found["partitions"]]) == (3, [3, 4, 5])
+
+
+def test_offsets_are_derived_from_segments_and_files(ann: httpx.Client) -> None:
+    found = get(ann, f"{ORDERS}/lineage", partition=0, start=90, end=110)
+    assert [(one["offset_class"], one["start"], one["end"], one["in_table"]) for one in found["rows"]] == [
+        ("landed", 0, 100, True),
+        ("quarantined", 100, 120, False),
+    ]
+    assert found["rows"][0]["file"].endswith(f"/lake/orders/{FILE}")
+    assert [(one["base_offset"], one["next_offset"], one["state"]) for one in found["segments"]] == [(0, 120, "whole")]
+    assert get(ann, f"{ORDERS}/lineage", partition=1, start=0, end=10)["rows"] == []
+    assert ann.get(f"{ORDERS}/lineage", params={"partition": 0, "start": 5, "end": 5}).status_code == 422
+
+
+def test_dates_have_their_states_and_refused_rows(ann: httpx.Client) -> None:
+    found = get(ann, f"{ORDERS}/dates")
+    assert (found["years"], found["year"]) == ([2026], 2026)
+    by_date = {one["dt"]: one for one in found["dates"]}
+    assert by_date["2026-01-01"]["quarantined"] == 20
+    assert by_date["2026-04-01"]["state"] == "final_incomplete"
+    assert by_date["2026-03-24"]["late_rows"] == 77
+    assert get(ann, f"{ORDERS}/dates", year=2025)["dates"] == []
+
+
+def test_the_past_is_what_the_watch_sampled(ann: httpx.Client) -> None:
+    found = get(ann, f"{ORDERS}/history", hours=6)
+    assert 70 <= len(found["samples"]) <= 73  # one each five minutes, whatever minute it is now
+    oldest = utc_now() - datetime.fromisoformat(found["samples"][0]["at"])
+    assert timedelta(hours=5, minutes=50) < oldest < timedelta(hours=6, minutes=1)
+    assert found["samples"][-1]["lag"] == 490
+    assert found["samples"] == sorted(found["samples"], key=lambda one: one["at"])
+    assert get(ann, f"api/topics/{CLUSTER}/quiet-0001/history")["samples"] == []
+
+
+def test_a_dags_tab_leads_to_its_topic(ann: httpx.Client) -> None:
+    tab = ann.get("", params={"dag_id": f"tidemark_ingest__{CLUSTER}__orders"})
+    assert (tab.status_code, tab.headers["location"]) == (303, f"/tidemark/?topic={CLUSTER}/orders")
+    assert ann.get("", params={"dag_id": "https://elsewhere"}).headers["location"] == "/tidemark/?"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        pytest.param({}, WORD, id="without the header, as a form of another site"),
+        pytest.param({**MEANT, "Content-Type": "text/plain"}, WORD, id="not as JSON"),
+        pytest.param(MEANT, {**WORD, "reason": "  "}, id="without a reason"),
+        pytest.param(MEANT, {**WORD, "end": 170}, id="beyond the gap"),
+        pytest.param(MEANT, {**WORD, "partition": 1}, id="no gap there"),
+    ],
+)
+def test_what_is_no_clear_word_is_refused(
+    server: PageServer, ann: httpx.Client, headers: dict[str, str], body: dict[str, Any]
+) -> None:
+    answer = ann.post(f"{ORDERS}/acknowledgements", json=body, headers=headers)
+    assert answer.status_code in {403, 409, 422}
+    assert words(server) == []
+
+
+def words(server: PageServer) -> list[str]:
+    keys = ControlKeys("", CLUSTER).acknowledgements("orders", 0)
+    return [one.key for one in server.world.raw.list(keys)]
+
+
+def test_a_gap_is_acknowledged_by_who_may_and_in_their_name(server: PageServer, ann: httpx.Client) -> None:
+    with server.client(VIC) as vic:
+        refused = vic.post(f"{ORDERS}/acknowledgements", json=WORD, headers=MEANT)
+    assert refused.status_code == 403
+    assert "tidemark_ingest__kafka-1__orders" in refused.json()["detail"]
+    assert words(server) == []
+
+    said = ann.post(f"{ORDERS}/acknowledgements", json=WORD, headers=MEANT).json()
+    assert said["new"] is True
+    assert (said["acknowledged"]["by"], said["acknowledged"]["reason"]) == ("ann", "the disk is gone")
+    assert len(words(server)) == 1
+    assert ann.post(f"{ORDERS}/acknowledgements", json=WORD, headers=MEANT).json()["new"] is False
+    other = ann.post(f"{ORDERS}/acknowledgements", json={**WORD, "reason": "another"}, headers=MEANT)
+    assert other.status_code == 409
+    shown = get(ann, f"{ORDERS}/partitions", only="gaps")["partitions"][0]["gaps"][0]
+    assert shown["acknowledged"]["by"] == "ann"
+
+
+def test_a_gap_that_only_a_run_has_found_is_acknowledged(server: PageServer, ann: httpx.Client) -> None:
+    """The segment of [120, 160) is gone, and the ledger says so; the agent's watermark is past it."""
+    world, table = server.world, server.world.table("sessions")
+    world.upload("sessions", 120)
+    world.upload("sessions", 200, start=160)
+    commit(table, state(0, 120, gaps=[gap(120, 160)]))
+    reader.cache_clear()
+    word = {**WORD, "start": 120, "end": 160}
+    said = ann.post(f"api/topics/{CLUSTER}/sessions/acknowledgements", json=word, headers=MEANT)
+    assert (said.status_code, said.json().get("new")) == (200, True), said.text
+    outside = ann.post(
+        f"api/topics/{CLUSTER}/sessions/acknowledgements", json={**word, "start": 160, "end": 170}, headers=MEANT
+    )
+    assert outside.status_code == 409
+
+
+def test_a_store_that_fails_is_told_of(server: PageServer, ann: httpx.Client) -> None:
+    assert isinstance(server.world, PageWorld)
+    deployment = server.world.deployment
+    key = deployment.deployment_keys(CLUSTER).samples(server.world.now)  # of the hour in which the world was made
+    store = server.world.table().store
+    before = store.get(key).body
+    store.put(key, b"no JSON")
+    reader.cache_clear()
+    try:
+        answer = ann.get(f"api/topics/{CLUSTER}/sessions/history", params={"hours": 24})
+    finally:
+        store.put(key, before)
+    assert answer.status_code == 503
+    assert key in answer.json()["detail"]
+
+
+def test_a_view_of_many_is_bounded(server: PageServer, ann: httpx.Client) -> None:
+    """A thousand topics, and a topic of two thousand partitions: what a view loads does not grow with them."""
+    world, deployment = server.world, server.world.deployment
+    keys, store = deployment.deployment_keys(CLUSTER), world.table().store
+    topics = tuple(TopicSummary(topic=f"quiet-{n:04}", state="complete", ledger_n=1, rows=10**9) for n in range(994))
+    record(store, keys, Overview(cluster=CLUSTER, at=utc_now(), topics=topics), utc_now())
+    commit(world.table("quiet-0000"), *(state(number, 10**9 + number) for number in range(MANY_PARTITIONS)))
+    rows = (entry("quiet-0000", n, 10**9 + n + 5, log_end=10**9 + n + 9) for n in range(MANY_PARTITIONS))
+    world.put_index(*rows, broker=7)
+
+    many = f"api/topics/{CLUSTER}/quiet-0000"
+    assert get(ann, many)["counts"]["all"] == MANY_PARTITIONS
+    sizes = {path: len(ann.get(path).content) for path in ("api/topics", many, f"{many}/partitions", f"{many}/dates")}
+    assert max(sizes.values()) < 64 << 10, sizes
+    last = get(ann, f"{many}/partitions", at="1999")
+    assert (last["offset"], last["partitions"][-1]["partition"]) == (1950, 1999)

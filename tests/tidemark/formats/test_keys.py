@@ -1,0 +1,134 @@
+"""Keys: the vectors of Pinterest's layout, round trips, and nothing that could leave its folder."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.errors import FormatError
+from tidemark.formats.keys import (
+    ControlKeys,
+    Endpoint,
+    PartitionKeys,
+    TableKeys,
+    check_cluster,
+    check_topic,
+    entropy,
+    place_of,
+)
+from tidemark.store.url import split_store_url
+
+topics = st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True).filter(lambda name: name not in {".", ".."})
+TOPIC_ID = "0123456789abcdefghij_-"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "topic", "partition", "bits", "expected"),
+    [
+        ("test-cluster", "test_topic_a", 0, 5, "01010"),
+        ("my-cluster", "my-topic", 0, 3, "111"),
+        ("prod-kafka-01", "user.events-v2", 17, 12, "110010010011"),
+    ],
+)
+def test_entropy_vectors(cluster: str, topic: str, partition: int, bits: int, expected: str) -> None:
+    assert entropy(cluster, topic, partition, bits) == expected
+
+
+@given(topics, topics, st.integers(0, 10_000), st.integers(0, 2**63 - 1), st.integers(0, 20))
+def test_segment_keys_round_trip(cluster: str, topic: str, partition: int, base: int, bits: int) -> None:
+    keys = PartitionKeys(Endpoint("s3://raw", "a/b", bits), cluster, topic, partition)
+    for extension in ("log", "index", "timeindex", "txnindex", "snapshot", "manifest.json", "corrupt"):
+        key = keys.segment(base, extension)
+        assert key.startswith(keys.folder)
+        assert keys.base_offset(key) == (base, extension)
+    assert keys.base_offset(keys.watermark) is None
+    assert "//" not in keys.watermark
+
+
+def test_known_keys() -> None:
+    keys = PartitionKeys(Endpoint("s3://raw", "ts", 3), "my-cluster", "my-topic", 0)
+    assert keys.segment(42, "log") == "ts/111/my-cluster/my-topic-0/00000000000000000042.log"
+    control = ControlKeys("ts", "c")
+    assert control.index(7) == "ts/_watermarks/c/7.json"
+    assert control.incarnations("t") == "ts/_topics/c/t.json"
+    assert control.acknowledgement("t", 0, 5, 9) == "ts/_acks/c/t-0/5-9.json"
+    assert control.superseded("t", 0, 4) == "ts/_superseded/c/t-0/4/"
+    spans = "00000000000000000005-00000000000000000009"
+    assert control.tombstone("t", 0, 5, 9, "20261120T120000000Z") == (
+        f"ts/_tombstones/c/t-0/{spans}-20261120T120000000Z.json"
+    )
+    table = TableKeys("", "c", "t", "tab")
+    assert table.retention("raw") == "_tidemark/c/t/retention/raw/"
+    assert table.ledger(3, 99) == "_tidemark/c/t/ledger/3-99.json"
+    assert (table.root, table.quarantine) == ("tab", "tab__quarantine")
+
+
+def test_no_control_key_looks_like_a_segment() -> None:
+    control = ControlKeys("ts", "c")
+    for key in (control.index(7), control.incarnations("t.log"), control.acknowledgement("t", 0, 5, 9)):
+        assert not key.endswith((".log", ".index", ".timeindex"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "x" * 250, "a@b", "a\n"])
+def test_illegal_topics_never_become_keys(name: str) -> None:
+    with pytest.raises(ValueError, match="valid topic name"):
+        check_topic(name)
+    with pytest.raises(ValueError, match="valid topic name"):
+        ControlKeys("", "c").incarnations(name)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a b"])
+def test_illegal_clusters(name: str) -> None:
+    with pytest.raises(ValueError, match="cluster name"):
+        check_cluster(name)
+
+
+@pytest.mark.parametrize("prefix", ["/a", "a/", "a//b", "a b", "a/../b/é"])
+def test_illegal_prefixes(prefix: str) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        Endpoint("s3://raw", prefix)
+
+
+def test_incarnations_have_places_of_their_own() -> None:
+    assert place_of("orders", TOPIC_ID, first=True) == "orders"
+    assert place_of("orders", TOPIC_ID, first=False) == f"orders@{TOPIC_ID}"
+    with pytest.raises(ValueError, match="needs its topic id"):
+        place_of("orders", None, first=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://raw", ("s3://raw", "")),
+        ("s3://raw/a/b/", ("s3://raw", "a/b")),
+        ("file:///srv/raw", ("file:///srv/raw", "")),
+    ],
+)
+def test_store_urls(url: str, expected: tuple[str, str]) -> None:
+    assert split_store_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://raw/a", ("s3://raw", "a")),
+        ("sqlite:///srv/raw.db", ("sqlite:///srv/raw.db", "")),
+        ("hdfs://name:8020/a/b/", ("hdfs://name:8020", "a/b")),
+        ("memory://x", ("memory://x", "")),
+    ],
+)
+def test_urls_of_stores_of_other_kinds(url: str, expected: tuple[str, str]) -> None:
+    assert split_store_url(url, any_scheme=True) == expected
+
+
+@pytest.mark.parametrize("url", ["raw", "s3://A_B", "file://x", "s3:///x", "gs://", "gs:///", "GS://x", "gs://x y"])
+def test_bad_urls_of_any_store(url: str) -> None:
+    with pytest.raises(FormatError, match=r"others need store\.backend"):
+        split_store_url(url, any_scheme=True)
+
+
+@pytest.mark.parametrize("url", ["raw", "s3://", "s3://A_B", "file://", "file:///", "gs://x", "s3:///x"])
+def test_bad_store_urls(url: str) -> None:
+    with pytest.raises(FormatError, match="must be s3://"):
+        split_store_url(url)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.errors import FormatError
+from tidemark.kafka_log import Lineage
+
+UNCLEAN_OLD = Lineage(((0, 0),))
+UNCLEAN_NEW = Lineage(((0, 0), (1, 3000)))
+BACK_AGAIN = Lineage(((0, 0), (2, 6000)))
+
+
+@st.composite
+def lineages(draw: st.DrawFn) -> Lineage:
+    epochs = draw(st.lists(st.integers(0, 9), unique=True, max_size=6))
+    starts = draw(st.lists(st.integers(0, 30), unique=True, min_size=len(epochs), max_size=len(epochs)))
+    return Lineage(tuple(zip(sorted(epochs), sorted(starts), strict=True)))
+
+
+def test_epochs_by_offset() -> None:
+    lineage = Lineage(((2, 10), (5, 20)))
+    assert [lineage.epoch_at(offset) for offset in (0, 9, 10, 19, 20, 10**9)] == [None, None, 2, 2, 5, 5]
+    assert Lineage().epoch_at(0) is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"), [(1, (1, 10)), (2, (2, 20)), (3, (2, 20)), (4, (2, 20)), (5, (5, 77)), (6, None)]
+)
+def test_the_end_of_an_epoch_is_as_kafka_has_it(epoch: int, answer: tuple[int, int] | None) -> None:
+    assert Lineage(((2, 10), (5, 20))).end_offset(epoch, 77) == answer
+
+
+def test_an_empty_lineage_knows_no_end() -> None:
+    assert Lineage().end_offset(0, 77) is None
+
+
+def test_an_unclean_election_and_back() -> None:
+    assert UNCLEAN_OLD.divergence(UNCLEAN_NEW) == 3000
+    assert UNCLEAN_NEW.divergence(BACK_AGAIN) == 3000
+    assert UNCLEAN_OLD.divergence(BACK_AGAIN, end=6000) is None
+    assert BACK_AGAIN.is_live(3500, 0)
+    assert not BACK_AGAIN.is_live(3500, 1)
+    assert UNCLEAN_NEW.is_live(3500, 1)
+
+
+def test_a_prefix_does_not_diverge_below_its_end() -> None:
+    longer = Lineage(((0, 0), (3, 500), (4, 900)))
+    assert Lineage(((0, 0),)).divergence(longer, end=500) is None
+    assert Lineage(((0, 0),)).divergence(longer, end=501) == 500
+
+
+def test_what_retention_took_from_a_lineage_proves_nothing() -> None:
+    assert Lineage(((5, 1000),)).divergence(Lineage(((0, 0), (5, 800)))) is None
+    assert Lineage(((6, 1000),)).divergence(Lineage(((0, 0), (5, 800)))) == 1000
+    assert Lineage().divergence(UNCLEAN_OLD) is None
+
+
+def test_messages_without_an_epoch_lie_where_no_lineage_knows() -> None:
+    lineage = Lineage(((3, 100),))
+    assert lineage.is_live(50, -1)
+    assert not lineage.is_live(100, -1)
+    assert not lineage.is_live(50, 3)
+
+
+def test_history_goes_on_below() -> None:
+    assert Lineage(((5, 1000),)).with_history(Lineage(((0, 0), (5, 800)))) == Lineage(((0, 0), (5, 800)))
+    assert Lineage(((5, 1000), (6, 2000))).with_history(Lineage(((0, 0), (3, 800), (4, 1500)))) == Lineage(
+        ((0, 0), (3, 800), (5, 1000), (6, 2000))
+    )
+    assert Lineage(((5, 1000),)).with_history(Lineage(((0, 0), (6, 900)))) == Lineage(((0, 0), (5, 1000)))
+    assert Lineage().with_history(UNCLEAN_NEW) == UNCLEAN_NEW
+    assert UNCLEAN_NEW.with_history(Lineage()) == UNCLEAN_NEW
+
+
+def test_json_and_back() -> None:
+    assert UNCLEAN_NEW.to_json() == [[0, 0], [1, 3000]]
+    assert Lineage.from_json([[0, 0], [1, 3000]], "f") == UNCLEAN_NEW
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, {}, [[0]], [[0, 0, 0]], [[0, "0"]], [[0, True]], [0], [[1, 0], [1, 5]], [[0, 0], [1, 0]], [[-1, 0]]],
+)
+def test_other_json_is_refused(value: object) -> None:
+    with pytest.raises(FormatError):
+        Lineage.from_json(value, "f")
+
+
+class Branches(NamedTuple):
+    """The epochs of two logs by offset, which are the same below ``fork``."""
+
+    left: list[int]
+    right: list[int]
+    fork: int
+
+
+@st.composite
+def branches(draw: st.DrawFn) -> Branches:
+    left: list[int] = []
+    for epoch in sorted(draw(st.sets(st.integers(0, 9), min_size=1, max_size=5))):
+        left += [epoch] * draw(st.integers(1, 6))
+    fork = draw(st.integers(0, len(left)))
+    right = left[:fork]
+    for epoch in sorted(draw(st.sets(st.integers(10, 15), max_size=3))):
+        right += [epoch] * draw(st.integers(1, 6))
+    return Branches(left, right, fork)
+
+
+def lineage_of(epochs: list[int], log_start: int = 0, moved: int = 0) -> Lineage:
+    """As a broker notes it whose log starts at ``log_start``.
+
+    ``moved`` is how many batches the cleaner had removed at the start of an epoch before a replica copied the log.
+    """
+    entries: list[tuple[int, int]] = []
+    for epoch in sorted(set(epochs[log_start:])):
+        start, count = max(log_start, epochs.index(epoch)), epochs.count(epoch)
+        entries.append((epoch, start + min(moved, count - 1 if epoch != epochs[log_start] else 0)))
+    return Lineage(tuple(entries))
+
+
+@given(branches(), st.integers(0, 10), st.integers(0, 10))
+def test_divergence_is_what_comparing_every_offset_finds(logs: Branches, left_start: int, right_start: int) -> None:
+    left, right = lineage_of(logs.left, left_start), lineage_of(logs.right, right_start)
+    end, start = min(len(logs.left), len(logs.right)), max(left_start, right_start)
+    differing = [offset for offset in range(start, end) if logs.left[offset] != logs.right[offset]]
+    assert left.divergence(right, end) == right.divergence(left, end) == (differing[0] if differing else None)
+
+
+@given(branches(), st.integers(0, 3), st.integers(0, 3))
+def test_epochs_that_begin_later_on_a_copy_of_a_compacted_log_are_no_divergence(
+    logs: Branches, left_moved: int, right_moved: int
+) -> None:
+    """Or they diverge where the logs do, or a few removed batches later."""
+    left, right = lineage_of(logs.left, moved=left_moved), lineage_of(logs.right, moved=right_moved)
+    end = min(len(logs.left), len(logs.right))
+    at = left.divergence(right, end)
+    assert at is None if logs.fork >= end else at is None or at >= logs.fork
+    for offset in range(min(logs.fork, end)):
+        assert left.is_live(offset, logs.right[offset])
+        assert right.is_live(offset, logs.left[offset])
+
+
+def test_an_epoch_that_begins_later_on_a_copy() -> None:
+    leader, copy = Lineage(((0, 0), (1, 12))), Lineage(((0, 0), (1, 13)))
+    assert leader.divergence(copy, 20) is None
+    assert copy.is_live(12, 1)
+    assert Lineage(((0, 0), (1, 13), (2, 18))).divergence(leader, 20) == 18
+
+
+@given(lineages(), st.integers(0, 35))
+def test_truncation_keeps_what_lies_below(lineage: Lineage, end: int) -> None:
+    cut = lineage.truncated(end)
+    assert [cut.epoch_at(offset) for offset in range(end)] == [lineage.epoch_at(offset) for offset in range(end)]
+    assert all(start < end for _, start in cut.entries)
+
+
+@given(lineages(), lineages())
+def test_history_changes_nothing_that_was_known(newer: Lineage, older: Lineage) -> None:
+    whole = newer.with_history(older)
+    Lineage.of(whole.entries, "still a lineage")
+    for offset in range(35):
+        if newer.epoch_at(offset) is not None:
+            assert whole.epoch_at(offset) == newer.epoch_at(offset)

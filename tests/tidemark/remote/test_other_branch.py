@@ -1,0 +1,190 @@
+"""A segment that one of another branch replaces under its base offset: the new one is read, or the log is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.raw_builder import RawBuilder
+from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
+from tests.tidemark.remote.reader import TP, Reader, records_of
+from tests.tidemark.remote.test_reading_faults import hurry, interfered
+from tests.tidemark.remote.world import RemoteStore
+from tidemark.errors import PreconditionFailed
+from tidemark.remote.topics import RemoteTopics
+
+__all__ = ["hurry"]
+
+COUNT = 40
+"""Batches of the segment that is replaced."""
+
+EPOCH = 5
+"""The leader epoch of the other branch."""
+
+
+@pytest.fixture(autouse=True)
+def small(hurry: None) -> None:
+    """Small ranges, and short pauses."""
+
+
+def data(base: int, word: str = "value", epoch: int = 3) -> bytes:
+    """A batch of three records, each a millisecond later than the one before."""
+    records = [Record(one, T0 + base + one, b"k", f"{word}-{base + one}".encode()) for one in range(3)]
+    return batch(base, records, leader_epoch=epoch)
+
+
+BATCHES = [data(3 * number) for number in range(60)]
+OTHERS = [data(3 * number, "other", EPOCH) for number in range(60)]
+
+
+def stored(store: RemoteStore) -> RawBuilder:
+    """[0, 120) in a segment with indexes, [120, 180) in another."""
+    raw = store.raw()
+    raw.index_every, raw.times = 300, True
+    raw.segment(BATCHES[:COUNT])
+    raw.segment(BATCHES[COUNT:])
+    raw.publish()
+    return raw
+
+
+def half_replaced(raw: RawBuilder, batches: list[bytes]) -> str:
+    """The segment at 0 is one of the other branch, and its manifest is not; the key of its log."""
+    return raw.half_replace(batches, 0, lineage=((EPOCH, 0),))
+
+
+def elected(raw: RawBuilder) -> None:
+    """All is of the other branch."""
+    known = raw.partition()
+    known.lineage, known.leader_epoch = ((EPOCH, 0),), EPOCH
+    raw.segment(OTHERS[:COUNT], base=0)
+    raw.segment(OTHERS[COUNT:], base=120)
+    raw.publish()
+
+
+def offsets(records: list[Any]) -> list[int]:
+    return [one.offset for one in records]
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_what_comes_from_the_replaced_segment_on_is_of_the_new_branch(remote_store: RemoteStore, at: int) -> None:
+    raw = stored(remote_store)
+    with Reader(interfered(remote_store, at, lambda: elected(raw))) as reader:
+        found = reader.read(0)
+        assert offsets(found) == list(range(180))
+        words = [one.value.partition(b"-")[0] for one in found]
+        assert words == sorted(words, reverse=True), "values, then others"
+        assert words[-60:] == [b"other"] * 60
+        assert reader.tier.counters.retries
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_segment_of_a_later_epoch_than_the_watermark_says_is_waited_for_and_no_gap(
+    local_store: RemoteStore, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest is there, and ``offset.wm`` follows: whoever took that for a gap would pass over its offsets."""
+    raw = stored(local_store)
+    raw.segment(OTHERS[:COUNT], base=0, lineage=((EPOCH, 0),))
+    storage, counting = local_store.counted()
+    inner, looks = counting._inner, 0
+
+    def get(key: str, **options: Any) -> Any:
+        nonlocal looks
+        if key == raw.keys().watermark:
+            looks += 1
+            if looks == at + 1:
+                elected(raw)
+        return inner.get(key, **options)
+
+    monkeypatch.setattr(counting, "get", get, raising=False)
+    with Reader(storage, on_gap="skip") as reader:
+        assert [one.value for one in reader.read(0)[:3]] == [b"other-0", b"other-1", b"other-2"]
+
+
+def test_a_watermark_that_does_not_follow_is_an_error_that_names_the_segment(local_store: RemoteStore) -> None:
+    raw = stored(local_store)
+    key = raw.segment(OTHERS[:COUNT], base=0, lineage=((EPOCH, 0),))
+    with Reader(local_store.storage(), on_gap="skip") as reader:
+        with pytest.raises(PreconditionFailed, match=rf"{key}: is of a later leader epoch than .*offset\.wm says"):
+            reader.read(0)
+        assert offsets(reader.read(120)) == list(range(120, 180))
+
+
+@pytest.mark.parametrize("batches", [OTHERS, OTHERS[:10], OTHERS[:COUNT]], ids=["longer", "shorter", "as long"])
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_log_of_another_branch_than_its_manifest_is_refused(
+    local_store: RemoteStore, batches: list[bytes], at: int
+) -> None:
+    refuses(local_store, batches, at)
+
+
+def test_a_log_of_another_branch_is_refused_of_an_s3_server(s3_store: RemoteStore) -> None:
+    refuses(s3_store, OTHERS, 4)
+
+
+def refuses(store: RemoteStore, batches: list[bytes], at: int) -> None:
+    raw = stored(store)
+    key = raw.keys().segment(0, "log")
+    read: list[int] = []
+    with Reader(interfered(store, at, lambda: half_replaced(raw, batches))) as reader:
+        reader.tier.read(TP, 0)
+        with pytest.raises(PreconditionFailed, match=rf"{key}: .*; while reading orders-0 at offset"):
+            read.extend(one.offset for block in reader.blocks() for one in records_of(block))
+        assert read == list(range(len(read)))
+        assert len(read) < 120
+        assert offsets(reader.read(120)) == list(range(120, 180)), "what is not touched can be read"
+
+
+def test_a_manifest_of_another_branch_is_waited_for(local_store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only while ranges are read: also where the first byte of an offset is looked for."""
+    raw = stored(local_store)
+    half_replaced(raw, OTHERS[:COUNT])
+    storage, counting = local_store.counted()
+    inner, looks = counting._inner, 0
+
+    def get(key: str, **options: Any) -> Any:
+        nonlocal looks
+        if key.endswith(f"{0:020d}.manifest.json"):
+            looks += 1
+            if looks == 5:
+                elected(raw)
+        return inner.get(key, **options)
+
+    monkeypatch.setattr(counting, "get", get, raising=False)
+    with Reader(storage) as reader:
+        assert [one.value for one in reader.read(100)[:20]] == [f"other-{at}".encode() for at in range(100, 120)]
+    assert looks >= 5
+
+
+@pytest.mark.parametrize("markers", [True, False])
+def test_times_in_a_log_of_another_branch_are_refused(local_store: RemoteStore, markers: bool) -> None:
+    raw = stored(local_store)
+    key = half_replaced(raw, OTHERS)
+    part = RemoteTopics(local_store.storage()).partition("orders", 0)
+    assert part is not None
+    with pytest.raises(PreconditionFailed, match=key):
+        part.offset_for_time(T0 + 58, markers=markers)
+    elected(raw)
+    part.refresh()
+    found = part.offset_for_time(T0 + 58, markers=markers)
+    assert found is not None
+    assert (found.offset, found.leader_epoch) == (58, EPOCH)
+
+
+@pytest.mark.parametrize("more", [b"", b"x"], ids=["as long", "longer"])
+def test_aborts_of_another_branch_are_refused(local_store: RemoteStore, more: bytes) -> None:
+    """A ``.txnindex`` decides about records of earlier segments, whose logs nobody has replaced."""
+    raw = local_store.raw()
+    raw.segment([transactional(0, 7, 3), transactional(3, 8, 3)])
+    raw.segment([simple(6, 1), marker(7, 7, commit=False)], aborted=[(7, 0, 7)])
+    raw.segment([marker(8, 8, commit=True), simple(9, 1)])
+    raw.publish()
+    path = raw.keys().segment(6, "txnindex")
+    listed = raw.store.get(path).body
+    foreign = b"".join(one.to_bytes(8) for one in (8, 3, 7, 8))
+    raw.store.put(path, listed[:2] + foreign if not more else listed + listed[:2] + foreign)
+    with Reader(local_store.storage()) as reader:
+        with pytest.raises(PreconditionFailed, match=rf"{path}: is not the version that its manifest describes"):
+            reader.read(0)
+        raw.store.put(path, listed)
+        assert offsets(reader.read(0)) == [3, 4, 5, 6, 9]

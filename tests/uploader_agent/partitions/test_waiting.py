@@ -1,0 +1,226 @@
+"""What is said to wait, since when and why; by what clock it is late; what of it the metrics show."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, records
+from tests.uploader_agent.partitions.test_answers import answered, ask, led
+from tests.uploader_agent.test_run import get, running, watermark_is
+from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.formats.keys import TopicPartition
+from tidemark.terminal import Output
+from tidemark.timestamps import utc_now
+from uploader_agent import cli
+from uploader_agent.broker.admin import Leader, Led
+from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.observability.health import HttpServer
+from uploader_agent.partitions import lag
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.poller import LeadersAnswer
+from uploader_agent.partitions.waiting import Wait, Waits
+
+HOUR = 3600.0
+TAIL_AFTER = 600.0
+NOW = time.time()
+
+
+@pytest.fixture(autouse=True)
+def moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins now, however long ago this file was imported."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", time.time())
+
+
+def date(disk: FakePartition, base: int, seconds_ago: float) -> None:
+    """Let the segment have been appended to last that long before :data:`NOW`."""
+    os.utime(disk.log(base), (NOW - seconds_ago, NOW - seconds_ago))
+
+
+@contextmanager
+def surveyed(world: World, high_watermark: int | None) -> Iterator[tuple[TestedAgent, LedPartition]]:
+    """An agent that does nothing by itself, and knows what the store has of its partition."""
+    with world.agent() as agent:
+        partition = led(agent)
+        partition.uploader.learn()
+        if high_watermark is not None:
+            agent.leadership.observe(answered(ask(agent), high_watermark))
+        partition.plan(NOW - TAIL_AFTER)
+        yield agent, partition
+
+
+def look(agent: TestedAgent, seconds_later: float = 0.0) -> dict[str, Wait]:
+    return {one.kind: one for one in Waits(agent.leadership).look(TAIL_AFTER, NOW + seconds_later)}
+
+
+def test_a_segment_that_waits_for_the_high_watermark_is_seen(world: World) -> None:
+    """It was in no metric, since there was nothing to do about it."""
+    disk = world.disk.partition()
+    disk.fill(0, end=100)
+    date(disk, 0, HOUR)
+    with surveyed(world, 98) as (agent, partition):
+        assert partition.restless
+        found = look(agent)
+        assert found["rotated"].seconds == found["rotated"].overdue == pytest.approx(HOUR)
+        assert "the high watermark 98 is below the segment's end 100" in found["rotated"].reason
+        lag.measure([partition], found.values(), agent.metrics, NOW)
+        metrics = agent.metrics
+        assert metrics.lag_segments._value.get() == 1
+        assert metrics.lag_offsets._value.get() == 100
+        assert metrics.unstored_age.labels("rotated")._value.get() == pytest.approx(HOUR)
+        assert metrics.overdue.labels("rotated")._value.get() == pytest.approx(HOUR)
+        assert metrics.overdue.labels("tail")._value.get() == 0
+
+
+@pytest.mark.parametrize("high_watermark", [50, 40], ids=["committed", "not committed"])
+def test_a_tail_is_late_only_beyond_tail_after(world: World, high_watermark: int) -> None:
+    disk = world.disk.partition()
+    disk.segment(0, records(0, 50))
+    date(disk, 0, 60)
+    with surveyed(world, high_watermark) as (agent, partition):
+        tail = look(agent)["tail"]
+        assert [tail.seconds, tail.overdue] == pytest.approx([60, 0])
+        assert "tail_after: it was appended to 60 s ago, and goes after 600 s" in tail.reason
+        tail = look(agent, HOUR)["tail"]
+        assert [tail.seconds, tail.overdue] == pytest.approx([HOUR + 60, HOUR + 60 - TAIL_AFTER])
+        behind = "the high watermark 40 is below the log end 50"
+        assert (behind in tail.reason) == (high_watermark == 40)
+        lag.measure([partition], [tail], agent.metrics, NOW)
+        assert agent.metrics.lag_offsets._value.get() == 50, "counted up to the log end"
+
+
+def test_a_tail_waits_though_the_broker_says_nothing(world: World) -> None:
+    """Appended to after the last answer: by the disk alone there is something that is not stored."""
+    disk = world.disk.partition()
+    disk.segment(0, records(0, 50))
+    world.metadata.default_high = 50
+    with world.agent(tail_after="0s") as agent:
+        agent.upload_once()
+        partition = agent.leadership.partitions[T]
+        partition.plan(NOW)
+        assert look(agent) == {}
+        disk.segment(0, records(0, 60))
+        partition.look()
+        partition.plan(NOW)
+        tail = look(agent, HOUR)["tail"]
+        assert tail.overdue > HOUR - TAIL_AFTER - 60
+        assert "has not answered, since the last append" in tail.reason
+
+
+def test_what_may_be_stored_counts_from_when_it_was_first_seen(world: World) -> None:
+    """A start is no alarm: nobody has said yet what the store has of a segment that is a day old."""
+    disk = world.disk.partition()
+    disk.fill(0, end=100)
+    disk.segment(100, records(100, 150))
+    date(disk, 0, 24 * HOUR)
+    date(disk, 100, 24 * HOUR)
+    with world.agent() as agent:
+        partition = led(agent)
+        waits = Waits(agent.leadership)
+        found = waits.look(TAIL_AFTER, NOW)
+        assert {(one.kind, one.seconds, one.overdue) for one in found} == {("rotated", 0, 0), ("tail", 0, 0)}
+        assert {one.reason for one in found} == {"the broker has not said its high watermark yet"}
+        found = waits.look(TAIL_AFTER, NOW + HOUR)
+        assert {(one.kind, one.seconds) for one in found} == {("rotated", HOUR), ("tail", HOUR)}
+        agent.leadership.observe(answered(ask(agent), 150))
+        assert {one.reason for one in waits.look(TAIL_AFTER, NOW)} == {"what the store has of it is not known yet"}
+        partition.uploader.learn()
+        found = waits.look(TAIL_AFTER, NOW)
+        assert {one.kind: one.seconds for one in found} == pytest.approx({"rotated": 24 * HOUR, "tail": 24 * HOUR})
+
+
+def test_the_oldest_byte_of_a_tail_that_is_never_quiet_ages_and_is_not_late(world: World) -> None:
+    disk = world.disk.partition()
+    disk.segment(0, records(0, 50))
+    date(disk, 0, 0)
+    with surveyed(world, 50) as (agent, partition):
+        waits = Waits(agent.leadership)
+        for minute in range(0, 60, 5):
+            disk.segment(0, records(0, 50 + minute))
+            date(disk, 0, -60.0 * minute)
+            partition.look()
+            [tail] = waits.look(TAIL_AFTER, NOW + 60 * minute)
+            assert [tail.seconds, tail.overdue] == pytest.approx([60 * minute, 0])
+
+
+def test_reasons_name_the_last_error_the_gap_and_the_leadership(world: World) -> None:
+    disk = world.disk.partition()
+    disk.fill(0, 100, end=200)
+    other, elsewhere = TopicPartition("orders", 1), TopicPartition("orders", 2)
+    world.disk.partition(other)
+    world.disk.partition(elsewhere, topic_id=OTHER_ID)
+    with surveyed(world, 200) as (agent, partition):
+        partition.error = "AccessDenied: told so"
+        assert "and the next one comes after a pause: AccessDenied: told so" in look(agent)["rotated"].reason
+        leaders = {T: Leader(1, partition.led), elsewhere: Leader(1, Led(3, "xkU3OEVBNTcwNTJENDM2Qk"))}
+        agent.leadership.learn(LeadersAnswer(utc_now(), 0.0, leaders, {}))
+        said = dict(agent.leadership.undecided())
+        assert said[other] == "the broker has not said who leads it"
+        assert "its directory is another topic's" in said[elsewhere]
+        leaders |= {other: Leader(-1, Led(3, None)), elsewhere: Leader(2, Led(3, None))}
+        agent.leadership.learn(LeadersAnswer(utc_now(), 0.0, leaders, {}))
+        assert dict(agent.leadership.undecided()) == {other: "nobody leads it"}
+        assert look(agent)["leadership"].tp == other
+
+
+def test_a_gap_waits(world: World) -> None:
+    disk = world.disk.partition()
+    disk.fill(0, 100, end=200)
+    world.once()
+    disk.fill(300, end=400)
+    disk.retire(0, 100, 200)
+    disk.unlink_deleted()
+    world.metadata.log_start = 300
+    found = look(world.once())
+    assert found["gap"].reason == "offsets 200 to 300 are in no place: deleted_before_upload"
+
+
+def test_the_page_is_json(world: World) -> None:
+    world.disk.partition().fill(0, end=100)
+    world.metadata.default_high = 90
+    with (
+        running(world, NoWatcher()) as agent,
+        HttpServer("127.0.0.1", 0, agent.health, agent.metrics.registry, agent.waiting) as server,
+    ):
+        wait_until(lambda: agent.waiting()["agent"] is None, what="ready")
+
+        def reasons() -> list[str]:
+            status, text = get(server.port, "/waiting")
+            assert status == 200
+            found = json.loads(text)
+            assert found.keys() == {"agent", "partitions"}
+            for one in found["partitions"]:
+                assert one.keys() == {"topic", "partition", "kind", "seconds", "reason"}
+                assert (one["topic"], one["partition"], one["kind"]) == ("orders", 0, "rotated")
+                assert one["seconds"] >= 0
+            return [one["reason"] for one in found["partitions"]]
+
+        wait_until(lambda: any("high watermark 90 is below" in one for one in reasons()), what="the reason")
+        world.metadata.default_high = 100
+        world.store.await_put(lambda: watermark_is(world, 100))
+        wait_until(lambda: not reasons(), what="nothing to wait")
+
+
+def test_before_it_is_ready_the_agent_says_what_it_waits_for(world: World) -> None:
+    with world.agent() as agent:
+        assert agent.waiting() == {"agent": "the broker has not said yet what it leads", "partitions": []}
+
+
+def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.disk.partition().fill(0, end=100)
+    world.metadata.default_high = 98
+    with world.agent(read_only=True) as agent:
+        agent.survey()
+        cli._tell(agent.components, Output.text)
+        assert "orders-0: rotated waits, for " in (text := capsys.readouterr().out)
+        assert "the high watermark 98 is below the segment's end 100" in text
+        cli._tell(agent.components, Output.json)
+        [wait] = json.loads(capsys.readouterr().out)["waiting"]
+        assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")

@@ -1,0 +1,38 @@
+"""An agent that a test can run, or have do one thing after another, and look into."""
+
+from __future__ import annotations
+
+from uploader_agent.agent import Agent
+from uploader_agent.components import Components
+from uploader_agent.one_shot import OneShot
+from uploader_agent.partitions.waiting import Wait
+
+
+class TestedAgent(Agent):
+    """The loop, with its components in reach, and what a single upload does."""
+
+    __test__ = False
+
+    def __init__(self, components: Components) -> None:
+        super().__init__(components)
+        self.components = components
+        self.leadership = components.leadership
+        self.hold = components.hold
+        self.metrics = components.metrics
+        self.health = components.health
+        self.poller = components.poller
+        self.index = components.index
+        self.queue = components.queue
+        self._once = OneShot(components)
+
+    def upload_once(self) -> None:
+        self._once.upload()
+
+    def survey(self) -> None:
+        self._once.survey()
+
+    def refresh(self) -> None:
+        self._once.refresh()
+
+    def waits(self) -> list[Wait]:
+        return self.components.waits()

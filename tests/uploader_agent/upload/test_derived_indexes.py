@@ -1,0 +1,85 @@
+"""Index files that are made from a run's batches: what they say is true, and they depend on the bytes alone."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
+from tidemark.kafka_log import (
+    UnfinishedTransaction,
+    confirms_cut,
+    parse_offset_index,
+    parse_time_index,
+    parse_txn_index,
+    scan_batches,
+)
+from uploader_agent.upload.derived_indexes import DerivedIndexes
+
+T0 = 1_770_000_000_000
+
+
+def indexes(content: bytes, base: int, *open_before: UnfinishedTransaction) -> dict[str, bytes]:
+    """The files by extension."""
+    made = DerivedIndexes(base, len(content), open_before)
+    for header in scan_batches([content], "content", base):
+        made.add(header, lambda: content[header.position : header.end])  # noqa: B023 - called at once
+    return {file.name.partition(".")[2]: file.content for file in made.files()}
+
+
+def run_of(rng: random.Random, base: int, count: int) -> bytes:
+    """Batches of various sizes, some with times that go back."""
+    batches, offset = [], base
+    for _ in range(count):
+        records = [Record(delta, T0 + rng.randrange(10**6), value=bytes(rng.randrange(3000))) for delta in range(3)]
+        batches.append(batch(offset, records))
+        offset += 3
+    return b"".join(batches)
+
+
+def test_each_entry_names_a_batch_and_the_times_are_running_maxima(rng: random.Random) -> None:
+    base = 1000
+    content = run_of(rng, base, 60)
+    headers = list(scan_batches([content], "content", base))
+    made = indexes(content, base)
+    entries = parse_offset_index(made["index"], base, len(content), "index")
+    assert len(entries) * 8 == len(made["index"])
+    assert len(entries) > 10
+    for entry in entries:
+        assert confirms_cut(content[entry.position :][:61], entry, base, len(content))
+    positions = [0, *(entry.position for entry in entries)]
+    assert all(after - before > 4096 for before, after in pairwise(positions))
+    times = parse_time_index(made["timeindex"], base, headers[-1].next_offset, "timeindex")
+    assert len(times) * 12 == len(made["timeindex"])
+    for time in times:
+        assert time.timestamp == max(one.max_timestamp for one in headers if one.base_offset <= time.offset)
+    assert times[-1].timestamp == max(one.max_timestamp for one in headers)
+
+
+def test_the_entries_of_a_large_run_are_further_apart(rng: random.Random) -> None:
+    content = run_of(rng, 0, 60)
+    few = DerivedIndexes(0, 1 << 30)
+    for header in scan_batches([content], "content", 0):
+        few.add(header, bytes)
+    [index, *_] = few.files()
+    positions = [entry.position for entry in parse_offset_index(index.content, 0, len(content), "index")]
+    assert 0 < len(positions) < len(indexes(content, 0)["index"]) // 8
+    assert all(after - before > 1 << 14 for before, after in pairwise([0, *positions]))
+
+
+@pytest.mark.parametrize("begun", ["in the run", "before it"])
+def test_aborted_transactions_are_those_whose_markers_are_in_the_run(begun: str) -> None:
+    before = transactional(0, 7, 10) + transactional(10, 8, 10)
+    content = marker(20, 7, commit=False) + marker(21, 8, commit=True) + transactional(22, 9, 8)
+    if begun == "in the run":
+        made = indexes(before + content, 0)
+    else:
+        made = indexes(content, 20, UnfinishedTransaction(7, 0, 0), UnfinishedTransaction(8, 0, 10))
+    assert parse_txn_index(made["txnindex"], "txnindex") == [(7, 0, 20, 10)]
+
+
+def test_without_an_abort_there_is_no_index_of_aborts() -> None:
+    content = transactional(0, 7, 10) + marker(10, 7, commit=True) + marker(11, 8, commit=False)
+    assert indexes(content, 0).keys() == {"index", "timeindex"}, "of producer 8 the partition has no data"

@@ -1,0 +1,263 @@
+"""Agents of several leaders seal one log: what each leaves at any point, what the next makes of it, who stops whom."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.tidemark.kafka_log.build import marker, transactional
+from tests.tidemark.remote.reader import Reader
+from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
+from tests.uploader_agent.repair.test_gaps import die_before
+from tests.uploader_agent.test_agent import no_errors
+from tidemark.kafka_log import parse_txn_index, scan_batches
+from tidemark.remote import Storage
+from uploader_agent.broker.admin import Led
+
+
+@pytest.fixture
+def second(world: World) -> World:
+    """Broker 1 has sealed [0, 300) in three segments; broker 2 leads since, and has [100, 400) in one."""
+    world.disk.partition().fill(0, 100, 200, end=300)
+    world.once()
+    found = world.another(2, leads={T: Led(4, ID)})
+    found.disk.partition().fill(0, 100, end=400)
+    world.store.puts.clear()
+    return found
+
+
+@pytest.fixture
+def third(world: World, second: World) -> World:
+    """Broker 3, which leads after broker 2; its segments begin elsewhere."""
+    found = world.another(3, leads={T: Led(5, ID)})
+    found.disk.partition().fill(0, 150, 350, end=400)
+    return found
+
+
+def mismatched(world: World) -> list[str]:
+    """The ``.log`` objects that are not those of their manifests. One without a manifest counts for nobody."""
+    bases = [int(name[:20]) for name in world.names() if name.endswith(".manifest.json")]
+    described = {f"{base:020d}.log": world.manifest(base).objects[f"{base:020d}.log"].etag for base in bases}
+    head = world.store.inner.head
+    return [name for name, etag in described.items() if head(world.keys().file(name)).etag != etag]
+
+
+def read(world: World) -> list[int]:
+    """The offsets that a consumer of the store reads."""
+    with Reader(Storage.at(world.store.url, CLUSTER)) as reader:
+        return [one.offset for one in reader.read(0)]
+
+
+def written_twice(world: World) -> list[str]:
+    """The objects of segments that were put more than once."""
+    segments = (key for key in world.store.puts if key.startswith(world.keys().folder) and not key.endswith(".wm"))
+    return [key for key, count in Counter(segments).items() if count > 1]
+
+
+def superseded(world: World) -> list[str]:
+    return [info.key for info in world.store.inner.list("_superseded/")]
+
+
+def test_a_leader_seals_what_the_store_lacks_and_nothing_else(world: World, second: World) -> None:
+    no_errors(second.once())
+    assert [name for name in world.names() if name.endswith(".log")] == [
+        f"{base:020d}.log" for base in (0, 100, 200, 300)
+    ]
+    assert world.stored(300) == records(300, 400)
+    assert (world.manifest(300).base_offset, world.manifest(300).next_offset) == (300, 400)
+    assert written_twice(world) == []
+    assert read(world) == list(range(400))
+
+
+@pytest.mark.parametrize("bases", [(0, 150, 250), (0, 100), (0,)], ids=["other bases", "the same base", "a base less"])
+def test_another_leads_before_any_write_of_the_former(
+    tmp_path: Path, rng: random.Random, full: bool, bases: tuple[int, ...]
+) -> None:
+    """Whichever write it is: in the end all can be read, and no object was written twice."""
+    numbers = range(1, 9)
+    for number in numbers if full else rng.sample(numbers, 3):
+        world = World(tmp_path / str(number))
+        world.disk.partition().fill(0, 100, 200, end=300)
+        world.once()
+        second, third = (world.another(broker, leads={T: Led(broker + 2, ID)}) for broker in (2, 3))
+        second.disk.partition().fill(0, 100, 350, end=400)
+        third.disk.partition().fill(*bases, end=500)
+        writes: list[str] = []
+        world.store.puts.clear()
+
+        def before(
+            operation: str,
+            key: str,
+            world: World = world,
+            number: int = number,
+            third: World = third,
+            writes: list[str] = writes,
+        ) -> None:
+            if operation == "put":
+                writes.append(key)
+                if len(writes) == number:
+                    third.once()
+
+        world.store.before = before
+        second.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "1ms"})
+        world.store.before = lambda _operation, _key: None
+        assert len(writes) >= number, "the former leader wrote less"
+        third.once()
+        assert mismatched(world) == [], (number, writes)
+        assert written_twice(world) == [], (number, writes)
+        assert read(world) == list(range(500)), (number, writes)
+
+
+@pytest.mark.parametrize(
+    ("stored_end", "ends"),
+    [(340, [340, 350, 400]), (350, [350, 400]), (370, [370, 400])],
+    ids=["shorter", "the same", "beyond its local segment"],
+)
+def test_bytes_that_a_dead_leader_left_without_a_manifest_are_adopted(
+    world: World, second: World, stored_end: int, ends: list[int]
+) -> None:
+    """They end where they end; the next leader's segment boundaries play no part."""
+    key = world.keys().segment(300, "log")
+    world.store.inner.put(key, records(300, stored_end))
+    second.disk.partition().fill(0, 100, 350, end=400)
+    no_errors(second.once())
+    bases = [300, *ends[:-1]]
+    assert [world.manifest(base).next_offset for base in bases] == ends
+    assert key not in world.store.puts
+    assert read(world) == list(range(400))
+
+
+def test_bytes_above_the_high_watermark_wait_for_it(world: World, second: World) -> None:
+    """They were committed, or will be cut off: the log tells once the high watermark has come there."""
+    world.store.inner.put(world.keys().segment(300, "log"), records(300, 390))
+    partition = second.disk.partition()
+    partition.fill(0, 100, 350, end=400)
+    second.metadata.default_high = 360
+    second.once()
+    assert f"{300:020d}.manifest.json" not in world.names()
+    assert superseded(world) == []
+    second.metadata.default_high = 400
+    no_errors(second.once())
+    assert world.manifest(300).next_offset == 390
+    assert read(world) == list(range(400))
+
+
+@pytest.mark.parametrize("died_before", ["the manifest", "the next leader"])
+def test_bytes_of_a_branch_that_an_election_cut_off_are_copied_aside_and_replaced(
+    world: World, died_before: str
+) -> None:
+    """Under the same base offset: the only objects that are ever written again, each at most once for each leader."""
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    theirs = world.stored(100)
+    second = world.another(2, leads={T: Led(5, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (5, 100)])
+    partition.fill(0, 100, end=300)
+    partition.segment(100, records(100, 300, epoch=5))
+    if died_before == "the manifest":
+        die_before(second, world.keys().segment(100, "manifest.json"))
+        assert mismatched(world) == [f"{100:020d}.log"]
+        second = world.another(3, leads={T: Led(6, ID)})
+        partition = second.disk.partition()
+        partition.lineage([(3, 0), (5, 100)])
+        partition.fill(0, 100, 150, end=300)
+        partition.segment(100, records(100, 150, epoch=5))
+        partition.segment(150, records(150, 300, epoch=5))
+    no_errors(second.once())
+    assert mismatched(world) == []
+    assert world.manifest(100).next_offset == 300
+    [copy] = [key for key in superseded(world) if key.endswith(".log")]
+    assert world.store.inner.get(copy).body == theirs
+    assert read(world) == list(range(300))
+    _, watermark = world.watermark()
+    assert (watermark.next_offset, watermark.truncations[0].at) == (300, 100)
+
+
+def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
+    """The election took the end of the log; the next leader has appended nothing since."""
+    world.disk.partition().fill(0, end=100)
+    world.once()
+    world.store.inner.put(world.keys().segment(100, "log"), records(100, 200))
+    second = world.another(2, leads={T: Led(5, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (5, 150)])
+    partition.fill(0, end=100)
+    partition.segment(100, records(100, 150))
+    partition.segment(150, b"")
+    second.metadata.default_high = 150
+    no_errors(second.once())
+    assert world.manifest(100).next_offset == 150
+    assert world.stored(100) == records(100, 150)
+    assert len([key for key in superseded(world) if key.endswith(".log")]) == 1
+
+
+def test_a_leader_names_its_epoch_before_it_seals_anything(world: World) -> None:
+    """Else a former leader, which has passed its fence, could replace what the next one has just sealed."""
+    world.disk.partition().fill(0, end=100)
+    world.once()
+    assert world.store.puts.index(world.keys().watermark) < world.store.puts.index(world.keys().segment(0, "log"))
+    second = world.another(2, leads={T: Led(4, ID)})
+    second.disk.partition().fill(0, 100, end=200)
+    world.store.puts.clear()
+    second.once()
+    assert world.store.puts.index(world.keys().watermark) < world.store.puts.index(world.keys().segment(100, "log"))
+
+
+def test_a_deposed_leader_replaces_nothing_that_the_next_one_has_sealed(world: World) -> None:
+    """It meets the next leader's bytes under its base offset, takes them for another branch, and is fenced."""
+    deposed = world.disk.partition()
+    deposed.fill(0, end=100)
+    world.once()
+    deposed.fill(0, 100, end=200)
+    second = world.another(2, leads={T: Led(5, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (5, 100)])
+    partition.fill(0, 100, end=200)
+    partition.segment(100, records(100, 200, epoch=5))
+    log = world.keys().segment(100, "log")
+
+    def before(operation: str, key: str) -> None:
+        if (operation, key) == ("put", log):
+            world.store.before = lambda _operation, _key: None
+            die_before(second, world.keys().segment(100, "manifest.json"))
+
+    world.store.before = before
+    agent = world.once()
+    assert "Fenced" in str(agent.leadership.partitions[T].error)
+    assert world.stored(100) == records(100, 200, epoch=5)
+    assert superseded(world) == []
+
+
+def as_epoch(content: bytes, base: int, epoch: int) -> bytes:
+    """The same batches, written under another leader epoch, which their checksum does not cover."""
+    changed = bytearray(content)
+    for header in scan_batches([content], "content", base):
+        struct.pack_into(">i", changed, header.position + 12, epoch)
+    return bytes(changed)
+
+
+def test_transactions_open_at_the_start_of_a_run_are_known_wherever_it_begins(world: World) -> None:
+    """No producer snapshot lies there, and no stored segment ends there: the log itself is read from its beginning."""
+    branch = transactional(0, 7, 10) + transactional(10, 8, 10)
+    content = transactional(0, 7, 10) + transactional(10, 8, 10) + transactional(20, 7, 10)
+    content += marker(30, 7, commit=False) + marker(31, 8, commit=True) + transactional(32, 9, 8)
+    partition = world.disk.partition()
+    partition.segment(0, content)
+    partition.segment(40, b"")
+    world.metadata.leads = {T: Led(4, ID)}
+    partition.lineage([(3, 0), (4, 20)])
+    first = world.another(2, leads={T: Led(3, ID)})  # stored [0, 40) of a branch that was cut off at 20
+    replica = first.disk.partition()
+    replica.segment(0, branch + transactional(20, 11, 20))
+    replica.segment(40, b"")
+    first.once()
+    partition.segment(0, branch + as_epoch(content[len(branch) :], 20, 4))
+    no_errors(world.once())
+    assert (world.manifest(20).base_offset, world.manifest(20).next_offset) == (20, 40)
+    assert [(one.producer_id, one.first_offset) for one in world.manifest(20).open_transactions] == [(9, 32)]
+    assert parse_txn_index(world.stored(20, "txnindex"), "txnindex") == [(7, 0, 30, 10)]

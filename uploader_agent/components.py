@@ -1,0 +1,169 @@
+"""The components of an agent, put together. Nothing is started here, and neither broker nor store is asked.
+
+The loop (:mod:`uploader_agent.agent`) and what runs once (:mod:`uploader_agent.one_shot`) work with the same
+components.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from tidemark.endpoints import resolver_of
+from tidemark.errors import ConfigError
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import Metadata
+from uploader_agent.broker.authority import Authority, NoAuthority
+from uploader_agent.broker.leadership_hints import Hints, NoHints
+from uploader_agent.broker.properties import Broker
+from uploader_agent.disk.watcher import Watcher
+from uploader_agent.hold import Hold
+from uploader_agent.observability.health import Health
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.observability.systemd import Notifier
+from uploader_agent.partitions.leadership import Leadership
+from uploader_agent.partitions.partition_uploader import Context
+from uploader_agent.partitions.poller import Poller
+from uploader_agent.partitions.waiting import Wait, Waits
+from uploader_agent.remote.destinations import Destinations, OpenStore, digest
+from uploader_agent.remote.foreign_epochs import ForeignEpochs
+from uploader_agent.repair.gap_filler import GapFiller
+from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.scheduling.throttle import StoreTraffic
+from uploader_agent.scheduling.timers import Timers
+from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
+from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
+from uploader_agent.watermark_index.publisher import IndexPublisher
+from uploader_agent.watermark_index.thread import IndexThread
+
+logger = structlog.get_logger(__name__)
+
+
+class Components:
+    """The components of one agent. ``timers`` holds when each partition is due for a look.
+
+    ``settings`` are the current ones.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        broker: Broker,
+        metadata: Metadata,
+        open_store: OpenStore,
+        watcher: Watcher,
+        *,
+        hints: Hints | None = None,
+        authority: Authority | None = None,
+        notifier: Notifier | None = None,
+        traffic: StoreTraffic | None = None,
+        read_only: bool = False,
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        """With ``read_only`` the store is not written to: only a survey is possible.
+
+        Without an ``authority`` no leader epoch in the store ever counts as foreign.
+        """
+        self.settings = settings
+        self.broker = broker
+        self.watcher = watcher
+        self.hints = hints or NoHints()
+        self.notifier = notifier or Notifier({})
+        self.runtime = runtime
+        self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
+        self.metrics = self.traffic.metrics
+        self.health = Health(_turn_limit(settings), settings.stuck_after, runtime.monotonic)
+        self.repeats = ErrorDeduplicator(logger, settings.log.repeat, runtime.monotonic)
+        self.stopping = runtime.event()
+        self.drained = runtime.event()
+        self.timers: Timers[TopicPartition] = Timers()
+        destinations = Destinations(
+            settings.cluster or broker.cluster_id, resolver_of(settings.raw), open_store, record=not read_only
+        )
+        holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
+        self.hold = Hold(holding, broker.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
+        context = Context(
+            broker.node_id,
+            destinations.resolve,
+            destinations.control_store,
+            destinations.control,
+            self.drained.wait,
+            self.metrics.superseded.inc,
+            self.hold,
+            ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
+            search_interval=settings.scan_interval.total_seconds(),
+            runtime=runtime,
+        )
+        self.leadership = Leadership(broker.log_dirs, self.accepts_topic, context, self.metrics, self.repeats)
+        self.poller = Poller(metadata, watcher.wake, runtime)
+        self.health.question_open_for = self.poller.open_for
+        self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
+            settings.upload.concurrency, runtime, target=lambda task: task.target
+        )
+        self.workers = UploadWorkers(
+            self.queue, settings.upload, self.metrics, self.health, self.revisit, self.repeats, runtime
+        )
+        indexes = IndexPublisher(destinations, broker.node_id, digest(settings.raw), settings.index, runtime)
+        interval = settings.index.min_interval.total_seconds()
+        self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
+        self.filler = GapFiller(
+            destinations,
+            broker.node_id,
+            broker.log_dirs,
+            self.accepts_topic,
+            self.metrics,
+            self.stopping.wait,
+            self.hold,
+        )
+        self._waits = Waits(self.leadership)
+
+    def accepts_topic(self, topic: str) -> bool:
+        """Whether the settings choose this topic."""
+        return self.settings.accepts_topic(topic)
+
+    def revisit(self, tp: TopicPartition, after: float) -> None:
+        """Look at the partition again in ``after`` seconds. For other threads."""
+        self.timers.add(tp, self.runtime.monotonic() + after)
+        self.watcher.wake()
+
+    def waits(self) -> list[Wait]:
+        """What the partitions wait for, longest wait first. For any thread."""
+        return self._waits.look(self.settings.tail_after.total_seconds(), self.runtime.time())
+
+    def reconfigure(self, settings: AgentSettings, source: str) -> list[str]:
+        """Apply other ``settings``, read from ``source``, and return the names of the changed fields. For the loop.
+
+        Raises:
+            ConfigError: a field differs that cannot change while the agent runs. Nothing is changed.
+        """
+        changed = changed_fields(self.settings, settings)
+        fixed = [name for name in changed if is_fixed(name)]
+        if fixed:
+            rule = "cannot change while the agent runs: restart it, or take the change back"
+            raise ConfigError(source, [(name, rule) for name in fixed])
+        self.settings = settings
+        self.repeats.every = settings.log.repeat
+        self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
+        self.workers.reconfigure(settings.upload)
+        self.traffic.cap(settings.upload.bandwidth)
+        self.index.reconfigure(settings.index)
+        self.hold.reconfigure(settings.hold)
+        return changed
+
+    def drain(self) -> None:
+        """Hand out no more jobs, wait for the running ones, and stop the index thread and the hold."""
+        self.health.stopping()
+        self.queue.close()
+        self.poller.stop()
+        limit = self.settings.drain.total_seconds()
+        if not self.queue.wait_idle(limit, running_only=True):
+            logger.warning("drain_timed_out", limit=str(self.settings.drain))
+        self.drained.set()
+        self.index.stop(limit)
+        self.hold.close()
+
+
+def _turn_limit(settings: AgentSettings) -> float:
+    """Seconds without a turn after which the loop is unhealthy; a turn may look through thousands of directories."""
+    return 60 + 3 * settings.scan_interval.total_seconds()

@@ -1,0 +1,35 @@
+"""Where to enter a local segment, by the broker's ``.index``, which is only a hint.
+
+Kafka preallocates the indexes of an active segment with zeros, and may leave entries of a log that was truncated.
+"""
+
+from __future__ import annotations
+
+from tidemark.kafka_log import OffsetIndexEntry, confirms_cut, parse_offset_index
+from tidemark.kafka_log.batch import HEADER_SIZE
+from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
+from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, file_name
+
+_INTERVAL = 4096  # Kafka's index.interval.bytes; with a smaller one fewer entries are found, and a walk starts earlier
+
+
+def entry_up_to(files: SegmentFiles, log: OpenFile, base_offset: int, offset: int) -> OffsetIndexEntry | None:
+    """The last entry of the index that ends at or below ``offset``, if a batch begins where it says.
+
+    ``log`` is the whole segment at ``base_offset``. None if there is no such entry. Raises FormatError for an index
+    that is damaged.
+    """
+    index = files.open(file_name(base_offset, "index"))
+    if index is None:
+        return None
+    entries = parse_offset_index(head(index, log, INDEX_ENTRY_SIZE), base_offset, log.size, index.name)
+    last = next((entry for entry in reversed(entries) if entry.last_offset <= offset), None)
+    if last is None:
+        return None
+    return last if confirms_cut(log.pread(last.position, HEADER_SIZE[2]), last, base_offset, log.size) else None
+
+
+def head(index: OpenFile, log: OpenFile, entry_size: int) -> bytes:
+    """The part of a preallocated index, with entries of ``entry_size`` bytes, that can speak of ``log``."""
+    entries = min(index.size // entry_size, log.size // _INTERVAL + 1)
+    return index.cut(entries * entry_size).read()

@@ -1,0 +1,56 @@
+"""What an agent says of itself: its metrics, its health, its status line, and what it waits for."""
+
+from __future__ import annotations
+
+from uploader_agent.components import Components
+from uploader_agent.partitions import lag
+
+_BROKER_LIMIT = 10.0
+"""Seconds without an answer after which the broker counts as unreachable."""
+
+
+class Monitor:
+    """The loop's; :meth:`waiting` is for any thread."""
+
+    def __init__(self, components: Components) -> None:
+        self.index_read = False
+        """Whether the watermark index that the agent wrote before has been read, or given up."""
+        self._parts = components
+
+    def measure(self) -> None:
+        """Set the metrics that are reckoned over all partitions."""
+        parts = self._parts
+        parts.metrics.waiting.set(parts.queue.waiting())
+        lag.measure(parts.leadership.partitions.values(), parts.waits(), parts.metrics, parts.runtime.time())
+
+    def turn(self) -> None:
+        """Tell health and supervisor how it goes; what is wrong is logged when it begins and when it is over."""
+        parts = self._parts
+        parts.health.unfinished(parts.queue.unfinished())
+        if parts.poller.hangs(_BROKER_LIMIT):
+            parts.leadership.silent(parts.poller.open_for())
+        if not parts.health.ready:
+            parts.health.waits_for = self._waits_for()
+        trouble = parts.health.trouble()
+        if trouble:
+            parts.repeats.failed("health", "unhealthy", "error", reason=trouble)
+        else:
+            parts.repeats.cleared("health", "healthy_again")
+        parts.notifier.turned(ready=parts.health.ready, status=self._status())
+
+    def waiting(self) -> dict[str, object]:
+        """What the agent waits for as a whole, and for each partition: what ``/waiting`` says. For any thread."""
+        return {"agent": self._waits_for(), "partitions": [wait.to_json() for wait in self._parts.waits()]}
+
+    def _status(self) -> str:
+        """How it goes, in one line."""
+        health = self._parts.health
+        wrong = health.trouble() or health.waits_for
+        partitions, jobs = len(self._parts.leadership.partitions), self._parts.queue.unfinished()
+        return f"{wrong or 'healthy'}; {partitions} partitions led, {jobs} jobs"
+
+    def _waits_for(self) -> str | None:
+        """What is missing until the agent is ready."""
+        if not self._parts.leadership.seen:
+            return "the broker has not said yet what it leads"
+        return None if self.index_read else "the watermark index that the agent wrote before has not been read yet"

@@ -1,0 +1,83 @@
+"""Commands that run once: an upload of everything that is ready, and a survey. The caller's thread asks the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemark.errors import TidemarkError
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.components import Components
+from uploader_agent.partitions.poller import Answer, LeadersAnswer
+from uploader_agent.scheduling.workers import PartitionJob
+
+_STALLS = 3
+"""How often an upload tries the same jobs before it gives up on them."""
+
+
+class OneShot:
+    """Works on components that no loop runs."""
+
+    def __init__(self, components: Components) -> None:
+        self._parts = components
+        self._leadership = components.leadership
+
+    def upload(self) -> None:
+        """Upload everything that is ready, write the index, and drain. Failures are in the partitions' ``error``."""
+        parts = self._parts
+        parts.workers.start()
+        before: dict[TopicPartition, list[PartitionJob]] = {}
+        stalls = 0
+        while stalls < _STALLS and not parts.stopping.is_set():
+            self.refresh()
+            planned = self._offer()
+            if not planned:
+                break
+            stalls = stalls + 1 if planned == before else 0
+            before = planned
+            parts.queue.wait_idle()
+        if parts.settings.fill.enabled:
+            parts.filler.turn(self._leadership.partitions)
+        parts.drain()
+
+    def survey(self) -> None:
+        """Learn the state of every partition, and change nothing."""
+        self.refresh()
+        for partition in self._leadership.partitions.values():
+            try:
+                if partition.segments:
+                    partition.uploader.learn()
+            except TidemarkError as error:
+                partition.error = f"{type(error).__name__}: {error}"
+
+    def refresh(self) -> None:
+        """Look at all disks, and ask the broker about all partitions in this thread."""
+        parts, leadership = self._parts, self._leadership
+        parts.index.measure_clock()
+        looked_at = parts.runtime.utc_now()
+        leadership.look_at_disks()
+        parts.poller.ask_leaders(leadership.replicas.keys())
+        self._judge(parts.poller.answer_all())
+        for partition in leadership.partitions.values():
+            partition.look()
+        parts.poller.ask_offsets(leadership.ask(leadership.partitions))
+        self._judge(parts.poller.answer_all())
+        if leadership.confirmed_at is not None:
+            parts.index.show(leadership.partitions.values(), min(leadership.confirmed_at, looked_at))
+
+    def _judge(self, answers: Iterable[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer, LeadersAnswer):
+                self._leadership.learn(answer)
+            else:
+                self._leadership.observe(answer)
+
+    def _offer(self) -> dict[TopicPartition, list[PartitionJob]]:
+        """Hand the workers all planned jobs, and return them by partition."""
+        parts, planned = self._parts, dict[TopicPartition, list[PartitionJob]]()
+        quiet_before = parts.runtime.time() - parts.settings.tail_after.total_seconds()
+        for tp, partition in self._leadership.partitions.items():
+            tasks = [PartitionJob(partition, job) for job in partition.plan(quiet_before)]
+            parts.queue.offer(tp, tasks)
+            if tasks:
+                planned[tp] = tasks
+        return planned

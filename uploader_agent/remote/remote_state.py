@@ -1,0 +1,219 @@
+"""The known state of one partition in the store: workers read and change it, the loop plans with it.
+
+It owns its lock. Each method and property is one atomic step, so two values are consistent only if one property returns
+both, as :attr:`RemoteState.coverage` does.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from tidemark.formats.gaps import Gap
+from tidemark.formats.watermark import Watermark
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from uploader_agent.remote.manifests import StoredManifest
+from uploader_agent.remote.stored_log import StoredLog, StoredSegment
+from uploader_agent.remote.watermark import StoredWatermark
+
+
+class Coverage(NamedTuple):
+    """What the store has of a partition, at one moment; ``start`` is where the partition begins there.
+
+    ``present`` offsets can be read, ``final`` ones need no upload, ``damaged`` ones follow a bad batch of a corrupt
+    segment.
+    """
+
+    start: int
+    present: Intervals
+    final: Intervals
+    damaged: Intervals
+
+
+class RemoteState:
+    """Thread-safe. Before a survey it knows nothing, or what this broker's former watermark index says."""
+
+    def __init__(self, broker: int) -> None:
+        self._broker = broker
+        self._lock = threading.Lock()
+        self._log = StoredLog(broker)
+        self._start = 0
+        self._incarnation: int | None = None
+        self._trusted: int | None = None  # the next offset, by the former index
+        self._gaps: tuple[Gap, ...] = ()
+        self._surveyed = False
+        self._changes = 0
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with each change."""
+        return self._changes
+
+    @property
+    def surveyed(self) -> bool:
+        """Whether the store itself has been looked at."""
+        return self._surveyed
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known, from a survey or from the former watermark index."""
+        return self._surveyed or self._trusted is not None
+
+    @property
+    def incarnation(self) -> int | None:
+        """The number of the topic's incarnation; None until it is agreed upon."""
+        return self._incarnation
+
+    @property
+    def start(self) -> int:
+        """Where the partition begins in the store; 0 until that is known."""
+        return self._start
+
+    @property
+    def next_offset(self) -> int:
+        """The offset below which the store has everything."""
+        with self._lock:
+            if self._trusted is not None:
+                return self._trusted
+            return self._log.stored.watermark.next_offset if self._log.stored else self._start
+
+    @property
+    def end(self) -> int:
+        """The end of the last uploaded segment."""
+        with self._lock:
+            return self._log.end
+
+    @property
+    def coverage(self) -> Coverage:
+        """What the store has, as of one moment."""
+        with self._lock:
+            return Coverage(self._start, self._log.present, self._log.final, self._log.damaged)
+
+    @property
+    def final(self) -> Intervals:
+        """Offsets that need no upload."""
+        with self._lock:
+            return self._log.final
+
+    @property
+    def watermark(self) -> Watermark | None:
+        """``offset.wm`` as last read or written."""
+        stored = self.stored
+        return stored.watermark if stored else None
+
+    @property
+    def stored(self) -> StoredWatermark | None:
+        """The same, with its ETag."""
+        with self._lock:
+            return self._log.stored
+
+    @property
+    def foreign(self) -> StoredWatermark | None:
+        """A foreign object under the key of ``offset.wm``, which may only be replaced."""
+        with self._lock:
+            return self._log.foreign
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The open holes; known before there is an ``offset.wm`` that names them."""
+        watermark = self.watermark
+        return watermark.gaps if watermark else self._gaps
+
+    @property
+    def gaps_found(self) -> tuple[Gap, ...]:
+        """The open holes as last found, whether ``offset.wm`` names them yet or not."""
+        return self._gaps
+
+    @property
+    def bytes_per_offset(self) -> float | None:
+        """How many bytes an offset takes in the newest stored segment; None if that is not known."""
+        with self._lock:
+            return self._log.bytes_per_offset
+
+    @property
+    def readable_bases(self) -> list[int]:
+        """Base offsets of the segments that are held in memory and are not corrupt."""
+        with self._lock:
+            return [segment.base_offset for segment in self._log.segments.values() if segment.state != "corrupt"]
+
+    @property
+    def manifests_read(self) -> dict[int, str]:
+        """ETags of the manifests that were read, by base offset."""
+        with self._lock:
+            return dict(self._log.read)
+
+    def segment(self, base_offset: int) -> StoredSegment | None:
+        """The stored segment that begins there, if it is held in memory."""
+        with self._lock:
+            return self._log.segments.get(base_offset)
+
+    def has_log(self, base_offset: int) -> bool:
+        """Whether a ``.log`` was seen under this base offset."""
+        with self._lock:
+            return base_offset in self._log.logs
+
+    def has_bare_log(self, base_offset: int) -> bool:
+        """Whether a ``.log`` was seen under this base offset, and no manifest that describes it."""
+        with self._lock:
+            return base_offset in self._log.logs and base_offset not in self._log.segments
+
+    def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+        """See :meth:`StoredLog.open_before`."""
+        with self._lock:
+            return self._log.open_before(base_offset)
+
+    def history(self, lineage: Lineage) -> Lineage:
+        """See :meth:`StoredLog.history`."""
+        with self._lock:
+            return self._log.history(lineage)
+
+    # -- what changes it ----------------------------------------------------------------------------------------------
+
+    def trust(self, entry: IndexEntry) -> None:
+        """Trust this broker's former watermark index until there is something to do. After a survey it is ignored.
+
+        The entry must be of this same leadership and have no gap.
+        """
+        with self._lock:
+            if self._surveyed:
+                return
+            self._trusted, self._incarnation = entry.next_offset, entry.incarnation
+            self._log = StoredLog.of_index(entry, self._broker)
+            self._changes += 1
+
+    def survey(self, log: StoredLog, incarnation: int, start: int) -> None:
+        """Take over ``log``, read from the store. Without an ``offset.wm`` the partition begins at ``start``."""
+        with self._lock:
+            self._log, self._incarnation, self._trusted = log, incarnation, None
+            self._start = log.stored.watermark.start_offset if log.stored else start
+            self._surveyed = True
+            self._changes += 1
+
+    def reload(self, log: StoredLog) -> None:
+        """Take over ``log``, read again because another agent wrote ``offset.wm``. Keep the segments that it lacks."""
+        with self._lock:
+            log.segments = log.segments | self._log.segments
+            self._log = log
+            self._changes += 1
+
+    def add(self, stored: StoredManifest, lineage: Lineage) -> None:
+        """Add a stored manifest; ``lineage`` is this leader's."""
+        with self._lock:
+            self._log.add(stored, lineage)
+            self._changes += 1
+
+    def find_gaps(self, gaps: tuple[Gap, ...]) -> None:
+        """Set the open holes."""
+        with self._lock:
+            self._changes += gaps != self._gaps
+            self._gaps = gaps
+
+    def vouch(self, written: StoredWatermark) -> None:
+        """Note that ``offset.wm`` is stored as ``written``."""
+        with self._lock:
+            self._log.vouched(written)
+            self._changes += 1

@@ -1,0 +1,106 @@
+"""The bytes of a run in its local segment, and the transactions that are open where it begins.
+
+A run begins where the store ends, which need not be where a local segment begins: another replica's agent may have
+sealed up to there, or this one a quiet tail. The broker's index tells where to look, and the batch headers tell where
+the run begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import NamedTuple
+
+from tidemark.kafka_log import (
+    BatchHeader,
+    UnfinishedTransaction,
+    carry_forward,
+    end_below,
+)
+from uploader_agent.disk.batch_headers import headers
+from uploader_agent.disk.offset_index import entry_up_to
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name
+from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.validation import transactions_at
+
+
+class LocalRun(NamedTuple):
+    """``log`` has the run's bytes under the name that they get in the store; ``segment`` is the whole local segment."""
+
+    base_offset: int
+    log: OpenFile
+    segment: OpenFile
+
+
+def open_run(files: SegmentFiles, work: Work) -> LocalRun | None:
+    """Open the bytes of ``work``; None if an active segment has no whole batch below the high watermark there.
+
+    Raises:
+        SegmentChanged: the disk no longer shows the segment, or it ends elsewhere.
+        SegmentError: an active segment is damaged.
+    """
+    segment, path = _segment(files, work)
+    base, start = _begin(files, segment, work)
+    end = segment.size
+    if work.segment_end is None:
+        size, _ = end_below(segment.part(segment.name, start, segment.size).chunks(), path, base, work.end)
+        end = start + size
+    elif work.end < work.segment_end:
+        end = _position(segment, start, work.end)
+    if work.is_tail and end == start:
+        return None
+    return LocalRun(base, segment.part(file_name(base, "log"), start, end), segment)
+
+
+def open_before(
+    files: SegmentFiles, run: LocalRun, work: Work, stored: Iterable[UnfinishedTransaction] | None
+) -> tuple[UnfinishedTransaction, ...]:
+    """The transactions open where ``run`` begins: by the broker's snapshot there, by what is ``stored``, or by the log.
+
+    ``stored`` are those open at the end of the stored segment before it; None if that is not known.
+    """
+    known = transactions_at(files, run.base_offset)
+    if known is None and stored is not None:
+        known = tuple(stored)
+    if known is not None or run.base_offset == work.segment:
+        return known or ()
+    return carry_forward(transactions_at(files, work.segment) or (), _below(run.segment, run.log.start))
+
+
+def _segment(files: SegmentFiles, work: Work) -> tuple[OpenFile, str]:
+    name = file_name(work.segment, "log")
+    path, segment = files.path(name), files.open(name)
+    if segment is None:
+        raise SegmentChanged(f"{path}: is gone")
+    # A listing that ran while segments were added may have missed one: only a second look proves the end.
+    if work.segment_end is not None and files.next_base(work.segment) != work.segment_end:
+        raise SegmentChanged(f"{path}: does not end at {work.segment_end} any more")
+    return segment, path
+
+
+def _begin(files: SegmentFiles, segment: OpenFile, work: Work) -> tuple[int, int]:
+    """The base offset of the run and its byte: those of the first batch that ends above the offset asked for.
+
+    Where the headers end before it, the run begins there, and its scan tells what is wrong.
+    """
+    if work.base_offset == work.segment:
+        return work.segment, 0
+    entry = entry_up_to(files, segment, work.segment, work.base_offset - 1)
+    position = entry.position if entry else 0
+    for header in headers(segment, position):
+        if header.next_offset > work.base_offset:
+            return min(work.base_offset, header.base_offset), header.position
+        position = header.end
+    return work.base_offset, position
+
+
+def _position(segment: OpenFile, start: int, end: int) -> int:
+    """The byte after the last batch that ends at or below the offset ``end``; the file's end if that is not found."""
+    for header in headers(segment, start):
+        if header.next_offset > end:
+            return header.position
+    return segment.size
+
+
+def _below(segment: OpenFile, position: int) -> Iterator[BatchHeader]:
+    return takewhile(lambda header: header.position < position, headers(segment, 0))
