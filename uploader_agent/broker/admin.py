@@ -179,8 +179,8 @@ class AdminMetadata(Metadata):
             raise BrokerUnavailable(f"{rule}: {type(error).__name__}: {error}") from error
 
 
-def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | int | bool]) -> Any:
-    """An admin client. Raises kafka-python's errors."""
+def connect(node_id: int, bootstrap: str, security_protocol: str, options: Mapping[str, str | int | bool]) -> Any:
+    """An admin client that asks broker ``node_id``, which is at ``bootstrap``. Raises kafka-python's errors."""
     from kafka.admin import KafkaAdminClient
 
     chosen: dict[str, str | int | bool] = {
@@ -198,7 +198,23 @@ def connect(bootstrap: str, security_protocol: str, options: Mapping[str, str | 
         with suppress(AttributeError):  # it may not have come as far as having anything that can be closed
             client.close()
         raise
+    _prefer(client._manager, node_id)
     return client
+
+
+def _prefer(manager: Any, node_id: int) -> None:
+    """Send what any broker can answer to ``node_id``, for as long as the cluster lists it.
+
+    kafka-python picks the broker by chance, and another one that hangs would cost this agent its answers.
+    """
+    by_chance = manager.least_loaded_node
+
+    def preferred() -> int | None:
+        listed = any(broker.node_id == node_id for broker in manager.cluster.brokers())
+        chosen: int | None = node_id if listed else by_chance()
+        return chosen
+
+    manager.least_loaded_node = preferred
 
 
 def checkpointed_offsets(

@@ -71,7 +71,7 @@ def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool)
 def metadata_of(settings: AgentSettings, broker: Broker) -> AdminMetadata:
     """What the cluster tells over Kafka's protocol; it connects when it is asked first."""
     client = settings.broker.client
-    return AdminMetadata(lambda: connect(broker.bootstrap, broker.security_protocol, client))
+    return AdminMetadata(lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, client))
 
 
 @contextmanager
@@ -103,7 +103,9 @@ def _authority(settings: AgentSettings, broker: Broker) -> Authority:
     """Who knows the leader epochs for certain, by the broker's own configuration."""
     if broker.mode == "kraft":
         client = settings.broker.client
-        return QuorumAuthority(broker.node_id, lambda: connect(broker.bootstrap, broker.security_protocol, client))
+        return QuorumAuthority(
+            broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, client)
+        )
     if broker.zookeeper is None:
         return NoAuthority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
