@@ -159,6 +159,7 @@ def _fill(world: World, files: int) -> None:
                     partition=0,
                     start_offset=0,
                     next_offset=(start + each) * ROWS,
+                    verdicts_end=(start + each) * ROWS,
                     leader_epoch=3,
                     lineage=((3, 0),),
                 ),

@@ -108,6 +108,7 @@ def state(
         partition=partition,
         start_offset=0,
         next_offset=next_offset,
+        verdicts_end=next_offset,
         leader_epoch=epoch,
         lineage=((0, 0),),
         gaps=tuple(gaps),

@@ -100,6 +100,7 @@ def planned(table: TopicTable) -> Iterator[RunPlan]:
                 partition=part.partition,
                 start_offset=0,
                 next_offset=part.end,
+                verdicts_end=part.end,
                 leader_epoch=part.leader_epoch,
                 lineage=part.lineage,
             )

@@ -29,7 +29,9 @@ class PartitionState(Model):
 
     ``held_by`` are the transactions that keep ``next_offset`` from going on; ``gaps`` are LOST offsets at or
     above ``next_offset``, which hold the partition until they are filled or acknowledged. ``branch`` counts how often
-    the partition has left a branch of its log (an unclean election that cut off landed offsets).
+    the partition has left a branch of its log (an unclean election that cut off what has landed, or what decided it).
+    Below ``verdicts_end`` lie all markers that decided the transactions of what has landed. They may lie above
+    ``next_offset`` where another transaction holds that back.
     """
 
     incarnation: int = Field(ge=0)
@@ -37,6 +39,7 @@ class PartitionState(Model):
     partition: int = Field(ge=0)
     start_offset: int = Field(ge=0)
     next_offset: int = Field(ge=0)
+    verdicts_end: int = Field(ge=0)
     leader_epoch: int
     branch: int = Field(default=0, ge=0)
     lineage: LineagePairs = ()

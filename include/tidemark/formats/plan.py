@@ -92,13 +92,15 @@ class BranchCut(Model):
     """A partition leaves the branch that it had landed up to ``old_next``, at offset ``at``: the rest is truncated.
 
     What its offsets from the plan's ``start`` on have become holds no more, and all of them are converted again:
-    ``start`` is the last offset, at or below ``at``, that no file and no evidence lies across, and before which no
-    verdict on a transaction depends on what was cut off. ``removes`` and ``supersedes`` are the partition's part of
-    the plan's. ``leader_epoch`` and ``lineage`` are those of the branch that is left.
+    ``start`` is the last offset, at or below ``at`` and ``old_next``, that no file and no evidence lies across, and
+    before which no verdict on a transaction depends on what was cut off. ``at`` may lie above ``old_next``, where a
+    marker was cut off that decided what has landed. ``removes`` and ``supersedes`` are the partition's part of the
+    plan's. ``old_verdicts_end``, ``leader_epoch`` and ``lineage`` are the ledger's for the branch that is left.
     """
 
     at: int = Field(ge=0)
     old_next: int = Field(ge=0)
+    old_verdicts_end: int = Field(ge=0)
     leader_epoch: int
     lineage: LineagePairs
     removes: tuple[str, ...] = ()
@@ -108,9 +110,9 @@ class BranchCut(Model):
 class PartitionPlan(Model):
     """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
 
-    ``branch`` is the ledger's. With a ``cut`` the run starts below the ledger's next offset. ``expired`` offsets were
-    removed from raw before the table's first run. ``foreign_epochs`` are the watermark's: under these the ledger may be
-    ahead, and is no later than the plan.
+    Of an ingest, ``verdicts_end`` is what the ledger will have. ``branch`` is the ledger's. With a ``cut`` the run
+    starts below the ledger's next offset, or at it. ``expired`` offsets were removed from raw before the table's first
+    run. ``foreign_epochs`` are the watermark's: under these the ledger may be ahead, and is no later than the plan.
     """
 
     incarnation: int
@@ -118,6 +120,7 @@ class PartitionPlan(Model):
     partition: int
     start: int
     end: int
+    verdicts_end: int = 0
     leader_epoch: int
     lineage: LineagePairs
     aborted: tuple[Aborted, ...] = ()

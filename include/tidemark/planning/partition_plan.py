@@ -70,7 +70,7 @@ def decide(known: KnownPartition) -> Decision:
     """
     left = left_at(known.watermark, known.state)
     if left is not None and known.cut is None:
-        return _held(known, (_cut_off(known, left),))
+        return _held(known, _cut_off(known, left))
     start, lineage, began = known.start, known.lineage, known.watermark.start_offset
     goal = known.watermark.next_offset
     if not known.complete:
@@ -80,15 +80,16 @@ def decide(known: KnownPartition) -> Decision:
     if (found := _found_before(known, pieces)) is not None:
         return _held(known, found)
     limit = hole.start if hole else max(start, goal)
-    end, held_by = _decided(pieces, lineage, known.watermark.next_offset, limit)
-    if known.cut and (end < start or (end < known.cut.at and not held_by)):
-        return _held(known, (_cut_off(known, known.cut.at),))
+    end, held_by, verdicts_end = _decided(pieces, lineage, known.watermark.next_offset, limit)
+    if known.cut and (end < start or (end < min(known.cut.at, known.cut.old_next) and not held_by)):
+        return _held(known, _cut_off(known, known.cut.at))
     plan = PartitionPlan(
         incarnation=known.incarnation,
         topic_id=known.watermark.topic_id,
         partition=known.partition,
         start=start,
         end=max(start, end),
+        verdicts_end=max(verdicts_end, known.state.verdicts_end if known.state and not known.cut else start),
         leader_epoch=known.watermark.leader_epoch,
         lineage=lineage.entries,
         aborted=aborted_from(start, known.aborted),
@@ -123,24 +124,26 @@ def _identity(gap: Gap) -> tuple[int, int, str]:
 
 
 def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
-    """The first landed offset that is not on the newest lineage; None if all are.
+    """The first offset of what has landed, or of what decided it, that is not on the newest lineage; None if all are.
 
     A watermark that went back to the cut has nothing of the new branch yet, and its lineage ends there: then only its
     truncations show the cut. Once it has come further they do not count: a log may have returned to the landed branch.
     """
     if state is None:
         return None
-    end = min(watermark.next_offset, state.next_offset)
+    end = min(watermark.next_offset, state.verdicts_end)
     at = Lineage(watermark.lineage).divergence(Lineage(state.lineage), end)
-    if at is None and end < state.next_offset:
+    if at is None and end < state.verdicts_end:
         landed = -1 if state.leader_epoch in watermark.foreign_epochs else state.leader_epoch
         at = end if any(one.new_epoch > landed for one in watermark.truncations) else None
     return None if at is None else max(at, state.start_offset)
 
 
-def _cut_off(known: KnownPartition, at: int) -> Gap:
-    """The landed offsets that are cut off, and not yet replaced."""
-    return _gap(known, at, known.landed_next, "unclean_election")
+def _cut_off(known: KnownPartition, at: int) -> tuple[Gap, ...]:
+    """The gaps while landed offsets are cut off and not yet replaced; the ledger's if only a marker above them is."""
+    if at < known.landed_next:
+        return (_gap(known, at, known.landed_next, "unclean_election"),)
+    return known.state.gaps if known.state else ()
 
 
 def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
@@ -189,16 +192,18 @@ def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
 
 def _decided(
     pieces: list[SegmentPiece], lineage: Lineage, known_end: int, end: int
-) -> tuple[int, tuple[OpenTransaction, ...]]:
-    """How far up to ``end`` all transactions are decided; the ``lineage`` is known below ``known_end``.
+) -> tuple[int, tuple[OpenTransaction, ...], int]:
+    """How far up to ``end`` all transactions are decided, what holds it, and below where all markers lie that decide.
 
-    A segment that leaves the lineage before its end lists the transactions open on its own branch. They do not count.
+    The ``lineage`` is known below ``known_end``. A segment that leaves the lineage before its end lists the
+    transactions open on its own branch. They do not count.
     """
     for piece in reversed(pieces):
         if is_whole(piece.segment, lineage, piece.start, known_end):
             limit = end if piece is pieces[-1] else piece.end
-            return decided_end(limit, piece.segment.open_transactions)
-    return pieces[0].start if pieces else end, ()
+            return *decided_end(limit, piece.segment.open_transactions), piece.segment.end
+    start = pieces[0].start if pieces else end
+    return start, (), start
 
 
 def _gaps(known: KnownPartition, hole: Interval | None, end: int) -> tuple[Gap, ...]:

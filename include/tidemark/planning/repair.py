@@ -133,7 +133,13 @@ class _Search:
             plan_partition(self._raw, part, state, wanted, join=False) if wanted else (_nowhere(state, end), [])
         )
         if left is not None:
-            cut = BranchCut(at=left, old_next=state.next_offset, leader_epoch=state.leader_epoch, lineage=state.lineage)
+            cut = BranchCut(
+                at=left,
+                old_next=state.next_offset,
+                old_verdicts_end=state.verdicts_end,
+                leader_epoch=state.leader_epoch,
+                lineage=state.lineage,
+            )
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut})
         self.planned.append((plan, tasks))
 
@@ -144,6 +150,7 @@ class _Search:
         end = decided_below(self._raw, part, state, Lineage(watermark.lineage), left)
         if end is None:
             raise ContinuityError(f"{part.keys.folder}: raw holds nothing right below {left}, where the log left it")
+        end = min(end, state.next_offset)
         hulls: dict[object, tuple[int, int]] = {}
         for number, one in enumerate(rows):
             before = hulls.get(one.file or number, (one.first, one.next))

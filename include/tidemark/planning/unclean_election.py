@@ -24,7 +24,7 @@ class Rewind(NamedTuple):
 def rewind(
     table: TopicTable, raw: RawTopic, part: RawPartition, state: PartitionState, watermark: Watermark, at: int
 ) -> Rewind | None:
-    """How to leave, at offset ``at``, the branch that has landed by ``state``.
+    """How to leave, at offset ``at``, the branch that has landed, or decided what has landed, by ``state``.
 
     None while the new branch has nothing there, or raw does not hold the offsets right below.
 
@@ -40,12 +40,13 @@ def rewind(
     cut = BranchCut(
         at=at,
         old_next=state.next_offset,
+        old_verdicts_end=state.verdicts_end,
         leader_epoch=state.leader_epoch,
         lineage=state.lineage,
         removes=reach.files,
         supersedes=reach.set_aside,
     )
-    return Rewind(cut, reach.start)
+    return Rewind(cut, min(reach.start, state.next_offset))
 
 
 def decided_below(raw: RawTopic, part: RawPartition, state: PartitionState, lineage: Lineage, at: int) -> int | None:

@@ -9,7 +9,8 @@ that it folded, each with its own ``attempt``, and replaces them in that list. W
 * A row of class ``quarantined`` or ``filtered`` is effective until a row of class ``superseded`` with the same ``file``
   counts. A rebuild or a replay writes that row, and its other rows give those offsets their new classes.
 * If a partition leaves a branch of its log that was cut off, its attempt has a row of class ``truncated`` for the
-  offsets of that branch from the cut on, and a row of class ``superseded`` without a file. No row of the partition that
+  landed offsets of that branch from the cut on (none where the cut lies above them, and took only a marker that
+  decided them), and a row of class ``superseded`` without a file. No row of the partition that
   landed before and lies at or above the ``first`` of the latter is effective.
 
 So by the effective rows, each offset below a partition's ``next_offset`` has one class. Truncated offsets come in

@@ -75,7 +75,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
         at = acknowledged.contiguous_from(at)
         if at != part.end:
             raise ContinuityError(f"{_name(plan, part)}: tasks end at offset {at}, the plan at {part.end}")
-    if stop and part.cut and at < part.cut.at:
+    if stop and part.cut and at < min(part.cut.at, part.cut.old_next):
         return _stays(plan, part, part.cut, stop)
     passed = acknowledged.clip(part.start, at)
     evidence = [
@@ -105,6 +105,7 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Ch
         partition=part.partition,
         start_offset=part.start,
         next_offset=cut.old_next,
+        verdicts_end=cut.old_verdicts_end,
         leader_epoch=cut.leader_epoch,
         branch=part.branch,
         lineage=cut.lineage,
@@ -134,10 +135,8 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
 
 def _left_behind(part: PartitionPlan, cut: BranchCut, start: int) -> list[EvidenceRow]:
     """The evidence that rows landed at or above ``start`` no longer count, as their branch was cut off."""
-    return [
-        _without_segment(part, "superseded", start, cut.old_next),
-        _without_segment(part, "truncated", cut.at, cut.old_next),
-    ]
+    spans: list[tuple[EvidenceClass, int]] = [("superseded", start), ("truncated", cut.at)]
+    return [_without_segment(part, name, first, cut.old_next) for name, first in spans if first < cut.old_next]
 
 
 def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
@@ -148,9 +147,10 @@ def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
         partition=part.partition,
         start_offset=part.start,
         next_offset=part.end,
+        verdicts_end=cut.at,
         leader_epoch=cut.leader_epoch,
         branch=part.branch + 1,
-        lineage=Lineage(cut.lineage).truncated(part.end).entries,
+        lineage=Lineage(cut.lineage).truncated(cut.at).entries,
     )
 
 
@@ -182,6 +182,7 @@ def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> Pa
         partition=part.partition,
         start_offset=part.start,
         next_offset=at,
+        verdicts_end=max(at, part.verdicts_end),
         leader_epoch=part.leader_epoch,
         branch=part.branch + (part.cut is not None),
         lineage=part.lineage,

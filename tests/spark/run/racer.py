@@ -98,7 +98,14 @@ def elect(table: TopicTable, rng: random.Random) -> None:
         return
     at = rng.randrange(max(1, state.next_offset - 12), state.next_offset)
     reach = standing.from_offset(state.key, at)
-    cut = BranchCut(at=at, old_next=state.next_offset, leader_epoch=0, lineage=(), removes=reach.files)
+    cut = BranchCut(
+        at=at,
+        old_next=state.next_offset,
+        old_verdicts_end=state.verdicts_end,
+        leader_epoch=0,
+        lineage=(),
+        removes=reach.files,
+    )
     span = reach.start, at + rng.randint(1, 9)
     plan = _plan("ingest", {state.partition: span})
     part = plan.partitions[0].model_copy(update={"branch": state.branch, "cut": cut})

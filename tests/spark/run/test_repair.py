@@ -18,13 +18,13 @@ from tests.spark.compaction.test_compaction import merge, piecemeal
 from tests.spark.convert.test_parsers import function_parser
 from tests.spark.retention.test_table import OPTED_IN, PAST, drop, made
 from tests.spark.run.test_runs import DAY, spread
-from tests.spark.run.test_truncation import branch, epochs
+from tests.spark.run.test_truncation import OPEN_AT_5, branch, epochs, held_by_another
 from tests.spark.world import World, in_process
 from tests.support.jars import class_path
 from tests.support.paths import ROOT
 from tests.support.raw_builder import EPOCH
 from tests.support.spark import delta_conf, spark_submit
-from tests.tidemark.kafka_log.build import T0, Record, batch, simple
+from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal, simple
 from tidemark.errors import ContinuityError, PublishError, TableTampered
 from tidemark.formats.plan import RunResult
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
@@ -276,6 +276,23 @@ def test_optimize_and_an_unclean_election_leave_no_duplicates(tmp_path: Path) ->
     world.land()
     assert world.offsets() == list(range(8))
     assert epochs(world)[4:] == [5] * 4
+    assert sound(world)
+
+
+def test_a_repair_goes_back_to_before_what_a_lost_marker_decided(tmp_path: Path) -> None:
+    """The election cut it off above all that has landed."""
+    world = World(tmp_path)
+    held_by_another(world)
+    branch(world, (EPOCH, 0), (5, 7))
+    world.raw.partition().open_transactions = (OPEN_AT_5,)
+    ending = reseal(marker(7, 7, commit=False), leader_epoch=5)
+    world.raw.segment([ending, simple(8, leader_epoch=5)], base=7, aborted=[(7, 3, 7)])
+    world.raw.publish()
+    overwrite(world)
+    assert repair(world).status == "landed"
+    assert world.offsets() == [0, 1, 2]
+    world.land()
+    assert (world.next_offset(), world.offsets()) == (5, [0, 1, 2])
     assert sound(world)
 
 

@@ -244,6 +244,81 @@ def test_an_abort_that_was_cut_off_says_nothing(world: World) -> None:
     assert world.offsets() == [0, 1, 2, 3, 4, 6, 7, 8]
 
 
+def held_by_another(world: World, *, commit: bool = True) -> None:
+    """Of the transaction at 3, the marker at 7 lies above what has landed: the transaction at 5 holds that back."""
+    world.raw.segment([simple(0), transactional(3, 7, 2), transactional(5, 8, 2)])
+    ending = [marker(7, 7, commit=commit), simple(8)]
+    world.raw.segment(ending, aborted=[] if commit else [(7, 3, 7)])
+    world.land()
+    assert world.next_offset() == 5
+    assert world.offsets() == [0, 1, 2, *([3, 4] if commit else [])]
+
+
+OPEN_AT_3 = OpenTransaction(producer_id=7, producer_epoch=0, first_offset=3)
+OPEN_AT_5 = OpenTransaction(producer_id=8, producer_epoch=0, first_offset=5)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_marker_above_what_has_landed_is_cut_off(world: World, commit: bool) -> None:
+    held_by_another(world, commit=not commit)
+    branch(world, (EPOCH, 0), (5, 7))
+    world.raw.partition().open_transactions = (OPEN_AT_3, OPEN_AT_5)
+    world.raw.segment([simple(7, 2, leader_epoch=5)], base=7)
+    world.land()
+    assert world.next_offset() == 3  # undecided again
+    assert world.offsets() == [0, 1, 2]
+    assert world.ledger.by_partition[0, 0].branch == 1
+    assert plan_ingest(world.table).empty
+    ending = [reseal(marker(9 + at, 7 + at, commit=commit or at == 1), leader_epoch=5) for at in range(2)]
+    world.raw.partition().open_transactions = ()
+    world.raw.segment(ending, aborted=[] if commit else [(7, 3, 9)])
+    world.land()
+    assert world.offsets() == [0, 1, 2, *([3, 4] if commit else []), 5, 6, 7, 8]
+    assert world.next_offset() == 11
+    assert [row for row in world.evidence() if row["class"] == "truncated"] == []
+
+
+def test_a_marker_above_what_has_landed_stands_until_the_new_branch_has_something(world: World) -> None:
+    held_by_another(world)
+    known = world.raw.partition()
+    known.leader_epoch, known.next_offset = 5, 7  # the agent cut the watermark, and has uploaded nothing yet
+    known.truncations = (Truncation(at=7, old_next=11, old_epoch=EPOCH, new_epoch=5),)
+    assert plan_ingest(world.table).empty
+    known.next_offset = None
+    branch(world, (EPOCH, 0), (5, 7))
+    known.open_transactions = (OPEN_AT_5,)
+    world.raw.segment([reseal(marker(7, 7, commit=False), leader_epoch=5)], base=7, aborted=[(7, 3, 7)])
+    world.land()
+    assert (world.next_offset(), world.offsets()) == (5, [0, 1, 2])
+
+
+def test_a_cut_above_all_markers_that_count_takes_nothing_away(world: World) -> None:
+    held_by_another(world)
+    before = files(world)
+    branch(world, (EPOCH, 0), (5, 10))
+    world.raw.partition().open_transactions = (OPEN_AT_5,)
+    world.raw.segment([simple(10, 2, leader_epoch=5)], base=10)
+    world.land()
+    assert (world.next_offset(), world.offsets()) == (5, [0, 1, 2, 3, 4])
+    assert plan_ingest(world.table).empty
+    world.raw.partition().open_transactions = ()
+    world.raw.segment([reseal(marker(12, 8, commit=True), leader_epoch=5)])
+    world.land()
+    assert world.offsets() == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11]
+    assert world.next_offset() == 13
+    assert len(before - files(world)) <= 1
+
+
+def test_a_log_that_is_cut_above_its_markers_and_lands_on_is_not_cut_again(world: World) -> None:
+    """The markers that decided what has landed are those of the newest run that landed something."""
+    held_by_another(world)
+    branch(world, (EPOCH, 0), (5, 11))
+    world.raw.segment([reseal(marker(11, 8, commit=True), leader_epoch=5), simple(12, leader_epoch=5)])
+    world.land()
+    state = world.ledger.by_partition[0, 0]
+    assert (state.next_offset, state.verdicts_end, state.branch) == (15, 15, 0)
+
+
 def test_raw_that_is_gone_below_the_cut_holds_the_partition_alone(world: World) -> None:
     world.raw.segment([simple(0, 5), simple(5, 5)])
     world.raw.segment([simple(0)], 1)

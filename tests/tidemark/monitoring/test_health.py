@@ -46,6 +46,7 @@ def ledger(*next_offsets: int, gaps: tuple[Gap, ...] = ()) -> Ledger:
             partition=number,
             start_offset=0,
             next_offset=offset,
+            verdicts_end=offset,
             leader_epoch=0,
             gaps=gaps,
         )

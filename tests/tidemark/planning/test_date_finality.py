@@ -30,7 +30,13 @@ def ledger(landed: Mapping[int, int], life: int = 0, **state: Any) -> Ledger:
     """A ledger with one date, and partitions landed up to the given offsets."""
     partitions = tuple(
         PartitionState(
-            incarnation=life, topic_id=None, partition=number, start_offset=0, next_offset=offset, leader_epoch=0
+            incarnation=life,
+            topic_id=None,
+            partition=number,
+            start_offset=0,
+            next_offset=offset,
+            verdicts_end=offset,
+            leader_epoch=0,
         )
         for number, offset in landed.items()
     )

@@ -67,6 +67,7 @@ def keeping(**fields: Any) -> Keeping:
     }
     own = {name: fields.pop(name) for name in list(fields) if name in {"classed", "busy", "line_1", "before"}}
     state |= {"leader_epoch": 3, "lineage": ((3, 0),), "next_offset": fields.pop("landed", 300)}
+    state["verdicts_end"] = state["next_offset"]
     return Keeping(
         PartitionState.model_validate(state),
         Watermark.model_validate(mark | fields),

@@ -56,6 +56,7 @@ def state(next_offset: int, *epochs: tuple[int, int], gaps: tuple[Gap, ...] = ()
         partition=0,
         start_offset=0,
         next_offset=next_offset,
+        verdicts_end=next_offset,
         leader_epoch=0,
         lineage=epochs or ((0, 0),),
         gaps=gaps,

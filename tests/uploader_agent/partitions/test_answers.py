@@ -390,7 +390,13 @@ def read_entry(world: World) -> IndexEntry:
 def closes(entry: IndexEntry, landed: int) -> bool:
     """Whether the date of the records is final by ``entry``, of which that much is landed."""
     state = PartitionState(
-        incarnation=0, topic_id=None, partition=0, start_offset=0, next_offset=landed, leader_epoch=0
+        incarnation=0,
+        topic_id=None,
+        partition=0,
+        start_offset=0,
+        next_offset=landed,
+        verdicts_end=landed,
+        leader_epoch=0,
     )
     ledger = Ledger.genesis("east", "orders", "orders")
     ledger = ledger.model_copy(update={"partitions": (state,), "dates": {DT: DateState(rows=landed, state="open")}})
