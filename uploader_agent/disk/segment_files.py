@@ -202,6 +202,10 @@ class SegmentFiles(Protocol):
         """The base offset of the segment after ``base_offset``, by a fresh look; None while it is active."""
         ...
 
+    def previous_base(self, base_offset: int) -> int | None:
+        """The base offset of the segment before ``base_offset``, by a fresh look; None if there is none."""
+        ...
+
     def path(self, name: str) -> str:
         """The path of a file, for messages."""
         ...
@@ -274,6 +278,10 @@ class PartitionFiles(SegmentFiles):
     @override
     def next_base(self, base_offset: int) -> int | None:
         return min((base for base in log_bases(self.names()) if base > base_offset), default=None)
+
+    @override
+    def previous_base(self, base_offset: int) -> int | None:
+        return max((base for base in log_bases(self.names()) if base < base_offset), default=None)
 
     @override
     def path(self, name: str) -> str:

@@ -88,6 +88,11 @@ class HeldFiles(SegmentFiles):
         return min((base for base in bases if base > base_offset), default=None)
 
     @override
+    def previous_base(self, base_offset: int) -> int | None:
+        bases = {*self._held, *(log_bases(self._live.names()) if self._live else ())}
+        return max((base for base in bases if base < base_offset), default=None)
+
+    @override
     def path(self, name: str) -> str:
         return str(self._folder / name)
 

@@ -8,7 +8,7 @@ the run begins.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from tidemark.kafka_log import (
@@ -57,14 +57,25 @@ def open_before(
 ) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open where ``run`` begins: by the broker's snapshot there, by what is ``stored``, or by the log.
 
-    ``stored`` are those open at the end of the stored segment before it; None if that is not known.
+    ``stored`` are those open at the end of the stored segment before it; None if that is not known. Without both, the
+    local log is read from its last snapshot before the run. If it has none, all that the log has before is read, and
+    nothing was open where that begins.
     """
     known = transactions_at(files, run.base_offset)
     if known is None and stored is not None:
         known = tuple(stored)
-    if known is not None or run.base_offset == work.segment:
-        return known or ()
-    return carry_forward(transactions_at(files, work.segment) or (), _below(run.segment, run.log.start))
+    if known is not None:
+        return known
+    first = work.segment
+    opened, earlier = transactions_at(files, first), list[OpenFile]()
+    while opened is None and (before := files.previous_base(first)) is not None:
+        first, log = before, files.open(file_name(before, "log"))
+        if log is None:
+            raise SegmentChanged(f"{files.path(file_name(before, 'log'))}: is gone")
+        opened = transactions_at(files, first)
+        earlier.insert(0, log)
+    batches = chain.from_iterable(headers(log, 0) for log in earlier)
+    return carry_forward(opened or (), chain(batches, _below(run.segment, run.log.start)))
 
 
 def _segment(files: SegmentFiles, work: Work) -> tuple[OpenFile, str]:
