@@ -62,3 +62,17 @@ def read_head(connection: socket.socket) -> bytes:
     while not head.endswith(b"\r\n\r\n") and (byte := connection.recv(1)):
         head += byte
     return head
+
+
+def never_replies(connection: socket.socket, ended: threading.Event) -> None:
+    """It reads a request, and says nothing."""
+    read_head(connection)
+    ended.wait()
+
+
+def replies_in_a_trickle(connection: socket.socket, ended: threading.Event) -> None:
+    """It reads a request, and its reply never comes to the end of a header."""
+    read_head(connection)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
+    while not ended.wait(0.05):
+        connection.sendall(b"x")

@@ -34,15 +34,8 @@ NEVER = "1d"
 @contextmanager
 def running(world: World, watcher: Watcher, **settings: Any) -> Iterator[TestedAgent]:
     """An agent in a thread of this process; it has drained when the block ends."""
-    with world.agent(watcher, **settings) as agent:
-        thread = threading.Thread(target=agent.run)
-        thread.start()
-        try:
-            yield agent
-        finally:
-            agent.stop()
-            thread.join(HUNG)
-            assert not thread.is_alive()
+    with world.agent(watcher, **settings) as agent, agent.running():
+        yield agent
 
 
 def watermark_is(world: World, end: int, at: TopicPartition = T, place: str | None = None) -> bool:

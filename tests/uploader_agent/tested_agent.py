@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from tests.support.waiting import HUNG
 from uploader_agent.agent import Agent
 from uploader_agent.components import Components
 from uploader_agent.one_shot import OneShot
@@ -24,6 +30,18 @@ class TestedAgent(Agent):
         self.index = components.index
         self.queue = components.queue
         self._once = OneShot(components)
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Its loop runs in a thread of this process; it has drained when the block ends."""
+        thread = threading.Thread(target=self.run)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            thread.join(HUNG)
+            assert not thread.is_alive()
 
     def upload_once(self) -> None:
         self._once.upload()

@@ -147,6 +147,7 @@ def slow(request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytes
     forget_clients()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("skew", [timedelta(), timedelta(seconds=30), *WRONG])
 def test_a_late_answer_is_no_skew_and_hides_none(
     slow: Store, host: list[timedelta], skew: timedelta, monkeypatch: pytest.MonkeyPatch

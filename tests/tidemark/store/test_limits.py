@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.ports import HOST
-from tests.support.wire import WireServer, read_head
+from tests.support.wire import WireServer, never_replies, read_head, replies_in_a_trickle
 from tidemark import retry
 from tidemark.errors import StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
@@ -85,18 +85,6 @@ def reads_a_trickle(connection: socket.socket, ended: threading.Event) -> None:
     take(connection, 1)
     while not ended.wait(0.05):
         connection.recv(1 << 18)
-
-
-def never_replies(connection: socket.socket, ended: threading.Event) -> None:
-    read_head(connection)
-    ended.wait()
-
-
-def replies_in_a_trickle(connection: socket.socket, ended: threading.Event) -> None:
-    read_head(connection)
-    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
-    while not ended.wait(0.05):
-        connection.sendall(b"x")
 
 
 def sends_a_body_in_a_trickle(connection: socket.socket, ended: threading.Event) -> None:

@@ -29,7 +29,7 @@ from tests.support.azurite import Azurite
 from tests.support.gcs import GcsServer
 from tests.support.ports import free_port
 from tests.support.proxy import Fault, FaultProxy, Rule
-from tests.support.wire import WireServer, read_head
+from tests.support.wire import WireServer, never_replies, read_head, replies_in_a_trickle
 from tests.tidemark.store.test_backend import SHARED
 from tidemark import retry
 from tidemark.errors import (
@@ -438,18 +438,6 @@ def test_refused_credentials_are_looked_for_anew(monkeypatch: pytest.MonkeyPatch
 
 
 SHORT = {"connect_timeout": "300ms", "no_progress": "400ms", "deadline": "900ms", "min_rate": "1GiB"}
-
-
-def never_replies(connection: socket.socket, ended: threading.Event) -> None:
-    read_head(connection)
-    ended.wait()
-
-
-def replies_in_a_trickle(connection: socket.socket, ended: threading.Event) -> None:
-    read_head(connection)
-    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
-    while not ended.wait(0.05):
-        connection.sendall(b"x")
 
 
 def sends_a_body_in_a_trickle(connection: socket.socket, ended: threading.Event) -> None:

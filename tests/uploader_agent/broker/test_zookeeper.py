@@ -20,7 +20,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import TINY_JVM, kafka_program
 from tests.support.kafka_config import write_properties, zookeeper_properties
 from tests.support.ports import HOST, free_port, is_free
-from tests.support.waiting import HUNG, wait_until
+from tests.support.waiting import wait_until
 from tests.uploader_agent.broker.test_properties import write
 from tests.uploader_agent.fakes import World
 from tests.uploader_agent.tested_agent import TestedAgent
@@ -166,14 +166,8 @@ def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[TestedA
         closing(ZooKeeperHints(broker.zookeeper or {})) as hints,
     ):
         components = Components(settings, broker, metadata, lambda _url: world.store, bell, hints=hints)
-        agent = TestedAgent(components)
-        thread = threading.Thread(target=agent.run)
-        thread.start()
-        try:
+        with TestedAgent(components).running() as agent:
             yield agent
-        finally:
-            agent.stop()
-            thread.join(HUNG)
 
 
 def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.waiting import HUNG
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.repair.test_gaps import gap_reasons, with_hole
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
@@ -328,12 +327,5 @@ def test_a_running_follower_fills_by_itself(leader: World, follower: World) -> N
 
 
 def running(world: World, **settings: Any) -> Iterator[object]:
-    with world.agent(NoWatcher(), **settings) as agent:
-        thread = threading.Thread(target=agent.run)
-        thread.start()
-        try:
-            yield agent
-        finally:
-            agent.stop()
-            thread.join(HUNG)
-            assert not thread.is_alive()
+    with world.agent(NoWatcher(), **settings) as agent, agent.running():
+        yield agent

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import HUNG
 from tests.tidemark.kafka_log.build import marker, transactional
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
@@ -153,16 +152,12 @@ def test_a_running_leader_searches_again_and_rests_in_between(world: World) -> N
             searches.append(key)
 
     world.store.before = note
-    with world.agent(NoWatcher(), scan_interval="1d", metadata_interval="10ms") as agent:
-        thread = threading.Thread(target=agent.run)
-        thread.start()
+    with world.agent(NoWatcher(), scan_interval="1d", metadata_interval="10ms") as agent, agent.running():
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)
         turns = world.metadata
         seen = turns.asked
         while turns.asked < seen + 20:
             threading.Event().wait(0.01)
-        agent.stop()
-        thread.join(HUNG)
     assert 1 <= len(searches) <= 2, "not at every turn of the loop"
 
 
