@@ -43,6 +43,9 @@ from tests.uploader_agent.faults.oracle import Expected, Verdict, total
 from tidemark.store import StoreOptions, open_store
 
 PARTITIONS = 2
+LONG_TRANSACTION = 240.0
+"""Seconds that a transaction stays open. The coordinator aborts it after ten minutes."""
+
 TOPICS: dict[str, dict[str, object]] = {
     "plain": {"rate": 100},
     "zipped": {"rate": 60, "compression.type": "zstd"},
@@ -96,18 +99,24 @@ class Soak:
                 for load in loads:
                     load.start()
                     stack.callback(load.stop)
-                stack.enter_context(open_transaction(self.cluster, "plain", self.books["plain"], partitions=PARTITIONS))
-                for name in self.order():
-                    self.faults[name]()
-                    self.done[name] += 1
-                    self.quiet()
-                    if time.monotonic() > end:
-                        break
+                order = self.order()
+                while not self.done or time.monotonic() < end:
+                    with open_transaction(self.cluster, "plain", self.books["plain"], partitions=PARTITIONS):
+                        self.harm(order, min(end, time.monotonic() + LONG_TRANSACTION))
             for topic in TOPICS:
                 self.fleet.await_rotated(topic, PARTITIONS)
             self.fleet.await_rotated(AGAIN)
             self.fleet.settle()
         return self.verdicts()
+
+    def harm(self, order: Iterator[str], end: float) -> None:
+        """One fault after another until ``end``, by the monotonic clock; one at least."""
+        for name in order:
+            self.faults[name]()
+            self.done[name] += 1
+            self.quiet()
+            if time.monotonic() > end:
+                return
 
     def order(self) -> Iterator[str]:
         """Each kind once before any comes again."""
