@@ -154,6 +154,7 @@ def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
         partition=known.partition,
         start=known.landed_next,
         end=known.landed_next,
+        verdicts_end=known.state.verdicts_end if known.state else known.landed_next,
         leader_epoch=known.state.leader_epoch if known.state else known.watermark.leader_epoch,
         lineage=known.state.lineage if known.state else (),
         held_by=known.state.held_by if known.state else (),

@@ -228,6 +228,15 @@ def test_an_unclean_election_below_the_ledger_holds() -> None:
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(30, 40, "unclean_election")]
 
 
+def test_a_partition_that_is_held_keeps_below_where_its_markers_lie() -> None:
+    """A log that returns to the branch may leave it again above what has landed."""
+    before = state(40).model_copy(update={"verdicts_end": 90})
+    known = KnownPartition(0, 0, watermark(60, (0, 0), (4, 30)), before, [segment(30, 60, (0, 0), (4, 30))])
+    plan, _ = decide(known)
+    assert changes_anything(plan, before)
+    assert (plan.end, plan.verdicts_end) == (40, 90)
+
+
 def test_offsets_below_the_log_start_count_as_deleted_the_first_time() -> None:
     mark = watermark(150, start_offset=100)
     assert decide(KnownPartition(0, 0, mark, None, [segment(100, 150)])).plan.deleted_before_upload == ((0, 100),)
