@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tests.support.ledgers import landed
 from tidemark.formats.gaps import Gap
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
@@ -102,13 +103,10 @@ def state(
     held_by: Iterable[OpenTransaction] = (),
 ) -> PartitionState:
     """A partition in a ledger."""
-    return PartitionState(
-        incarnation=0,
+    return landed(
+        next_offset,
+        partition,
         topic_id=TOPIC_ID,
-        partition=partition,
-        start_offset=0,
-        next_offset=next_offset,
-        verdicts_end=next_offset,
         leader_epoch=epoch,
         lineage=((0, 0),),
         gaps=tuple(gaps),

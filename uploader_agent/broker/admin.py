@@ -210,8 +210,7 @@ def _prefer(manager: Any, node_id: int) -> None:
     by_chance = manager.least_loaded_node
 
     def preferred() -> int | None:
-        listed = any(broker.node_id == node_id for broker in manager.cluster.brokers())
-        chosen: int | None = node_id if listed else by_chance()
+        chosen: int | None = node_id if manager.cluster.broker_metadata(node_id) else by_chance()
         return chosen
 
     manager.least_loaded_node = preferred

@@ -111,7 +111,7 @@ class QuorumAuthority(Authority):
 
         topic = MetadataRequest.MetadataRequestTopic(name=tp.topic)
         request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
-        # kafka-python's own describe_topics asks any broker, and it must be the one that has what was confirmed.
+        # describe_topics may ask another broker, and it must be the one that has what was confirmed.
         answer = self._ask(lambda client: client._manager.run(_sent, client, request, self._node_id))
         for described in answer["topics"]:
             for part in described["partitions"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -70,8 +70,7 @@ def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool)
 
 def metadata_of(settings: AgentSettings, broker: Broker) -> AdminMetadata:
     """What the cluster tells over Kafka's protocol; it connects when it is asked first."""
-    client = settings.broker.client
-    return AdminMetadata(lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, client))
+    return AdminMetadata(_connector(settings, broker))
 
 
 @contextmanager
@@ -99,13 +98,15 @@ def built(
         )
 
 
+def _connector(settings: AgentSettings, broker: Broker) -> Callable[[], Any]:
+    """What connects to ``broker`` over Kafka's protocol."""
+    return partial(connect, broker.node_id, broker.bootstrap, broker.security_protocol, settings.broker.client)
+
+
 def _authority(settings: AgentSettings, broker: Broker) -> Authority:
     """Who knows the leader epochs for certain, by the broker's own configuration."""
     if broker.mode == "kraft":
-        client = settings.broker.client
-        return QuorumAuthority(
-            broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, client)
-        )
+        return QuorumAuthority(broker.node_id, _connector(settings, broker))
     if broker.zookeeper is None:
         return NoAuthority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})

@@ -7,6 +7,7 @@ to return is requested at each look.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -132,6 +133,13 @@ class IndexCache(Generic[Kept]):
         if self._on_failure and str(before.error) != str(body):
             self._on_failure(info.key, body)
         return before._replace(etag=info.etag if isinstance(body, FormatError) else "", error=body)
+
+
+def log_failures(log: logging.Logger, level: int = logging.WARNING) -> Callable[[str, ReadError], None]:
+    """An ``on_failure`` that logs each."""
+    return lambda key, error: log.log(
+        level, "%s cannot be read; what its broker said before still counts: %s", key, error
+    )
 
 
 def read_indexes(store: Store, folder: str) -> IndexCache[WatermarkIndex]:

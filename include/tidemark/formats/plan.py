@@ -106,6 +106,11 @@ class BranchCut(Model):
     removes: tuple[str, ...] = ()
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
+    @property
+    def landed_at(self) -> int:
+        """Where the cut meets what has landed; ``old_next`` if it lies above."""
+        return min(self.at, self.old_next)
+
 
 class PartitionPlan(Model):
     """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.

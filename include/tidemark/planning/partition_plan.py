@@ -81,7 +81,7 @@ def decide(known: KnownPartition) -> Decision:
         return _held(known, found)
     limit = hole.start if hole else max(start, goal)
     end, held_by, verdicts_end = _decided(pieces, lineage, known.watermark.next_offset, limit)
-    if known.cut and (end < start or (end < min(known.cut.at, known.cut.old_next) and not held_by)):
+    if known.cut and (end < start or (end < known.cut.landed_at and not held_by)):
         return _held(known, _cut_off(known, known.cut.at))
     plan = PartitionPlan(
         incarnation=known.incarnation,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import Ledger, PartitionState
-from tidemark.formats.plan import BranchCut, ConversionTask, PartitionPlan, RunPlan
+from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -22,7 +22,7 @@ from tidemark.planning.lost_files import lost_files
 from tidemark.planning.partition_plan import left_at
 from tidemark.planning.read import joined
 from tidemark.planning.rebuild import expired_dates, files_by_date, plan_partition
-from tidemark.planning.unclean_election import decided_below
+from tidemark.planning.unclean_election import cut_of, decided_below
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -133,14 +133,7 @@ class _Search:
             plan_partition(self._raw, part, state, wanted, join=False) if wanted else (_nowhere(state, end), [])
         )
         if left is not None:
-            cut = BranchCut(
-                at=left,
-                old_next=state.next_offset,
-                old_verdicts_end=state.verdicts_end,
-                leader_epoch=state.leader_epoch,
-                lineage=state.lineage,
-            )
-            plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut})
+            plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})
         self.planned.append((plan, tasks))
 
     def _end_before(
@@ -150,7 +143,6 @@ class _Search:
         end = decided_below(self._raw, part, state, Lineage(watermark.lineage), left)
         if end is None:
             raise ContinuityError(f"{part.keys.folder}: raw holds nothing right below {left}, where the log left it")
-        end = min(end, state.next_offset)
         hulls: dict[object, tuple[int, int]] = {}
         for number, one in enumerate(rows):
             before = hulls.get(one.file or number, (one.first, one.next))

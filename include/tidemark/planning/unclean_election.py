@@ -11,7 +11,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.raw.segments import live_until
 from tidemark.raw.topic import RawPartition, RawTopic
 from tidemark.table.delta_table import TopicTable
-from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.effective_evidence import EffectiveEvidence, Reach
 
 
 class Rewind(NamedTuple):
@@ -37,23 +37,27 @@ def rewind(
     if decided is None:
         return None
     reach = EffectiveEvidence.of(table).from_offset(part.key, decided)
-    cut = BranchCut(
+    return Rewind(cut_of(state, at, reach), reach.start)
+
+
+def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> BranchCut:
+    """The cut at offset ``at`` of the branch that has landed by ``state``, which takes ``reach`` with it."""
+    return BranchCut(
         at=at,
         old_next=state.next_offset,
         old_verdicts_end=state.verdicts_end,
         leader_epoch=state.leader_epoch,
         lineage=state.lineage,
-        removes=reach.files,
-        supersedes=reach.set_aside,
+        removes=reach.files if reach else (),
+        supersedes=reach.set_aside if reach else {},
     )
-    return Rewind(cut, min(reach.start, state.next_offset))
 
 
 def decided_below(raw: RawTopic, part: RawPartition, state: PartitionState, lineage: Lineage, at: int) -> int | None:
-    """The offset up to which no verdict on a transaction depends on markers from ``at`` on; None if raw does not tell.
+    """The landed offset up to which no verdict on a transaction depends on markers from ``at`` on.
 
-    A segment that ends at or below ``at``, live to its end, lists what is open there. All that began before and is not
-    listed was decided before.
+    None if raw does not tell. A segment that ends at or below ``at``, live to its end, lists what is open there. All
+    that began before and is not listed was decided before.
     """
     offset = at
     while offset > state.start_offset:
@@ -64,6 +68,6 @@ def decided_below(raw: RawTopic, part: RawPartition, state: PartitionState, line
         lowest = min(live, key=lambda one: one.base)
         if lowest.end <= at and live_until(lowest, lineage, offset - 1) == lowest.end:
             opened = (one.first_offset for one in lowest.open_transactions)
-            return max(state.start_offset, min([offset, *opened]))
+            return max(state.start_offset, min([offset, state.next_offset, *opened]))
         offset = max(lowest.base, state.start_offset)
     return offset

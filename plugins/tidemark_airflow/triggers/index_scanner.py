@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats.base import Model
-from tidemark.formats.index_cache import IndexCache, ReadError
+from tidemark.formats.index_cache import IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.formats.watermark_index import parse_index
@@ -80,7 +80,7 @@ class IndexScanner:
         self._source = source
         self._store = open_one(source.store, source.options)
         self._lake = open_one(source.lake, source.options)
-        self._indexes = IndexCache(self._store, source.folder, _rows_of, on_failure=_log_failure)
+        self._indexes = IndexCache(self._store, source.folder, _rows_of, on_failure=log_failures(log, logging.ERROR))
         self._last = Scan({})
         self._merged: Mapping[str, Sequence[Row]] = {}  # the rows by index that ``_last`` is made of
         self._failures = 0
@@ -155,7 +155,3 @@ def _merge(indexes: Iterable[Sequence[Row]], topics: set[str]) -> Mapping[str, S
         if other is None or row_rank(row) > row_rank(other):
             of_topic[row[1]] = row
     return {topic: tuple(rows.values()) for topic, rows in newest.items()}
-
-
-def _log_failure(key: str, error: ReadError) -> None:
-    log.error("%s cannot be read; what its broker said before still counts: %s", key, error)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.base import canonical, parse_json
-from tidemark.formats.index_cache import BrokerIndex, IndexCache, ReadError
+from tidemark.formats.index_cache import BrokerIndex, IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
 from tidemark.store import ObjectInfo, open_store
@@ -44,7 +44,7 @@ class PackedIndexes:
         default = resolver_of(deployment.raw).default()
         self._folder = ControlKeys(default.prefix, cluster).indexes
         store = open_store(default.store, deployment.store)
-        self._indexes = IndexCache(store, self._folder, _pack, on_failure=_warn)
+        self._indexes = IndexCache(store, self._folder, _pack, on_failure=log_failures(log))
         self._failure = ""
 
     def look(self) -> None:
@@ -107,7 +107,3 @@ def _topics(index: Any, key: str) -> frozenset[str]:
             raise FormatError(key, "is not a watermark index: an entry names no topic")
         topics.add(name)
     return frozenset(topics)
-
-
-def _warn(key: str, error: ReadError) -> None:
-    log.warning("%s cannot be read; what its broker said before still counts: %s", key, error)

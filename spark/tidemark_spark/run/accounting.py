@@ -75,7 +75,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
         at = acknowledged.contiguous_from(at)
         if at != part.end:
             raise ContinuityError(f"{_name(plan, part)}: tasks end at offset {at}, the plan at {part.end}")
-    if stop and part.cut and at < min(part.cut.at, part.cut.old_next):
+    if stop and part.cut and at < part.cut.landed_at:
         return _stays(plan, part, part.cut, stop)
     passed = acknowledged.clip(part.start, at)
     evidence = [
@@ -135,7 +135,7 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
 
 def _left_behind(part: PartitionPlan, cut: BranchCut, start: int) -> list[EvidenceRow]:
     """The evidence that rows landed at or above ``start`` no longer count, as their branch was cut off."""
-    spans: list[tuple[EvidenceClass, int]] = [("superseded", start), ("truncated", cut.at)]
+    spans: list[tuple[EvidenceClass, int]] = [("superseded", start), ("truncated", cut.landed_at)]
     return [_without_segment(part, name, first, cut.old_next) for name, first in spans if first < cut.old_next]
 
 

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.ledgers import landed
 from tidemark.formats.gaps import Gap
-from tidemark.formats.ledger import Ledger, PartitionState
+from tidemark.formats.ledger import Ledger
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.monitoring.health import MOST_MARKS, TopicHealth, WaitingSince, marked, topic_health
 from tidemark.topics import TopicSettings
@@ -39,19 +40,7 @@ def entry(
 
 
 def ledger(*next_offsets: int, gaps: tuple[Gap, ...] = ()) -> Ledger:
-    partitions = tuple(
-        PartitionState(
-            incarnation=0,
-            topic_id=None,
-            partition=number,
-            start_offset=0,
-            next_offset=offset,
-            verdicts_end=offset,
-            leader_epoch=0,
-            gaps=gaps,
-        )
-        for number, offset in enumerate(next_offsets)
-    )
+    partitions = tuple(landed(offset, number, gaps=gaps) for number, offset in enumerate(next_offsets))
     fields = {"n": 1, "attempt": 7, "partitions": partitions, "committed_at": NOW}
     return Ledger.genesis("east", "orders", "orders").model_copy(update=fields)
 

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tidemark.formats.ledger import Closing, DateState, Ledger, PartitionState
+from tests.support.ledgers import landed
+from tidemark.formats.ledger import Closing, DateState, Ledger
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.planning.date_finality import closing, end_of
 from tidemark.topics import TopicSettings
@@ -26,20 +27,9 @@ def topic(**settings: Any) -> TopicSettings:
     return TopicSettings(topic="orders", cluster="east", table="orders", **settings)
 
 
-def ledger(landed: Mapping[int, int], life: int = 0, **state: Any) -> Ledger:
+def ledger(ends: Mapping[int, int], life: int = 0, **state: Any) -> Ledger:
     """A ledger with one date, and partitions landed up to the given offsets."""
-    partitions = tuple(
-        PartitionState(
-            incarnation=life,
-            topic_id=None,
-            partition=number,
-            start_offset=0,
-            next_offset=offset,
-            verdicts_end=offset,
-            leader_epoch=0,
-        )
-        for number, offset in landed.items()
-    )
+    partitions = tuple(landed(offset, number, incarnation=life) for number, offset in ends.items())
     empty = Ledger.genesis("east", "orders", "orders")
     return empty.model_copy(update={"partitions": partitions, "dates": {DT: DateState(rows=9, **state)}})
 

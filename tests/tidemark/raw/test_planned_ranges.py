@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.ledgers import landed
 from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import PartitionState
 from tidemark.formats.manifest import OpenTransaction
@@ -50,17 +51,7 @@ def watermark(next_offset: int, *epochs: tuple[int, int], **more: Any) -> Waterm
 
 def state(next_offset: int, *epochs: tuple[int, int], gaps: tuple[Gap, ...] = ()) -> PartitionState:
     """What the ledger knows of the partition."""
-    return PartitionState(
-        incarnation=0,
-        topic_id=None,
-        partition=0,
-        start_offset=0,
-        next_offset=next_offset,
-        verdicts_end=next_offset,
-        leader_epoch=0,
-        lineage=epochs or ((0, 0),),
-        gaps=gaps,
-    )
+    return landed(next_offset, lineage=epochs or ((0, 0),), gaps=gaps)
 
 
 def open_at(*offsets: int) -> tuple[OpenTransaction, ...]:

@@ -9,13 +9,14 @@ from itertools import pairwise
 
 import pytest
 
+from tests.support.ledgers import landed
 from tests.support.waiting import wait_until
 from tests.tidemark.planning.test_date_finality import DT, DUE, topic
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.ledger import DateState, Ledger, PartitionState
+from tidemark.formats.ledger import DateState, Ledger
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import BatchHeader
 from tidemark.planning.date_finality import closing
@@ -370,15 +371,15 @@ def test_a_date_is_not_final_by_a_high_watermark_that_stands_still(world: World)
         agent.index._indexes.offer([partition], DUE + SOON, now=True)
         entry = read_entry(world)
         assert (entry.high_watermark, entry.log_end_offset, entry.observed_at) == (590, 600, asked_at)
-        assert not closes(entry, landed=590)
+        assert not closes(entry, end=590)
         agent.leadership.observe(answered(ask(agent), 590, DUE + SOON))
         agent.index._indexes.offer([partition], DUE + SOON, now=True)
         entry = read_entry(world)
         assert entry.observed_at == DUE + SOON
-        assert not closes(entry, landed=590), "10 records are on the broker"
+        assert not closes(entry, end=590), "10 records are on the broker"
         agent.leadership.observe(answered(ask(agent), 600, DUE + SOON))
         agent.index._indexes.offer([partition], DUE + SOON, now=True)
-        assert closes(read_entry(world), landed=600)
+        assert closes(read_entry(world), end=600)
 
 
 def read_entry(world: World) -> IndexEntry:
@@ -387,19 +388,10 @@ def read_entry(world: World) -> IndexEntry:
     return entry
 
 
-def closes(entry: IndexEntry, landed: int) -> bool:
-    """Whether the date of the records is final by ``entry``, of which that much is landed."""
-    state = PartitionState(
-        incarnation=0,
-        topic_id=None,
-        partition=0,
-        start_offset=0,
-        next_offset=landed,
-        verdicts_end=landed,
-        leader_epoch=0,
-    )
+def closes(entry: IndexEntry, end: int) -> bool:
+    """Whether the date of the records is final by ``entry``, of which all below ``end`` is landed."""
     ledger = Ledger.genesis("east", "orders", "orders")
-    ledger = ledger.model_copy(update={"partitions": (state,), "dates": {DT: DateState(rows=landed, state="open")}})
+    ledger = ledger.model_copy(update={"partitions": (landed(end),), "dates": {DT: DateState(rows=end, state="open")}})
     # The segment begins before the date ends, so that its end alone can show that all is landed.
     entry = entry.model_copy(update={"active_first_timestamp": 0})
     return DT in closing(ledger, {(0, 0): entry}, topic(), DUE + 2 * SOON)

@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import Final
 
-from tidemark.formats.index_cache import IndexCache, ReadError
+from tidemark.formats.index_cache import IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys, Endpoint
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, parse_index, rank
 from tidemark.remote.catalog.storage import Storage
@@ -54,10 +54,6 @@ class Observations:
         if place not in self._indexes:
             store = self._storage.store(place.store)
             folder = ControlKeys(place.prefix, self._storage.cluster).indexes
-            self._indexes[place] = IndexCache(store, folder, parse_index, on_failure=_warn)
+            self._indexes[place] = IndexCache(store, folder, parse_index, on_failure=log_failures(log))
         self._indexes[place].look()
         self._indexes[place].check()
-
-
-def _warn(key: str, error: ReadError) -> None:
-    log.warning("%s cannot be read; what its broker said before still counts: %s", key, error)
