@@ -89,7 +89,7 @@ class Components:
             destinations.control_store,
             destinations.control,
             self.drained.wait,
-            self.metrics.superseded.inc,
+            self.metrics.truncated.inc,
             self.hold,
             ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
             search_interval=settings.scan_interval.total_seconds(),

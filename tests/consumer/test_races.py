@@ -16,7 +16,7 @@ from tidemark.consumer import tier_selection
 from tidemark.consumer.tier_metadata import THREADS
 from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import GapError, UnknownOutcome, WakeupError
-from tidemark.formats.keys import Endpoint
+from tidemark.formats.keys import Endpoint, SegmentName
 from tidemark.remote import RemoteTopics
 from tidemark.remote.catalog.log_ends import Observations
 from tidemark.retry import ATTEMPTS
@@ -79,7 +79,7 @@ def test_a_hole_without_a_record_is_read_once_it_is_filled(made: Made, mode: Mod
     """A segment that the watermark vouches for was not there; a caller that went on asking gets it."""
     for start in (20, 30):
         made.segment(start, start + 10)
-    key = made.raw.keys().segment(20, "manifest.json")
+    key = made.raw.keys().segment(SegmentName(20), "manifest.json")
     manifest = made.raw.store.get(key).body
     made.raw.publish()
     made.raw.store.delete(key)

@@ -28,6 +28,7 @@ from tidemark.consumer.tier_metadata import notation
 from tidemark.decode import SCHEMA
 from tidemark.errors import GapError, StoreError, WakeupError
 from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.watermark import parse, render
 from tidemark.remote import Storage
 from tidemark.store import open_store
@@ -413,7 +414,7 @@ def test_below_what_retention_left_is_out_of_range_at_once(made: Made, mode: Mod
     made.segment(20, 50)
     made.raw.publish()
     for name in ("manifest.json", "log", "index"):
-        made.raw.store.delete(made.raw.keys().segment(0, name))
+        made.raw.store.delete(made.raw.keys().segment(SegmentName(0), name))
     first = 60 if mode is Mode.KAFKA_ONLY else 20
     with made.consumer(mode, 5, auto_offset_reset="none") as consumer, pytest.raises(OffsetOutOfRangeError):
         read_until(consumer, bool, seconds=20)

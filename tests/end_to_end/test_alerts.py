@@ -113,10 +113,10 @@ class Provoked:
     def lose_a_segment(self) -> tuple[int, int]:
         """Remove the first segment that has not landed of the partition LOST; its first offset and the next one's."""
         keys, landed = self.keys(LOST), committed_ledger(self.small.table(self.topic)).by_partition[0, LOST].next_offset
-        objects = [(keys.base_offset(info.key), info.key) for info in self.raw.list(keys.folder)]
-        bases = sorted({at[0] for at, _ in objects if at is not None and at[0] >= landed})
+        objects = [(keys.segment_of(info.key), info.key) for info in self.raw.list(keys.folder)]
+        bases = sorted({at[0].base for at, _ in objects if at is not None and at[0].base >= landed})
         for at, key in objects:
-            if at is not None and at[0] == bases[0]:
+            if at is not None and at[0].base == bases[0]:
                 self.raw.delete(key)
         return bases[0], bases[1]
 

@@ -22,7 +22,7 @@ import yaml
 from tests.support.ledgers import landed
 from tidemark.formats.gaps import Gap
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
 from tidemark.formats.ledger import (
     ATTEMPT_TRANSACTION,
     LEDGER_TRANSACTION,
@@ -162,9 +162,9 @@ class World:
         self.raw.put(self.control.incarnations(topic), lives.to_bytes())
         next_offset = start if gaps else end
         if end > start:
-            etag = self.raw.put(keys.segment(start, "log"), b"bytes")
+            etag = self.raw.put(keys.segment(SegmentName(start), "log"), b"bytes")
             manifest = _manifest(topic, start, end, etag)
-            self.raw.put(keys.segment(start, "manifest.json"), manifest.to_bytes())
+            self.raw.put(keys.segment(SegmentName(start), "manifest.json"), manifest.to_bytes())
         watermark = Watermark(
             topic_id=TOPIC_ID,
             start_offset=0,

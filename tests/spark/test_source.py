@@ -16,6 +16,7 @@ from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.decode import SCHEMA, decoder
 from tidemark.errors import ConfigError, ContinuityError, SegmentError
+from tidemark.formats.keys import SegmentName
 from tidemark_spark.datasource import PushingReader, SegmentReader, TidemarkSource
 
 START = datetime.fromtimestamp(T0 / 1000, UTC)
@@ -141,14 +142,14 @@ def test_a_hole_fails_unless_it_may_be(world: World) -> None:
     for base in (0, 3, 6):
         world.raw.segment([simple(base)])
     world.raw.publish()
-    world.raw.store.delete(world.raw.keys().segment(3, "manifest.json"))
+    world.raw.store.delete(world.raw.keys().segment(SegmentName(3), "manifest.json"))
     with pytest.raises(ContinuityError, match="no offsets 3 to 5"):
         offsets(world)
     assert offsets(world, failOnDataLoss="false") == [0, 1, 2, 6, 7, 8]
-    world.raw.store.delete(world.raw.keys().segment(0, "manifest.json"))
+    world.raw.store.delete(world.raw.keys().segment(SegmentName(0), "manifest.json"))
     assert offsets(world) == [6, 7, 8]  # what retention took is no hole
     damaged = bytearray(simple(6))
     damaged[-1] ^= 1
-    world.raw.replace_log(world.raw.keys().segment(6, "log"), bytes(damaged))
+    world.raw.replace_log(world.raw.keys().segment(SegmentName(6), "log"), bytes(damaged))
     with pytest.raises(SegmentError):
         offsets(world)

@@ -19,7 +19,7 @@ import tidemark.raw.topic
 from tests.support.memory import own_peak
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import simple
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.ledger import Ledger, PartitionState
 from tidemark.formats.manifest import ObjectSum, SegmentManifest
 from tidemark.formats.plan import RunPlan
@@ -63,7 +63,7 @@ class ManySegments(LocalStore):
         first = 0 if start_after is None else int(start_after.rpartition("/")[2].split(".")[0]) // OFFSETS
         for number in range(first, self._count):
             for extension in ("index", "log", "manifest.json", "timeindex"):
-                key = keys.segment(number * OFFSETS, extension)
+                key = keys.segment(SegmentName(number * OFFSETS), extension)
                 if start_after is None or key > start_after:
                     yield ObjectInfo(key, self._size, '"etag"', _UPLOADED)
 

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from tidemark import kafka_log
 from tidemark.formats.gaps import Acknowledgement, Gap, GapReason
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
 from tidemark.formats.manifest import LineagePairs, ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
 from tidemark.formats.watermark import Truncation, Watermark, render
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
@@ -134,7 +134,7 @@ class RawBuilder:
             bodies["txnindex"] = b"".join(struct.pack(">hqqqq", 0, *one, one[2] + 1) for one in entries)
         sums: dict[str, ObjectSum] = {}
         for name, body in bodies.items():
-            etag = self.store.put(keys.segment(base, name), body)
+            etag = self.store.put(keys.segment(SegmentName(base), name), body)
             sums[f"{segment_name(base)}.{name}"] = ObjectSum(size=len(body), crc32c=f"{crc32c(body):08x}", etag=etag)
         opened = tuple(
             OpenTransaction(
@@ -172,9 +172,9 @@ class RawBuilder:
                 "objects": sums,
             }
         )
-        self.store.put(keys.segment(base, "manifest.json"), manifest.to_bytes())
+        self.store.put(keys.segment(SegmentName(base), "manifest.json"), manifest.to_bytes())
         known.end, known.line1, known.open_transactions = end, base, opened
-        return keys.segment(base, extension)
+        return keys.segment(SegmentName(base), extension)
 
     def seals(
         self,
@@ -211,7 +211,7 @@ class RawBuilder:
 
         Returns the key of its log.
         """
-        path, known = self.keys().segment(base, "manifest.json"), self.partition()
+        path, known = self.keys().segment(SegmentName(base), "manifest.json"), self.partition()
         manifest, before = self.store.get(path).body, replace(known)
         key = self.segment(batches, base=base, lineage=lineage)
         self.store.put(path, manifest)

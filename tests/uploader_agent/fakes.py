@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.kafka_log import scan_batches
@@ -267,12 +267,20 @@ class World:
         assert found is not None
         return base, found
 
-    def manifest(self, base: int, tp: TopicPartition = T, place: str | None = None) -> SegmentManifest:
-        key = self.keys(tp, place).segment(base, "manifest.json")
+    def manifest(
+        self, base: int, tp: TopicPartition = T, place: str | None = None, suffix: str = ""
+    ) -> SegmentManifest:
+        key = self.keys(tp, place).manifest(SegmentName(base, suffix))
         return SegmentManifest.from_bytes(self.store.inner.get(key).body, key)
 
-    def stored(self, base: int, extension: str = "log", tp: TopicPartition = T) -> bytes:
-        return self.store.inner.get(self.keys(tp).segment(base, extension)).body
+    def stored(self, base: int, extension: str = "log", tp: TopicPartition = T, suffix: str = "") -> bytes:
+        return self.store.inner.get(self.keys(tp).segment(SegmentName(base, suffix), extension)).body
+
+    def damaged(self, base: int, tp: TopicPartition = T) -> str:
+        """The suffix of the one segment with damaged bytes at ``base``."""
+        start = f"{base:020d}-"
+        [suffix] = {name.removeprefix(start).partition(".")[0] for name in self.names(tp) if name.endswith(".corrupt")}
+        return suffix
 
     def names(self, tp: TopicPartition = T) -> list[str]:
         """Names of the objects of a partition."""

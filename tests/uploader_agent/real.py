@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 from tests.support.waiting import HUNG
 from tests.uploader_agent.faulty_agent import FaultyStore
 from tests.uploader_agent.in_process import run_here
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.intervals import Intervals
@@ -161,7 +161,7 @@ class Deployment:
         offsets: list[tuple[int, int]] = []
         for manifest in manifests:
             assert manifest.state == "whole"
-            expected.add(keys.segment(manifest.base_offset, "manifest.json"))
+            expected.add(keys.segment(SegmentName(manifest.base_offset), "manifest.json"))
             for name, total in manifest.objects.items():
                 expected.add(keys.file(name))
                 body, etag = self.store.get(keys.file(name))

@@ -16,7 +16,7 @@ from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, 
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 
@@ -55,7 +55,7 @@ def test_manifest_says_what_the_bytes_are(world: World) -> None:
     assert (manifest.batch_count, manifest.magics, manifest.codecs, manifest.state) == (10, (2,), ("none",), "whole")
     total = manifest.objects[f"{0:020d}.log"]
     assert (total.size, total.crc32c) == (len(content), f"{crc32c(content):08x}")
-    assert total.etag == world.store.head(world.keys().segment(0, "log")).etag
+    assert total.etag == world.store.head(world.keys().segment(SegmentName(0), "log")).etag
     assert manifest.rotated_at is not None
     assert manifest.uploaded_at >= manifest.rotated_at
 
@@ -78,7 +78,7 @@ def test_index_tells_all_at_a_glance(world: World) -> None:
     [entry] = WatermarkIndex.from_bytes(world.store.get(key).body, key).entries
     assert (entry.topic, entry.partition, entry.topic_id, entry.incarnation) == ("orders", 0, ID, 0)
     assert (entry.next_offset, entry.uploaded_end, entry.high_watermark, entry.log_end_offset) == (200, 200, 225, 230)
-    newest = world.store.head(world.keys().segment(100, "log"))
+    newest = world.store.head(world.keys().segment(SegmentName(100), "log"))
     assert entry.bytes_per_offset == round(newest.size / 100, 3)
     header_times = (1_770_000_000_000, 1_770_000_000_009)
     assert (entry.active_first_timestamp, entry.active_max_timestamp) == header_times
@@ -196,7 +196,7 @@ def test_what_a_later_leader_wrote_is_not_sealed_under_a_former_leadership(world
 
 def test_same_bytes_from_another_broker_are_adopted(world: World) -> None:
     world.disk.partition().fill(0, end=50)
-    log = world.keys().segment(0, "log")
+    log = world.keys().segment(SegmentName(0), "log")
     etag = world.store.inner.put(log, records(0, 50))
     no_errors(world.once())
     assert world.store.head(log).etag == etag
@@ -222,25 +222,20 @@ def test_longer_segment_of_another_leader_stands(world: World) -> None:
     assert world.watermark()[1].lineage == ((3, 0), (4, 100))
 
 
-def test_diverging_segment_is_copied_aside_and_replaced(world: World) -> None:
-    """After an unclean election the same base and size hold other data."""
+def test_a_branch_that_an_election_cut_off_keeps_its_objects(world: World) -> None:
+    """After an unclean election the same base and size hold other data: both stay."""
     partition = world.disk.partition()
     partition.fill(0, 100, end=200)
     world.once()
-    theirs = {
-        name: world.store.get(world.keys().file(name)).body
-        for name in [f"{100:020d}.{kind}" for kind in ("log", "index", "timeindex", "manifest.json")]
-    }
+    before = {name: world.store.get(world.keys().file(name)) for name in world.names() if name != "offset.wm"}
     world.metadata.leads = {T: Led(5, ID)}
     partition.lineage([(3, 0), (5, 100)])
     partition.fill(0, 100, end=200, epoch=3)
     partition.segment(100, records(100, 200, epoch=5))
     no_errors(world.once())
-    assert world.stored(100) == records(100, 200, epoch=5)
-    copies = {info.key.rpartition("/")[2]: world.store.get(info.key).body for info in world.store.list("_superseded/")}
-    assert copies == theirs
-    [folder] = {info.key.rpartition("/")[0] for info in world.store.list("_superseded/")}
-    assert folder.startswith(f"_superseded/{CLUSTER}/orders-0/5/")
+    assert world.stored(100, suffix="5") == records(100, 200, epoch=5)
+    assert world.manifest(100, suffix="5").lineage == ((3, 0), (5, 100))
+    assert {name: world.store.get(world.keys().file(name)) for name in before} == before
     _, watermark = world.watermark()
     assert (watermark.leader_epoch, watermark.next_offset, watermark.lineage) == (5, 200, ((3, 0), (5, 100)))
     assert [(cut.at, cut.old_next, cut.old_epoch, cut.new_epoch) for cut in watermark.truncations] == [(100, 200, 3, 5)]
@@ -373,12 +368,12 @@ def test_damaged_segment_is_kept_whole_and_holds_its_partition_alone(
     content = damage(records(100, 200))
     partition.segment(100, content)
     no_errors(world.once())
-    manifest = world.manifest(100)
+    manifest = world.manifest(100, suffix=world.damaged(100))
     assert manifest.state == "corrupt"
     assert manifest.damage is not None
     assert rule in manifest.damage.rule
     assert 100 <= manifest.damage.offset < 200
-    assert world.stored(100, "corrupt") == content
+    assert world.stored(100, "corrupt", suffix=world.damaged(100)) == content
     assert not [name for name in world.names() if name.startswith(f"{100:020d}") and name.endswith("log")]
     _, watermark = world.watermark()
     assert watermark.next_offset == manifest.damage.offset
@@ -401,7 +396,8 @@ def test_good_copy_of_another_replica_completes_a_corrupt_one(world: World) -> N
     world.broker = world.broker.__class__(2, *[getattr(world.broker, name) for name in world.broker.__slots__[1:]])
     world.metadata.leads = {T: Led(4, ID)}
     no_errors(world.once())
-    assert (world.manifest(0).state, world.manifest(0).next_offset) == ("corrupt", 100), "it stays as it was stored"
+    kept = world.manifest(0, suffix=world.damaged(0))
+    assert (kept.state, kept.next_offset) == ("corrupt", 100), "it stays as it was stored"
     assert (world.manifest(90).state, world.stored(90)) == ("whole", records(90, 100))
     assert world.watermark()[1].next_offset == 200
     assert world.watermark()[1].gaps == ()
@@ -439,7 +435,8 @@ def test_what_was_compacted_once_is_not_corrupt(world: World, cleaned: str | Non
     if cleaned is not None:
         (world.disk.log_dirs[0] / "cleaner-offset-checkpoint").write_text(cleaned)
     no_errors(world.once())
-    assert (world.manifest(0).state, world.manifest(0).cleanup_policy) == (state, policy)
+    manifest = world.manifest(0, suffix=world.damaged(0) if state == "corrupt" else "")
+    assert (manifest.state, manifest.cleanup_policy) == (state, policy)
 
 
 def test_checkpoint_serves_while_the_broker_is_down(world: World) -> None:
@@ -460,7 +457,7 @@ def test_failing_store_holds_up_one_partition_and_is_tried_again(world: World) -
     world.metadata.leads[other] = Led(3, ID)
     world.disk.partition().fill(0, end=50)
     world.disk.partition(other).fill(0, end=50)
-    sick = world.keys().segment(0, "log")
+    sick = world.keys().segment(SegmentName(0), "log")
 
     def fail(operation: str, key: str) -> None:
         if key == sick and operation == "put":
@@ -495,7 +492,6 @@ def test_unknown_outcome_is_resolved_by_reading(world: World, kind: str, took_ef
     assert lost
     assert world.watermark()[1].next_offset == 50
     assert world.stored(0) == records(0, 50)
-    assert not [info.key for info in world.store.list("_superseded/")]
 
 
 def test_a_later_leader_fences(world: World) -> None:

@@ -14,7 +14,7 @@ LOST = "told so"
 
 
 def suspicions(events: list[str]) -> list[str]:
-    return [one for one in events if one in {"leadership_lost", "segment_superseded"}]
+    return [one for one in events if one in {"leadership_lost", "log_truncated"}]
 
 
 @pytest.mark.parametrize("reading_fails", [False, True], ids=["read back", "found by the next attempt"])

@@ -12,9 +12,6 @@ from uploader_agent.upload.eligibility import Work
 _PUTS = 4
 """``.log``, ``.index``, ``.timeindex`` and the manifest; a ``.txnindex`` only where a transaction was aborted."""
 
-_PER_SEGMENT_GETS = 1
-"""``offset.wm`` is read before each manifest is written: the fence."""
-
 
 class PlanLine(NamedTuple):
     """One partition, or all of them.
@@ -27,7 +24,6 @@ class PlanLine(NamedTuple):
     tails: int
     bytes: int
     puts: int
-    gets: int
     error: str | None
 
 
@@ -52,7 +48,6 @@ def total_of(lines: Iterable[PlanLine]) -> PlanLine:
         sum(line.tails for line in lines),
         sum(line.bytes for line in lines),
         sum(line.puts for line in lines),
-        sum(line.gets for line in lines),
         f"{failed} partitions failed" if failed else None,
     )
 
@@ -69,8 +64,7 @@ def _line(partition: LedPartition, works: list[Work]) -> PlanLine:
         error = str(changed)
     tails = sum(work.is_tail for work in works)
     written = len(works) + (not partition.uploader.claimed)  # offset.wm, at most once for each run, and first of all
-    gets = _PER_SEGMENT_GETS * len(works)
-    return PlanLine(str(partition.tp), len(works), tails, size, puts + written, gets, error)
+    return PlanLine(str(partition.tp), len(works), tails, size, puts + written, error)
 
 
 def _size(files: PartitionFiles, work: Work) -> int:

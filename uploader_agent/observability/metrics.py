@@ -87,11 +87,11 @@ class Metrics:
             "foreign_epochs",
             "Versions of offset.wm that were replaced because the cluster never assigned their leader epoch.",
         )
-        self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
-        self.superseded = self._counter(
-            "superseded_segments",
-            "Stored segments that were copied to _superseded/ because the live log has other bytes.",
+        self.truncated = self._counter(
+            "truncated_logs",
+            "Uploaded logs whose end an election cut off: the partition's next offset went back.",
         )
+        self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
 
         # what is kept from retention
         self.held_segments = self._gauge(

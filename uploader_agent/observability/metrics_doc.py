@@ -28,6 +28,7 @@ _UNITS = {
     "seconds": "seconds",
     "bytes": "bytes",
     "offsets": "offsets",
+    "logs": "logs",
     "segments": "segments",
     "partitions": "partitions",
     "epochs": "epochs",

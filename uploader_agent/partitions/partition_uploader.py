@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import structlog
+
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.acknowledgements import acknowledged
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
@@ -33,8 +35,10 @@ from uploader_agent.remote.watermark import StoredWatermark, WatermarkState
 from uploader_agent.repair.gap_search import Search, Wanted
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.segment_upload import Guards, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
+
+logger = structlog.get_logger(__name__)
 
 Survey = Literal["survey"]
 SURVEY: Survey = "survey"
@@ -48,7 +52,7 @@ _ATTEMPTS = 3
 class Context:
     """What all partitions of an agent share. ``resolve`` says where a topic's incarnation lies.
 
-    ``sleep`` waits some seconds, and less when the agent stops. ``on_superseded`` counts the copies set aside.
+    ``sleep`` waits some seconds, and less when the agent stops. ``on_truncated`` counts what elections cut off.
     ``is_foreign`` tells whether an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
     While a partition has holes, the store is searched every ``search_interval`` seconds.
     """
@@ -58,7 +62,7 @@ class Context:
     control_store: Store
     control: ControlKeys
     sleep: Callable[[float], object]
-    on_superseded: Callable[[], object]
+    on_truncated: Callable[[], object]
     hold: Hold
     is_foreign: Callable[[TopicPartition, Led, StoredWatermark], bool]
     search_interval: float = 0.0
@@ -163,7 +167,11 @@ class PartitionUploader:
         log = self._load(store, keys)
         hold = self._context.hold
         given_up = [part.start for part in hold.yielded(self._tp, self._led.topic_id)]
-        bases = [*log.segments, *given_up, *(segment.base_offset for segment in self.local.segments[:1])]
+        bases = [
+            *(name.base for name in log.segments),
+            *given_up,
+            *(segment.base_offset for segment in self.local.segments[:1]),
+        ]
         self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, self._context.broker, hold)
         self._remote.survey(log, incarnation.number, min(bases, default=0))
 
@@ -190,10 +198,9 @@ class PartitionUploader:
         assert self._route is not None
         assert self.local.offsets is not None
         remote = self._remote
-        guards = Guards(self._fence, self._context.on_superseded, judge=self._judge)
         base = work.base_offset
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=remote.has_log(base))
-        stored = upload(self._route, work, self._observed(self.local.offsets), guards, before)
+        stored = upload(self._route, work, self._observed(self.local.offsets), Rules(self._judge), before)
         if stored is not None:
             remote.add(stored, self.lineage())
         return stored
@@ -214,10 +221,6 @@ class PartitionUploader:
         local = self.local
         return Observed(offsets, local.cleanup_policy, self._led.leader_epoch, local.log_end)
 
-    def _fence(self) -> None:
-        store, keys = self.where
-        watermark.fence(store, keys, self._led.topic_id, self._led.leader_epoch, self._is_foreign)
-
     def _search_store(self, lineage: Lineage) -> None:
         """If it is time, search the store for data of holes."""
         assert self._route is not None
@@ -230,7 +233,6 @@ class PartitionUploader:
             local_start=self.local.disk_start or 0,
             lineage=lineage,
             seen=self._observed(self.local.offsets or Offsets(self._remote.end)),
-            fence=self._fence,
         )
         self._search.run(wanted, self._remote)
 
@@ -260,6 +262,10 @@ class PartitionUploader:
                 if attempts == _ATTEMPTS:
                     raise  # the store reports conflicts without a change: leave it to the back-off
                 continue
+            if before and new.next_offset < (end := before.watermark.next_offset):
+                self._context.on_truncated()
+                cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
+                logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.vouch(written)
             named = Intervals((gap.start, gap.end) for gap in (*new.gaps, *new.acknowledged_gaps))
             self._context.hold.recorded(self._tp, self._led.topic_id, named)

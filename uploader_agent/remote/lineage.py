@@ -32,45 +32,56 @@ class KnownLineages(NamedTuple):
 
 
 class BatchLineage:
-    """Checks batch by batch what :func:`lineage_of` checks by their summary, which has only where an epoch starts.
+    """Follows stored bytes batch by batch: they may leave the log where an election has cut it, within a segment.
 
-    The summary suffices for a file on the leader's disk. It does not suffice for stored bytes without a manifest: they
-    may belong to a branch that was cut off in the middle of the segment.
+    :func:`lineage_of` knows only where an epoch starts. That suffices for a file on the leader's disk alone.
     """
 
     def __init__(self, name: str, lineages: KnownLineages) -> None:
         own = lineages.own
+        self.left_at: int | None = None
+        """The base offset of the first batch that is of another branch; None as long as there is none."""
+        self._begun = False
         self._name = name
         self._known = own.with_history(lineages.stored)
         self._forgotten = range(lineages.stored_end, own.entries[0][1] if own.entries else MAX_OFFSET)
 
-    def check(self, header: BatchHeader) -> None:
-        """Raise :class:`OffLineage` if the batch is of another epoch than the log has at its offset."""
-        offset, epoch = header.base_offset, header.leader_epoch
-        if epoch < 0 or offset in self._forgotten or _fits(self._known, offset, epoch):
-            return
-        rule = f"holds offset {offset} of leader epoch {epoch}, which is not on {self._known.entries}"
-        raise OffLineage(self._name, rule)
+    def follow(self, header: BatchHeader) -> None:
+        """Take the next batch. Raises :class:`OffLineage` if it is the first one, and is of another branch."""
+        if self.left_at is None and not self._is_live(header.base_offset, header.leader_epoch):
+            if not self._begun:
+                epoch = f"of leader epoch {header.leader_epoch}"
+                rule = f"begins with offset {header.base_offset} {epoch}, which is not on {self._known.entries}"
+                raise OffLineage(self._name, rule)
+            self.left_at = header.base_offset
+        self._begun = True
+
+    def _is_live(self, offset: int, epoch: int) -> bool:
+        return epoch < 0 or offset in self._forgotten or _fits(self._known, offset, epoch)
 
 
-def lineage_of(name: str, summary: SegmentSummary, lineages: KnownLineages) -> Lineage:
-    """The lineage up to the end of the segment with this ``summary``.
+def lineage_of(name: str, summary: SegmentSummary, lineages: KnownLineages, left_at: int | None = None) -> Lineage:
+    """The lineage up to the end of the segment with this ``summary``, which leaves the known ones at ``left_at``.
 
     Raises:
-        OffLineage: a batch contradicts one of the known ones.
+        OffLineage: a batch below ``left_at`` contradicts one of the known ones.
     """
     stored, stored_end, own = lineages
     known = own.with_history(stored)
     own_start = own.entries[0][1] if own.entries else None
-    for epoch, start in summary.epochs:
+    cut = MAX_OFFSET if left_at is None else left_at
+    live = [(epoch, start) for epoch, start in summary.epochs if start < cut]
+    for epoch, start in live:
         forgotten = start >= stored_end and (own_start is None or start < own_start)
         if not _fits(known, start, epoch) and not (forgotten and _between(epoch, known, start)):
             raise OffLineage(name, f"holds offset {start} of leader epoch {epoch}, which is not on {known.entries}")
-    found = dict(summary.epochs)
+    found = dict(live)
     starts = found | dict(known.entries)
     for epoch, start in own.entries[:1]:  # retention moves the start up within the first epoch that is left
         starts[epoch] = min(starts[epoch], start, found.get(epoch, start))
-    return Lineage.of(sorted(starts.items()), name).truncated(summary.next_offset)
+    whole = Lineage.of(sorted(starts.items()), name).truncated(min(cut, summary.next_offset))
+    dead = [(epoch, start) for epoch, start in summary.epochs if start >= cut]
+    return Lineage.of((*whole.entries, *dead), name)
 
 
 def _fits(known: Lineage, offset: int, epoch: int) -> bool:

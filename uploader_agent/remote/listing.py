@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from tidemark.formats.gaps import Gap
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
 from tidemark.intervals import Intervals
 from tidemark.raw import objects
 from tidemark.raw.objects import Listed
@@ -32,7 +32,7 @@ _NEAREST = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredListing:
-    """The manifests and the ``.log`` objects of a range, by base offset."""
+    """The manifests and the ``.log`` objects of a range, by name."""
 
     manifests: list[Listed] = field(default_factory=list)
     logs: list[Listed] = field(default_factory=list)
@@ -42,7 +42,7 @@ def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None
     """The listed segments that start in ``[start, end)``."""
     listing = StoredListing()
     for entry in objects.listed(store, keys, start, end):
-        if entry.extension == manifests.EXTENSION:
+        if entry.extension == MANIFEST_EXTENSION:
             listing.manifests.append(entry)
         elif entry.extension == "log":
             listing.logs.append(entry)
@@ -58,23 +58,24 @@ def read_news(
     store: Store,
     keys: PartitionKeys,
     listing: StoredListing,
-    etags: Mapping[int, str],
+    etags: Mapping[SegmentName, str],
     holes: Intervals,
     gaps: tuple[Gap, ...],
 ) -> list[StoredManifest]:
-    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of those read already, base → ETag.
+    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of those read already.
 
     For holes in ``gaps`` these are the manifests written since; for other holes also the nearest ones below.
     """
     recorded = Intervals((gap.start, gap.end) for gap in gaps)
     since = min((gap.detected_at for gap in gaps), default=None)
-    near: set[int] = set()
+    near: set[SegmentName] = set()
     for hole in holes - recorded:
-        near |= {base for base, _, _ in [entry for entry in listing.manifests if entry.base < hole.end][-_NEAREST:]}
+        below = [entry.name for entry in listing.manifests if entry.name.base < hole.end]
+        near |= {*below[-_NEAREST:]}
     chosen = [
-        base
-        for base, _, info in listing.manifests
-        if etags.get(base) != info.etag
-        and (base in near or base in etags or (since is not None and info.modified >= since - _SLACK))
+        name
+        for name, _, info in listing.manifests
+        if etags.get(name) != info.etag
+        and (name in near or name in etags or (since is not None and info.modified >= since - _SLACK))
     ]
-    return [manifest for base in chosen if (manifest := manifests.read(store, keys, base)) is not None]
+    return [manifest for name in chosen if (manifest := manifests.read(store, keys, name)) is not None]

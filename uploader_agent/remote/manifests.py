@@ -7,18 +7,15 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.errors import NotFound, PreconditionFailed
-from tidemark.formats.keys import PartitionKeys, TopicPartition
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentSummary
-from tidemark.raw.objects import Listed
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Offsets
 from uploader_agent.clock import utc_now
-from uploader_agent.disk.segment_files import Bytes, checksum, file_name
-from uploader_agent.remote.objects import Summed, create, find, replace
-
-EXTENSION = "manifest.json"
+from uploader_agent.disk.segment_files import Bytes, checksum
+from uploader_agent.remote.objects import Summed, create, replace
 
 
 class StoredManifest(NamedTuple):
@@ -43,9 +40,9 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was found out about a segment's bytes and objects."""
+    """What was found out about a segment's bytes and objects. It accounts for the offsets up to ``next_offset``."""
 
-    base_offset: int
+    name: SegmentName
     next_offset: int
     summary: SegmentSummary
     damage: SegmentDamage | None
@@ -64,7 +61,8 @@ def build(
         topic=tp.topic,
         topic_id=topic_id,
         partition=tp.partition,
-        base_offset=facts.base_offset,
+        base_offset=facts.name.base,
+        suffix=facts.name.suffix,
         last_batch_end=summary.next_offset,
         next_offset=facts.next_offset,
         lineage=facts.lineage.truncated(facts.next_offset).entries,
@@ -89,50 +87,42 @@ def build(
     )
 
 
-def read(store: Store, keys: PartitionKeys, base_offset: int) -> StoredManifest | None:
-    """The manifest of ``base_offset``; None if there is none. Raises FormatError for one that does not parse."""
-    key = keys.segment(base_offset, EXTENSION)
+def read(store: Store, keys: PartitionKeys, name: SegmentName) -> StoredManifest | None:
+    """The manifest of the segment ``name``; None if there is none. Raises FormatError for one that does not parse."""
     try:
-        return StoredManifest(*SegmentManifest.load_version(store, key))
+        return StoredManifest(*SegmentManifest.load_version(store, keys.manifest(name)))
     except NotFound:
         return None
 
 
 def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
-    """Write ``manifest`` under its base offset, unless one for the same log is stored.
-
-    The manifest of another log is replaced only if the stored log is the one that ``manifest`` describes. The log is
-    looked at after the other manifest: an agent that replaces the log later also writes its manifest later than ours.
+    """Create ``manifest`` under its name, or return the one that is there: it describes the same object.
 
     Raises:
-        PreconditionFailed: another agent replaced the log, or wrote a manifest at the same time; look again.
+        PreconditionFailed: it does not, as after a repair; look again.
     """
-    key = keys.segment(manifest.base_offset, EXTENSION)
-    content = Bytes(EXTENSION, manifest.to_bytes())
-    ours = Summed(content, checksum(content))
-    there = create(store, key, ours)
+    key = keys.manifest(manifest.name)
+    content = Bytes(MANIFEST_EXTENSION, manifest.to_bytes())
+    there = create(store, key, Summed(content, checksum(content)))
     if isinstance(there, ObjectSum):
         return StoredManifest(manifest, there.etag)
     stored = SegmentManifest.load(store, key, if_match=there.etag)
-    if _stands(stored, manifest):
-        return StoredManifest(stored, there.etag)
-    name = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
-    log = find(store, keys.file(name))
-    if log is None or log.etag != manifest.objects[name].etag:
-        raise PreconditionFailed(keys.file(name), "was replaced by another agent in the meantime")
-    return StoredManifest(manifest, replace(store, key, ours, there).etag)
+    ours = manifest.objects[manifest.log_name]
+    if (stored.topic_id, stored.objects.get(manifest.log_name)) != (manifest.topic_id, ours):
+        raise PreconditionFailed(key, f"describes another object than {manifest.log_name} of version {ours.etag}")
+    return StoredManifest(stored, there.etag)
 
 
 def write_over(
     store: Store, keys: PartitionKeys, manifest: SegmentManifest, seen: StoredManifest | None
 ) -> StoredManifest:
-    """Write ``manifest`` under its base offset if the store still has ``seen``, or still has none.
+    """Write ``manifest`` under its name if the store still has ``seen``, or still has none: for repairs.
 
     Raises:
         PreconditionFailed: another agent wrote one; look again.
     """
-    key = keys.segment(manifest.base_offset, EXTENSION)
-    content = Bytes(EXTENSION, manifest.to_bytes())
+    key = keys.manifest(manifest.name)
+    content = Bytes(MANIFEST_EXTENSION, manifest.to_bytes())
     ours = Summed(content, checksum(content))
     if seen is not None:
         there = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
@@ -141,19 +131,6 @@ def write_over(
     if not isinstance(made, ObjectSum):
         raise PreconditionFailed(key, "was written by another agent in the meantime")
     return StoredManifest(manifest, made.etag)
-
-
-def describes(manifest: SegmentManifest, log: Listed | None) -> bool:
-    """Whether ``manifest`` describes the stored ``log``, or a ``.corrupt``, which is another object."""
-    described = manifest.objects.get(file_name(manifest.base_offset, "log"))
-    return described is None or (log is not None and log.info.etag == described.etag)
-
-
-def _stands(stored: SegmentManifest, ours: SegmentManifest) -> bool:
-    """Whether ``stored`` describes the same log as ours: then it stays, whoever wrote it."""
-    name = file_name(ours.base_offset, "corrupt" if ours.damage else "log")
-    same = (stored.topic_id, stored.state) == (ours.topic_id, ours.state)
-    return same and stored.objects.get(name) == ours.objects[name]
 
 
 def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:

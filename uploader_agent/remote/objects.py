@@ -1,4 +1,4 @@
-"""One object into the store, exactly once: create it, find it there, replace it when that loses nothing.
+"""One object into the store, exactly once: create it, find it there; replace only what a repair makes again.
 
 Stored and local bytes are compared by size and CRC32C alone. If the store does not know an object's checksum, the bytes
 are read. If the store does not answer, the outcome is unknown, and the object is read back.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidemark.errors import NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.formats.manifest import ObjectSum
 from tidemark.raw.stored_bytes import stored_checksum
 from tidemark.store import ObjectInfo, Store
@@ -49,16 +49,28 @@ def replace(store: Store, key: str, ours: Summed, stored: ObjectInfo) -> ObjectS
     return summed(ours, etag)
 
 
-def put_derived(store: Store, key: str, ours: Summed, fence: Callable[[], None]) -> ObjectSum:
-    """Create ``key`` or replace the object there. For objects derived from the ``.log``, which has its own rule.
+def create_derived(store: Store, key: str, ours: Summed) -> ObjectSum:
+    """Create ``key``, which follows from a ``.log``: what is there already must be the same.
 
-    ``fence`` raises if the object must no longer be replaced.
+    Raises:
+        FormatError: it is not.
     """
     there = create(store, key, ours)
     if isinstance(there, ObjectSum):
         return there
-    fence()
-    return replace(store, key, ours, there)
+    raise FormatError(
+        key, "is not what follows from its .log: run `tidemark-agent reupload` on a broker with a replica"
+    )
+
+
+def put_derived(store: Store, key: str, ours: Summed) -> ObjectSum:
+    """Create ``key``, or replace what is there: for repairs, which make again what follows from a ``.log``."""
+    there = create(store, key, ours)
+    return there if isinstance(there, ObjectSum) else replace(store, key, ours, there)
+
+
+PutDerived = Callable[[Store, str, Summed], ObjectSum]
+"""How what follows from a ``.log`` gets under its key: :func:`create_derived`, or :func:`put_derived` in repairs."""
 
 
 def same(store: Store, stored: ObjectInfo, ours: Summed) -> bool:

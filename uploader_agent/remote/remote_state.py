@@ -10,12 +10,13 @@ import threading
 from typing import NamedTuple
 
 from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.watermark import Watermark
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from uploader_agent.remote.manifests import StoredManifest
-from uploader_agent.remote.stored_log import StoredLog, StoredSegment
+from uploader_agent.remote.stored_log import StoredLog
 from uploader_agent.remote.watermark import StoredWatermark
 
 
@@ -141,25 +142,21 @@ class RemoteState:
             return [segment.base_offset for segment in self._log.segments.values() if segment.state != "corrupt"]
 
     @property
-    def manifests_read(self) -> dict[int, str]:
-        """ETags of the manifests that were read, by base offset."""
+    def manifests_read(self) -> dict[SegmentName, str]:
+        """ETags of the manifests that were read."""
         with self._lock:
             return dict(self._log.read)
 
-    def segment(self, base_offset: int) -> StoredSegment | None:
-        """The stored segment that begins there, if it is held in memory."""
-        with self._lock:
-            return self._log.segments.get(base_offset)
-
     def has_log(self, base_offset: int) -> bool:
-        """Whether a ``.log`` was seen under this base offset."""
+        """Whether a ``.log`` with this base offset was seen."""
         with self._lock:
-            return base_offset in self._log.logs
+            return any(name.base == base_offset for name in self._log.logs)
 
     def has_bare_log(self, base_offset: int) -> bool:
-        """Whether a ``.log`` was seen under this base offset, and no manifest that describes it."""
+        """Whether a ``.log`` with this base offset was seen that has no manifest."""
         with self._lock:
-            return base_offset in self._log.logs and base_offset not in self._log.segments
+            bare = self._log.logs - self._log.segments.keys()
+            return any(name.base == base_offset for name in bare)
 
     def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
         """See :meth:`StoredLog.open_before`."""

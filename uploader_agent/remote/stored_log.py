@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidemark.errors import FormatError
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.store import Store
-from uploader_agent.disk.segment_files import file_name
 from uploader_agent.remote import gaps, listing, manifests, watermark
 from uploader_agent.remote.manifests import StoredManifest
 from uploader_agent.remote.watermark import IsForeign, StoredWatermark
@@ -22,18 +21,15 @@ from uploader_agent.remote.watermark import IsForeign, StoredWatermark
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """The part of a manifest that uploads need. ``readable_end`` is where damage or another lineage begins.
+    """The part of a manifest that uploads need. ``readable_end`` is where damage or another lineage begins."""
 
-    ``log_etag`` is the ETag of the ``.log`` that the manifest describes; None if it describes a ``.corrupt``.
-    """
-
+    name: SegmentName
     base_offset: int
     next_offset: int
     readable_end: int
     state: str
     broker: int
     open_transactions: tuple[UnfinishedTransaction, ...]
-    log_etag: str | None
     lineage: Lineage
 
     @classmethod
@@ -44,27 +40,24 @@ class StoredSegment:
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
         opened = tuple(UnfinishedTransaction(**transaction.model_dump()) for transaction in manifest.open_transactions)
-        log = manifest.objects.get(file_name(manifest.base_offset, "log"))
-        etag = log.etag if log else None
-        return cls(
-            manifest.base_offset, manifest.next_offset, readable, manifest.state, manifest.broker, opened, etag, own
-        )
+        base, end = manifest.base_offset, manifest.next_offset
+        return cls(manifest.name, base, end, readable, manifest.state, manifest.broker, opened, own)
 
 
 @dataclass(slots=True)
 class StoredLog:
     """What this broker, ``broker``, knows of a partition's objects. Not thread-safe: see :class:`RemoteState`.
 
-    ``logs`` are the bases whose ``.log`` was seen, ``read`` the ETags of the manifests that were read, by base.
+    ``logs`` are the segments whose ``.log`` was seen, ``read`` the ETags of the manifests that were read.
     """
 
     broker: int
     stored: StoredWatermark | None = None
     foreign: StoredWatermark | None = None
     """A foreign object under the key of ``offset.wm``, which may only be replaced."""
-    segments: dict[int, StoredSegment] = field(default_factory=dict)
-    logs: set[int] = field(default_factory=set)
-    read: dict[int, str] = field(default_factory=dict)
+    segments: dict[SegmentName, StoredSegment] = field(default_factory=dict)
+    logs: set[SegmentName] = field(default_factory=set)
+    read: dict[SegmentName, str] = field(default_factory=dict)
     below: Intervals = field(default_factory=Intervals)
     """The offsets that the watermark covers on this leader's lineage, acknowledged gaps included."""
     bytes_per_offset: float | None = None
@@ -134,26 +127,27 @@ class StoredLog:
     def add(self, found: StoredManifest, lineage: Lineage) -> None:
         """Add a stored manifest."""
         segment = StoredSegment.of(found.manifest, lineage)
-        if segment.base_offset >= max(self.segments, default=0):
+        if all(segment.base_offset >= name.base for name in self.segments):
             self.bytes_per_offset = _bytes_per_offset(found.manifest) or self.bytes_per_offset
-        self.segments[segment.base_offset] = segment
-        self.read[segment.base_offset] = found.etag
-        if segment.log_etag is not None:
-            self.logs.add(segment.base_offset)
+        self.segments[segment.name] = segment
+        self.read[segment.name] = found.etag
+        if segment.state == "whole":
+            self.logs.add(segment.name)
 
     def vouched(self, stored: StoredWatermark) -> None:
         """Take over the stored watermark, and forget segments that lie wholly below its last one."""
         self.stored, self.foreign = stored, None
         self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])
-        for base in [base for base in self.segments if base < stored.base_offset]:
-            if self.segments[base].next_offset <= stored.base_offset and self.segments[base].state == "whole":
-                del self.segments[base]
-                self.logs.discard(base)
+        for name, segment in [*self.segments.items()]:
+            below = max(segment.base_offset + 1, segment.next_offset) <= stored.base_offset
+            if below and segment.state == "whole":
+                del self.segments[name]
+                self.logs.discard(name)
 
 
 def _bytes_per_offset(manifest: SegmentManifest) -> float | None:
     """Bytes per offset, to the thousandth; None if no byte is readable."""
-    log = manifest.objects.get(file_name(manifest.base_offset, "log"))
+    log = manifest.objects.get(manifest.name.file("log"))
     if log is None or not log.size or manifest.next_offset == manifest.base_offset:
         return None
     return round(log.size / (manifest.next_offset - manifest.base_offset), 3)
@@ -190,18 +184,15 @@ def load(
         ):  # cut off below line 1: the watermark moves back to the last segment below the cut
             first = _last_base_below(store, keys, vouched.next_offset)
     listed = listing.list_segments(store, keys, first)
-    logs = {log.base: log for log in listed.logs}
-    state.logs.update(logs)
-    for base, _, info in listed.manifests:
-        stored = manifests.read(store, keys, base)
+    state.logs.update(log.name for log in listed.logs)
+    for name, _, info in listed.manifests:
+        stored = manifests.read(store, keys, name)
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
-        # Else another branch replaced the log, and its agent died before it wrote the manifest: it is sealed again.
-        if manifests.describes(stored.manifest, logs.get(base)):
-            state.add(stored, lineage)
+        state.add(stored, lineage)
     return state
 
 
 def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
     below = listing.list_segments(store, keys, max(0, offset - listing.REACH), offset).manifests
-    return below[-1].base if below else 0
+    return below[-1].name.base if below else 0

@@ -181,7 +181,7 @@ def write(
         ContinuityError: ``watermark`` would move back.
     """
     if before is not None and before.foreign:
-        _copy_aside(store, keys, before, watermark.leader_epoch)
+        _copy_aside(store, keys, before)
     elif before is not None and not watermark.supersedes(before.watermark):
         raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
     return put(store, keys, base_offset, watermark, before.etag if before else None)
@@ -211,9 +211,9 @@ def put(
     return StoredWatermark(base_offset, watermark, etag)
 
 
-def _copy_aside(store: Store, keys: PartitionKeys, foreign: StoredWatermark, epoch: int) -> None:
-    """Keep ``foreign`` as evidence, beside the segments that were superseded under ``epoch``."""
-    folder = ControlKeys(keys.endpoint.prefix, keys.cluster).superseded(keys.place, keys.partition, epoch)
+def _copy_aside(store: Store, keys: PartitionKeys, foreign: StoredWatermark) -> None:
+    """Keep ``foreign`` as evidence."""
+    folder = ControlKeys(keys.endpoint.prefix, keys.cluster).foreign_watermarks(keys.place, keys.partition)
     target = f"{folder}{foreign.etag.strip(chr(34))}/{WATERMARK_NAME}"
     store.copy(keys.watermark, target, source_etag=foreign.etag)
     logger.warning("foreign_offset_wm_replaced", key=keys.watermark, copy=target)

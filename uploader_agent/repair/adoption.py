@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
-from tidemark.intervals import Intervals
+from tidemark.formats.manifest import SegmentManifest
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import Listed
 from uploader_agent.broker.admin import checkpointed_offsets
@@ -30,8 +30,8 @@ from uploader_agent.remote import listing, manifests, watermark
 from uploader_agent.remote.destinations import Destinations
 from uploader_agent.remote.lineage import KnownLineages, OffLineage
 from uploader_agent.remote.manifests import Facts, Observed
-from uploader_agent.remote.objects import find
-from uploader_agent.remote.stored_log import StoredLog, StoredSegment
+from uploader_agent.remote.objects import find, put_derived
+from uploader_agent.remote.stored_log import StoredLog
 from uploader_agent.remote.watermark import OtherWatermark, StoredWatermark, WatermarkState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 
@@ -94,23 +94,24 @@ class Adoption:
         if isinstance(other, StoredWatermark):
             return
         listed = listing.list_segments(self._store, self._keys, 0)
-        with_manifest = {entry.base for entry in listed.manifests}
-        ends = [entry.base for entry in listed.logs[1:]]
+        with_manifest = {entry.name for entry in listed.manifests}
+        ends = [entry.name.base for entry in listed.logs[1:]]
         for log, after in zip(listed.logs, [*ends, None], strict=True):
             if dry_run:
-                yield self._row(log, None, "as it was" if log.base in with_manifest else "would adopt")
+                yield self._row(log, None, "as it was" if log.name in with_manifest else "would adopt")
                 continue
             yield self._adopt(log, after, other)
         if self._stored.segments:
             self._write_watermark(other)
 
     def _adopt(self, log: Listed, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
-        there = manifests.read(self._store, self._keys, log.base)
-        if there is not None and StoredSegment.of(there.manifest, self._lineage).log_etag == log.info.etag:
+        there = manifests.read(self._store, self._keys, log.name)
+        if there is not None and _describes(there.manifest, log):
             self._stored.add(there, self._lineage)
             return self._row(log, there.manifest.next_offset, "as it was")
+        self._check_alone(other)
         try:
-            facts = self._facts(log, after, other)
+            facts = self._facts(log, after)
         except (NotRebuilt, OffLineage) as error:
             return self._row(log, None, "left", str(error))
         high_watermark = self._offsets.high_watermark if self._offsets else 0
@@ -123,16 +124,15 @@ class Adoption:
         self._stored.add(manifests.write_over(self._store, self._keys, manifest, there), self._lineage)
         return self._row(log, facts.next_offset, "adopted")
 
-    def _facts(self, log: Listed, after: int | None, other: OtherWatermark | None) -> Facts:
-        base = log.base
+    def _facts(self, log: Listed, after: int | None) -> Facts:
         found = rebuild(
             self._store,
             self._keys,
-            base,
+            log.name,
             log.info,
             KnownLineages(Lineage(), 0, self._lineage),
-            self._stored.open_before(base) or (),
-            lambda: self._check_alone(other),
+            self._stored.open_before(log.name.base) or (),
+            put_derived,
         )
         if self._is_compacted and after is not None and after > found.next_offset:
             return replace(found, next_offset=after)  # the cleaner removed the records in between
@@ -155,23 +155,29 @@ class Adoption:
 
     def _write_watermark(self, other: OtherWatermark | None) -> None:
         segments = self._stored.segments
-        start = min(segments)
+        bases = [segment.base_offset for segment in segments.values()]
+        start = min(bases)
         view = WatermarkState(
             topic_id=self._topic_id,
             leader_epoch=self._epoch,
             broker=self._broker,
             start=start,
-            present=Intervals((segment.base_offset, segment.next_offset) for segment in segments.values()),
+            present=self._stored.present,
             lineage=self._stored.history(self._lineage),
             gaps=(),
             acknowledged_gaps=(),
         )
         new = watermark.compute(view, None)
-        base = watermark.last_base(segments, new.next_offset, start)
+        base = watermark.last_base(bases, new.next_offset, start)
         watermark.put(self._store, self._keys, base, new, other.etag if other else None)
 
     def _row(self, log: Listed, end: int | None, outcome: Outcome, detail: str | None = None) -> AdoptionRow:
-        return AdoptionRow(str(self._tp), log.base, end, log.info.size, outcome, detail)
+        return AdoptionRow(str(self._tp), log.name.base, end, log.info.size, outcome, detail)
+
+
+def _describes(manifest: SegmentManifest, log: Listed) -> bool:
+    described = manifest.objects.get(log.name.file("log"))
+    return described is not None and described.etag == log.info.etag
 
 
 def partitions_here(log_dirs: tuple[Path, ...], topic: str) -> list[TopicPartition]:

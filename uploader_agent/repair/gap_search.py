@@ -40,7 +40,6 @@ class Wanted:
     local_start: int
     lineage: Lineage
     seen: Observed
-    fence: Callable[[], None]
 
 
 class Search:
@@ -66,16 +65,12 @@ class Search:
         """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
         store, keys, holes = wanted.route.store, wanted.route.keys, wanted.holes()
         listed = listing.reaching(store, keys, holes)
-        with_manifest, logs = {entry.base for entry in listed.manifests}, {log.base: log for log in listed.logs}
         for stored in listing.read_news(store, keys, listed, remote.manifests_read, holes, wanted.gaps):
-            base = stored.manifest.base_offset
-            if manifests.describes(stored.manifest, logs.get(base)):
-                remote.add(stored, wanted.lineage)
-            else:  # another branch replaced the log, and its agent died before it wrote the manifest
-                with_manifest.discard(base)
-        for base, log in logs.items():
-            bare = base not in with_manifest and self._is_wanted(log, wanted)
-            if bare and base not in tombstones.removed(store, keys):
+            remote.add(stored, wanted.lineage)
+        with_manifest = {entry.name for entry in listed.manifests}
+        for log in listed.logs:
+            bare = log.name not in with_manifest and self._is_wanted(log, wanted)
+            if bare and log.name.base not in tombstones.removed(store, keys):
                 self._rebuild(log, wanted, remote)
         left = wanted.holes()
         if left:
@@ -84,21 +79,19 @@ class Search:
 
     def _is_wanted(self, log: Listed, wanted: Wanted) -> bool:
         """Whether only the stored bytes are left, and they may cover a hole."""
-        if log.base >= wanted.local_start or log.info.etag in self._refused:
+        if log.name.base >= wanted.local_start or log.info.etag in self._refused:
             return False
-        return any(log.base < hole.end for hole in wanted.holes())
+        return any(log.name.base < hole.end for hole in wanted.holes())
 
     def _rebuild(self, log: Listed, wanted: Wanted, remote: RemoteState) -> None:
-        route, (base, _, info) = wanted.route, log
-        lineages, opened = KnownLineages.of(remote.watermark, wanted.lineage), remote.open_before(base)
+        route, (name, _, info) = wanted.route, log
+        lineages, opened = KnownLineages.of(remote.watermark, wanted.lineage), remote.open_before(name.base)
         try:
-            facts = rebuild(route.store, route.keys, base, info, lineages, opened or (), wanted.fence)
+            facts = rebuild(route.store, route.keys, name, info, lineages, opened or ())
         except (NotRebuilt, OffLineage) as error:
             self._refused.add(info.etag)
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return
-        manifest = route.manifest(facts, wanted.seen)
-        wanted.fence()
-        written = manifests.write(route.store, route.keys, manifest)
+        written = manifests.write(route.store, route.keys, route.manifest(facts, wanted.seen))
         logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=facts.next_offset)
         remote.add(written, wanted.lineage)

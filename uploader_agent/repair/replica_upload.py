@@ -1,9 +1,9 @@
 """Uploads segments of a replica that does not lead, or no longer leads, for offsets that the store lacks.
 
-Without leadership there is no fence, so the rules are stricter than a leader's: a run is uploaded only if it is sound,
-its batches lie on its own lineage, and that lineage nowhere contradicts ``offset.wm`` or the stored manifests around.
-``offset.wm`` is never written, and objects are only created. Where a corrupt segment has no readable batch, a good copy
-takes over its manifest (the ``.corrupt`` bytes stay). Other stored bytes are left as they are, and that is reported.
+The rules are stricter than a leader's: a run is uploaded only if it is sound, its batches lie on its own lineage, and
+that lineage nowhere contradicts ``offset.wm`` or the stored manifests around. ``offset.wm`` is never written, and
+objects are only created; a repair also replaces manifests and indexes. Damaged bytes in the store are left as they are,
+and that is reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from tidemark.errors import PreconditionFailed, TidemarkError
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
@@ -28,9 +28,10 @@ from uploader_agent.disk.segment_files import SegmentChanged, file_name
 from uploader_agent.remote import listing, manifests, watermark
 from uploader_agent.remote.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.remote.manifests import Observed, StoredManifest
+from uploader_agent.remote.objects import put_derived
 from uploader_agent.remote.watermark import StoredWatermark
 from uploader_agent.upload.eligibility import Work, rotated_runs
-from uploader_agent.upload.segment_upload import Diverged, Guards, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
@@ -72,9 +73,9 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     """Read ``offset.wm`` and the manifests next to ``wanted``, below and above."""
     stored = watermark.read(store, keys)
     listed = listing.list_segments(store, keys, max(0, wanted.start - listing.REACH)).manifests
-    below = [entry.base for entry in listed if entry.base < wanted.start][-1:]
-    above = [entry.base for entry in listed if entry.base >= wanted.end][:1]
-    near = [beside.manifest for base in below + above if (beside := manifests.read(store, keys, base))]
+    below = [entry.name for entry in listed if entry.name.base < wanted.start][-1:]
+    above = [entry.name for entry in listed if entry.name.base >= wanted.end][:1]
+    near = [beside.manifest for name in below + above if (beside := manifests.read(store, keys, name))]
     lineages = [(Lineage(manifest.lineage), manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((Lineage(stored.watermark.lineage), stored.watermark.next_offset))
@@ -89,7 +90,7 @@ def overlapping(segments: Sequence[LocalSegment], wanted: Intervals, high_waterm
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One partition's directory and its route. ``again`` also sends runs that have a manifest."""
+    """One partition's directory and its route. With ``again``, runs that have a manifest are sent again: a repair."""
 
     route: UploadRoute
     sleep: Callable[[float], object]
@@ -109,32 +110,19 @@ class Replica:
             SegmentChanged: the disk has changed in the meantime.
             StoreError: the store failed; PreconditionFailed: other agents keep writing there.
         """
-        again = self.again
         for _ in range(_TRIES - 1):
             try:
-                return self._bring(work, surroundings, high_watermark, again=again)
+                return self._bring(work, surroundings, high_watermark)
             except PreconditionFailed:
-                again = True  # the other agent's manifest may name an index that we have replaced
                 self.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - two that met must not meet again
-        return self._bring(work, surroundings, high_watermark, again=again)
+        return self._bring(work, surroundings, high_watermark)
 
-    def _bring(
-        self, work: Work, surroundings: Surroundings, high_watermark: int, *, again: bool
-    ) -> StoredManifest | None:
-        route = self.route
-        there = manifests.read(route.store, route.keys, work.base_offset)
-        if there is not None and not again and _has(there.manifest, work):
-            return None
+    def _bring(self, work: Work, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
+        route, judge = self.route, partial(self._judge, work, surroundings)
+        there = manifests.read(route.store, route.keys, SegmentName(work.base_offset))
         seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)
-        guards = Guards(
-            fence=partial(self._check_alone, work.base_offset, there),
-            on_superseded=_never,
-            judge=partial(self._judge, work, surroundings),
-            supersede=False,
-            publish=partial(self._publish, there),
-        )
-        has_log = there is not None and there.manifest.state != "corrupt"
-        return upload(route, work, seen, guards, StoredBefore(has_log=has_log))
+        rules = Rules(judge, partial(self._publish_again, there), put_derived) if self.again else Rules(judge)
+        return upload(route, work, seen, rules, StoredBefore(has_log=there is not None))
 
     def _judge(self, work: Work, surroundings: Surroundings, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
         path = str(self.route.folder / file_name(work.segment, "log"))
@@ -146,19 +134,13 @@ class Replica:
         surroundings.check(whole, work.end, path)
         return whole
 
-    def _check_alone(self, base_offset: int, there: StoredManifest | None) -> None:
-        """Raise if the manifest is no longer ``there``: a replica has no leader epoch that could be fenced."""
-        keys = self.route.keys
-        now = manifests.read(self.route.store, keys, base_offset)
-        if (now and now.etag) != (there and there.etag):
-            key = keys.segment(base_offset, manifests.EXTENSION)
-            raise PreconditionFailed(key, "was written by another agent in the meantime")
-
     @staticmethod
-    def _publish(
+    def _publish_again(
         there: StoredManifest | None, store: Store, keys: PartitionKeys, manifest: SegmentManifest
     ) -> StoredManifest:
-        if there is not None and manifests.says_the_same(there.manifest, manifest):
+        if there is None or there.manifest.name != manifest.name:
+            return manifests.write(store, keys, manifest)
+        if manifests.says_the_same(there.manifest, manifest):
             return there
         return manifests.write_over(store, keys, manifest, there)
 
@@ -175,11 +157,3 @@ def bring_all(
             yield work, replica.bring(work, surroundings, high_watermark)
         except (ReplicaRefused, Diverged, OffLineage, SegmentChanged) as error:
             yield work, error
-
-
-def _never() -> None:
-    """Do nothing: a replica copies nothing aside."""
-
-
-def _has(stored: SegmentManifest, work: Work) -> bool:
-    return stored.state != "corrupt" and stored.next_offset >= work.end

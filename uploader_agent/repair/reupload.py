@@ -22,12 +22,11 @@ from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import Listed
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
-from uploader_agent.disk.segment_files import file_name
 from uploader_agent.remote import listing, manifests
 from uploader_agent.remote.destinations import Destinations
 from uploader_agent.remote.lineage import OffLineage
 from uploader_agent.remote.manifests import Observed, StoredManifest
-from uploader_agent.remote.objects import find
+from uploader_agent.remote.objects import find, put_derived
 from uploader_agent.remote.stored_log import StoredLog
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.upload.eligibility import Work
@@ -120,20 +119,20 @@ class Reupload:
         with self._route.files() as files:
             lineage = files.lineage()
         listed = listing.reaching(store, keys, wanted)
-        logs = {log.base: log for log in listed.logs}
-        bases = sorted({*logs, *(entry.base for entry in listed.manifests)})
+        logs = {log.name: log for log in listed.logs}
+        names = sorted({*logs, *(entry.name for entry in listed.manifests)})
         known = StoredLog(self._route.broker)
-        below = [base for base in bases if base <= wanted.parts[0].start][-_NEAREST:]
-        for base in [*below, *(base for base in bases if base > wanted.parts[0].start)]:
-            stored, outcome = manifests.read(store, keys, base), _AS_IT_WAS
+        below = [name for name in names if name.base <= wanted.parts[0].start][-_NEAREST:]
+        for name in [*below, *(name for name in names if name.base > wanted.parts[0].start)]:
+            base, stored, outcome = name.base, manifests.read(store, keys, name), _AS_IT_WAS
             if stored is None or not _is_intact(self._route, stored):
                 outcome, opened = _REBUILT, known.open_before(base) or ()
-                rebuilds = base in logs and not dry_run
-                stored = self._rebuild(logs[base], stored, opened, surroundings, lineage) if rebuilds else None
+                rebuilds = name in logs and not dry_run
+                stored = self._rebuild(logs[name], stored, opened, surroundings, lineage) if rebuilds else None
             if stored is None:
                 continue
             known.add(stored, lineage)
-            end = known.segments[base].readable_end
+            end = known.segments[name].readable_end
             if wanted.clip(base, end):
                 yield ReuploadRow(str(self._route.tp), base, end, 0, outcome, None)
 
@@ -149,12 +148,12 @@ class Reupload:
         route, seen = self._route, Observed(Offsets(self._high_watermark), surroundings.cleanup_policy, 0)
         lineages = surroundings.known_lineages(lineage)
         try:
-            facts = rebuild(route.store, route.keys, log.base, log.info, lineages, open_before, _no_fence)
+            facts = rebuild(route.store, route.keys, log.name, log.info, lineages, open_before, put_derived)
         except (NotRebuilt, OffLineage) as error:
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return None
-        described = stored.manifest.objects.get(file_name(log.base, "log")) if stored else None
-        found = facts.objects[file_name(log.base, "log")]
+        described = stored.manifest.objects.get(log.name.file("log")) if stored else None
+        found = facts.objects[log.name.file("log")]
         other = described is not None and (described.size, described.crc32c) != (found.size, found.crc32c)
         if other or facts.next_offset > self._high_watermark:
             return None
@@ -176,10 +175,6 @@ def _is_intact(route: UploadRoute, stored: StoredManifest) -> bool:
         if info is None or (info.size, info.etag) != (total.size, total.etag):
             return False
     return True
-
-
-def _no_fence() -> None:
-    """Stop nothing: only objects that a stored ``.log`` determines are written."""
 
 
 def _high_watermark(log_dirs: tuple[Path, ...], tp: TopicPartition, folder: Path) -> int:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
+from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, TransactionTracker, UnfinishedTransaction
-from uploader_agent.disk.segment_files import Bytes, file_name
+from uploader_agent.disk.segment_files import Bytes
 
 _INDEX_INTERVAL = 4096
 """Kafka's default ``index.interval.bytes``: the least distance of two entries."""
@@ -54,13 +55,13 @@ class DerivedIndexes:
                 self._add_abort(header)
             self._tracker.observe(header)
 
-    def files(self) -> Iterator[Bytes]:
-        """The files of all batches so far, under their names; a ``.txnindex`` only if a transaction was aborted."""
+    def files(self, name: SegmentName) -> Iterator[Bytes]:
+        """The files of all batches so far, for the segment ``name``; a ``.txnindex`` only if a transaction aborted."""
         self._add_time()
-        yield Bytes(file_name(self._base_offset, "index"), bytes(self._index))
-        yield Bytes(file_name(self._base_offset, "timeindex"), bytes(self._times))
+        yield Bytes(name.file("index"), bytes(self._index))
+        yield Bytes(name.file("timeindex"), bytes(self._times))
         if self._aborted:
-            yield Bytes(file_name(self._base_offset, "txnindex"), bytes(self._aborted))
+            yield Bytes(name.file("txnindex"), bytes(self._aborted))
 
     def _add_time(self) -> None:
         timestamp, offset = self._largest

@@ -1,25 +1,25 @@
 """Makes a manifest for a stored ``.log`` without one, from its bytes alone.
 
 An agent that dies between a ``.log`` and its manifest leaves bytes without a manifest. They are a sealed run like any
-other, which may end elsewhere than the next agent's. They are read in pieces and checked batch by batch against the
-lineages that are known. A batch of the right leader epoch at an offset is the right batch: that is what Kafka's epochs
-are for (KIP-101).
+other, which may end elsewhere than the next agent's, or leave the live log where an election has cut it. They are read
+in pieces, and each batch is compared with the lineages that are known. A batch of the right leader epoch at an offset
+is the right batch: that is what Kafka's epochs are for (KIP-101).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tidemark.errors import FormatError, SegmentError
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.manifest import ObjectSum
 from tidemark.kafka_log import SegmentScanner, SegmentSummary, UnfinishedTransaction
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.disk.segment_files import checksum, file_name
+from uploader_agent.disk.segment_files import checksum
 from uploader_agent.remote.lineage import BatchLineage, KnownLineages, lineage_of
 from uploader_agent.remote.manifests import Facts
-from uploader_agent.remote.objects import Summed, put_derived
+from uploader_agent.remote.objects import PutDerived, Summed, create_derived
 from uploader_agent.upload.derived_indexes import DerivedIndexes
 
 
@@ -30,34 +30,38 @@ class NotRebuilt(FormatError):
 def rebuild(
     store: Store,
     keys: PartitionKeys,
-    base_offset: int,
+    name: SegmentName,
     log: ObjectInfo,
     lineages: KnownLineages,
     open_before: Iterable[UnfinishedTransaction],
-    fence: Callable[[], None],
+    put: PutDerived = create_derived,
 ) -> Facts:
-    """Read the stored ``.log``, store its indexes, and return the facts for its manifest.
+    """Read the stored ``.log`` of the segment ``name``, store its indexes by ``put``, and return its manifest's facts.
 
-    ``open_before`` are the transactions open where it begins. ``fence`` raises if another leader has taken over.
+    ``open_before`` are the transactions open where it begins. The lineage is that of the bytes, also where they go on
+    off the known lineages.
 
     Raises:
-        NotRebuilt: the bytes are damaged.
-        OffLineage: they contradict the lineages.
+        NotRebuilt: the bytes are damaged, or there are none.
+        OffLineage: their first batch is of another branch.
         PreconditionFailed: the object has been replaced in the meantime: look again.
         StoreError: the store failed.
     """
     opened = tuple(open_before)
     scanner, indexes = (
-        SegmentScanner(log.key, base_offset, open_before=opened),
-        DerivedIndexes(base_offset, log.size, opened),
+        SegmentScanner(log.key, name.base, open_before=opened),
+        DerivedIndexes(name.base, log.size, opened),
     )
-    summary = _scan(store, log, scanner, indexes, BatchLineage(log.key, lineages))
-    lineage = lineage_of(log.key, summary, lineages)
-    objects = {file_name(base_offset, "log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
-    for content in indexes.files():
-        objects[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)), fence)
+    branch = BatchLineage(log.key, lineages)
+    summary = _scan(store, log, scanner, indexes, branch)
+    if not summary.batch_count:
+        raise NotRebuilt(log.key, "has no record batch")
+    lineage = lineage_of(log.key, summary, lineages, branch.left_at)
+    objects = {name.file("log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
+    for content in indexes.files(name):
+        objects[content.name] = put(store, keys.file(content.name), Summed(content, checksum(content)))
     return Facts(
-        base_offset=base_offset,
+        name=name,
         next_offset=summary.next_offset,
         summary=summary,
         damage=None,
@@ -75,7 +79,7 @@ def _scan(
         for piece in pieces(store, log):
             window, window_start = before + piece, start - len(before)
             for header in scanner.batches(piece):
-                lineage.check(header)
+                lineage.follow(header)
                 begin = (
                     header.position - window_start
                 )  # a marker is small: it began in the former piece at the earliest

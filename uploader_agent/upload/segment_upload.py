@@ -1,8 +1,7 @@
 """Seals one run, end to end: open, scan, send ``.log``, indexes, and the manifest last.
 
-Promises: an object is created, or found equal. A ``.log`` of another branch of the log is copied aside and replaced,
-and nothing else is. What the manifest says was true of the very bytes that were sent. Any failure leaves the run
-without a manifest for these bytes, and a repetition finishes it.
+Promises: an object is created, or found equal, and never replaced. What the manifest says was true of the very bytes
+that are stored. Any failure leaves the run without a manifest for these bytes, and a repetition finishes it.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import structlog
 
-from tidemark.errors import PreconditionFailed, SegmentError, TidemarkError
-from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
+from tidemark.errors import SegmentError, TidemarkError
+from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.manifest import ObjectSum, SegmentManifest
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
-from tidemark.raw.stored_bytes import stored_checksum
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import (
     PartitionFiles,
@@ -34,7 +31,7 @@ from uploader_agent.hold import Hold
 from uploader_agent.remote import manifests
 from uploader_agent.remote.lineage import KnownLineages, OffLineage
 from uploader_agent.remote.manifests import Facts, Observed, StoredManifest
-from uploader_agent.remote.objects import Summed, create, find, put_derived, replace, same, summed
+from uploader_agent.remote.objects import PutDerived, Summed, create, create_derived, find, same, summed
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.implausible_fields import doubt
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
@@ -42,9 +39,6 @@ from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.validation import ScannedSegment, missing_end, policy_of, scan
 
 logger = structlog.get_logger(__name__)
-
-_SUPERSEDED = ("log", "index", "timeindex", "txnindex", "corrupt")
-"""The extensions of a segment's objects that are copied before they are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +65,16 @@ class UploadRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class Guards:
-    """What an upload asks while it runs.
+class Rules:
+    """What differs between an upload by the leader, by a replica and as a repair.
 
-    ``fence`` raises if another leader has taken over. ``on_superseded`` is called for each stored segment that was
-    copied aside. ``judge`` compares the run's bytes with the log's lineage: it raises if the run must not be sealed,
-    and otherwise returns the lineage for the manifest. Without ``supersede`` stored bytes that diverge are left, and
-    :class:`Diverged` is raised. ``publish`` writes the manifest.
+    ``judge`` compares the run's bytes with the log's lineage: it raises if the run must not be sealed, and otherwise
+    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` what follows from the ``.log``.
     """
 
-    fence: Callable[[], None]
-    on_superseded: Callable[[], object]
     judge: Callable[[ScannedSegment, Lineage], Lineage]
-    supersede: bool = True
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
+    put: PutDerived = create_derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +92,23 @@ class StoredBefore:
 
 
 class Diverged(TidemarkError):
-    """The store has other sound bytes under this base offset; they are left as they are."""
+    """The store has other bytes under the names of this run; they are left as they are."""
 
 
-def upload(
-    route: UploadRoute, work: Work, seen: Observed, guards: Guards, before: StoredBefore
-) -> StoredManifest | None:
-    """Seal ``work`` and return the stored manifest under its base offset; None if there is nothing yet.
+def upload(route: UploadRoute, work: Work, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
+    """Seal ``work`` and return the manifest of the stored segment that begins there; None if there is nothing yet.
 
-    That manifest may be of a run that ends elsewhere, which another agent has sealed.
+    That segment may end elsewhere, or leave the live log: then another agent has sealed it.
 
     Raises:
-        SegmentChanged: the disk no longer shows what was to be sealed, or shows less than the store has.
+        SegmentChanged: the disk no longer shows what was to be sealed.
         SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
-        Diverged: the store has other bytes, and ``guards`` forbid to replace them.
+        Diverged: the store has other bytes under the run's names, which are damaged or were replaced.
         StoreError: the store failed; it is safe to repeat the whole upload.
     """
     with route.files() as files:
         run = open_run(files, work)
-        return _Upload(route, work, seen, guards, before, files, run).run() if run else None
+        return _Upload(route, work, seen, rules, before, files, run).run() if run else None
 
 
 class _Upload:
@@ -131,7 +119,7 @@ class _Upload:
         route: UploadRoute,
         work: Work,
         seen: Observed,
-        guards: Guards,
+        rules: Rules,
         before: StoredBefore,
         files: SegmentFiles,
         run: LocalRun,
@@ -140,7 +128,7 @@ class _Upload:
         self._work = work
         policy = policy_of(route.folder.parent, route.tp, run.base_offset, seen.cleanup_policy)
         self._seen = dataclasses.replace(seen, cleanup_policy=policy)
-        self._guards = guards
+        self._rules = rules
         self._before = before
         self._files = files
         self._run = run
@@ -157,27 +145,26 @@ class _Upload:
         self._check_unchanged()
         if self._work.is_tail and lineage != known:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
-        lineage = self._guards.judge(scanned, lineage)
-        sent = self._send_corrupt(scanned) if scanned.damage else self._send_log(scanned, lineage)
-        if isinstance(sent, StoredManifest):
-            return sent
-        objects = dict(self._send_derived(scanned, sent)) | sent
-        self._check_unchanged()
+        lineage = self._rules.judge(scanned, lineage)
+        placed = self._keep_damaged(scanned) if scanned.damage else self._place(scanned, lineage)
+        if isinstance(placed, StoredManifest):
+            return placed
+        name, sent = placed
         facts = Facts(
-            base_offset=self._base,
+            name=name,
             next_offset=scanned.summary.next_offset if self._work.is_tail else self._work.end,
             summary=scanned.summary,
             damage=scanned.damage,
             lineage=lineage,
             rotated_at=rotated_at,
-            objects=objects,
+            objects=dict(self._send_derived(scanned, name)) | sent,
         )
+        self._check_unchanged()
         return self._publish(facts)
 
     def _publish(self, facts: Facts) -> StoredManifest:
-        route, manifest = self._route, self._route.manifest(facts, self._seen)
-        self._guards.fence()
-        return self._guards.publish(route.store, route.keys, manifest)
+        route = self._route
+        return self._rules.publish(route.store, route.keys, route.manifest(facts, self._seen))
 
     def _rotated_at(self) -> datetime | None:
         """When the segment was rotated that ends with this run; None if the run does not end it.
@@ -208,117 +195,85 @@ class _Upload:
         if log.has_shrunk() if self._work.is_tail else log.has_changed():
             raise SegmentChanged(f"{self._path}: changed while it was read")
 
-    def _send_log(self, scanned: ScannedSegment, lineage: Lineage) -> dict[str, ObjectSum] | StoredManifest:
-        """Place the ``.log``: its sum, or the manifest of what is stored there already."""
-        store, log = self._route.store, self._run.log
-        key, ours = self._route.keys.file(log.name), Summed(log, scanned.crc32c)
-        there = (find(store, key) if self._before.has_log else None) or create(store, key, ours)
-        if isinstance(there, ObjectInfo) and same(store, there, ours):
-            there = summed(ours, there.etag)
-        if isinstance(there, ObjectSum):
-            return {log.name: there}
-        adopted = self._adopt(there, lineage)
-        if adopted is not None:
-            return adopted
-        self._set_aside(there)
-        return {log.name: replace(store, key, ours, there)}
+    def _place(self, scanned: ScannedSegment, lineage: Lineage) -> _Placed | StoredManifest:
+        """Place the ``.log`` under the first of its names that no other branch has, or adopt what is stored there."""
+        store, ours = self._route.store, Summed(self._run.log, scanned.crc32c)
+        key = ""
+        for name in _names(self._base, scanned, lineage):
+            key = self._route.keys.segment(name, "log")
+            there = (find(store, key) if self._before.has_log else None) or create(store, key, ours)
+            if isinstance(there, ObjectInfo) and same(store, there, ours):
+                there = summed(ours, there.etag)
+            if isinstance(there, ObjectSum):
+                return name, {name.file("log"): there}
+            adopted = self._adopt(name, there, lineage)
+            if adopted is not None:
+                return adopted
+        raise Diverged(
+            f"{key}: is damaged, or its record batches have no leader epoch: it stays, and hides {self._path}"
+        )
 
-    def _adopt(self, log: ObjectInfo, lineage: Lineage) -> StoredManifest | None:
-        """The manifest of another agent's run that is stored as ``log``, made if it has none; None off ``lineage``.
+    def _adopt(self, name: SegmentName, log: ObjectInfo, lineage: Lineage) -> StoredManifest | None:
+        """The manifest of another agent's run that is stored as ``log``, made if it has none.
 
-        Raises SegmentChanged if the run ends above the high watermark, so that the log may yet come to have it.
+        None if it is of another branch, or is damaged and has no manifest.
         """
-        route, base = self._route, self._base
-        stored = manifests.read(route.store, route.keys, base)
-        if stored is not None and _etag(stored, self._run.log.name) == log.etag:
-            diverges = Lineage(stored.manifest.lineage).divergence(lineage, stored.manifest.next_offset)
-            return stored if diverges is None or diverges > base else None
-        if not self._guards.supersede:
-            return None
+        route = self._route
+        stored = manifests.read(route.store, route.keys, name)
+        if stored is not None:
+            if not _begins_on(stored.manifest, lineage):
+                return None
+            if stored.manifest.objects[name.file("log")].etag != log.etag:
+                raise Diverged(f"{log.key}: is not what its manifest describes, and differs from {self._path}")
+            return stored
         lineages = KnownLineages.of(self._before.watermark, lineage)
-        fence = self._guards.fence
         try:
-            facts = rebuild(route.store, route.keys, base, log, lineages, self._opened, fence)
+            facts = rebuild(route.store, route.keys, name, log, lineages, self._opened, self._rules.put)
         except (NotRebuilt, OffLineage) as error:
             logger.warning("stored_segment_not_adopted", partition=str(route.tp), error=str(error))
             return None
-        if facts.next_offset > self._seen.offsets.high_watermark:
-            if self._seen.log_end is not None and facts.next_offset > self._seen.log_end:
-                return None
-            rule = f"ends at {facts.next_offset}, and the high watermark is {self._seen.offsets.high_watermark}"
-            raise SegmentChanged(f"{log.key}: {rule}: the log must have all of it before its manifest is made")
         logger.info("stored_segment_adopted", partition=str(route.tp), key=log.key, next_offset=facts.next_offset)
         return self._publish(facts)
 
-    def _send_corrupt(self, scanned: ScannedSegment) -> dict[str, ObjectSum] | StoredManifest:
+    def _keep_damaged(self, scanned: ScannedSegment) -> _Placed | StoredManifest:
         """Keep all bytes of a damaged run, unless the store has a sound copy already."""
         store, keys = self._route.store, self._route.keys
         logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
-        stored = manifests.read(store, keys, self._base)
-        if stored is not None and stored.manifest.state == "whole":
-            return stored
-        name = file_name(self._base, "corrupt")
-        ours = Summed(self._run.log, scanned.crc32c)
-        there = create(store, keys.file(name), ours)
+        lineage = self._files.lineage()
+        for sound in _names(self._base, scanned, lineage):
+            stored = manifests.read(store, keys, sound)
+            if stored is not None and _begins_on(stored.manifest, lineage):
+                return stored
+        name = SegmentName.of_damage(self._base, scanned.crc32c)
+        there = create(store, keys.segment(name, "corrupt"), Summed(self._run.log, scanned.crc32c))
         if isinstance(there, ObjectInfo):
-            self._set_aside(there)
-            there = replace(store, keys.file(name), ours, there)
-        return {name: there}
+            raise Diverged(f"{there.key}: has other bytes than {self._path}, of the same CRC32C")
+        return name, {name.file("corrupt"): there}
 
-    def _set_aside(self, stored: ObjectInfo) -> None:
-        if not self._guards.supersede:
-            raise Diverged(f"{stored.key}: holds other bytes than {self._path}, and only their leader may replace them")
-        self._guards.fence()
-        route = self._route
-        copies = _copy_aside(route.store, route.keys, self._base, stored, self._seen.leader_epoch)
-        self._guards.on_superseded()
-        logger.warning("segment_superseded", file=self._path, stored=stored.key, copies=copies)
-
-    def _send_derived(self, scanned: ScannedSegment, sent: dict[str, ObjectSum]) -> Iterator[tuple[str, ObjectSum]]:
-        """Send the indexes of the ``.log`` that was ``sent``; none beside a corrupt one."""
+    def _send_derived(self, scanned: ScannedSegment, name: SegmentName) -> Iterator[tuple[str, ObjectSum]]:
+        """Send the indexes of the ``.log``; none beside damaged bytes."""
         if scanned.damage:
             return
-        for content in scanned.indexes.files():
-            ours = Summed(content, checksum(content))
+        for content in scanned.indexes.files(name):
             key = self._route.keys.file(content.name)
-            yield content.name, put_derived(self._route.store, key, ours, partial(self._check_ours, sent))
-
-    def _check_ours(self, sent: dict[str, ObjectSum]) -> None:
-        """Raise unless the ``.log`` is still what was ``sent``: what follows from another one is not ours to replace.
-
-        Everybody places the ``.log`` before what follows from it, so that of two with different bytes one stops here,
-        or finds that what it is about to replace has changed.
-        """
-        self._guards.fence()
-        name = self._run.log.name
-        stored = find(self._route.store, self._route.keys.file(name))
-        if stored is None or stored.etag != sent[name].etag:
-            raise PreconditionFailed(self._route.keys.file(name), "was replaced by another agent in the meantime")
+            yield content.name, self._rules.put(self._route.store, key, Summed(content, checksum(content)))
 
 
-def _etag(stored: StoredManifest, name: str) -> str | None:
-    found = stored.manifest.objects.get(name)
-    return found.etag if found else None
+_Placed = tuple[SegmentName, dict[str, ObjectSum]]
+"""What a run is called in the store, and the sum of its ``.log`` or ``.corrupt``."""
 
 
-def _copy_aside(store: Store, keys: PartitionKeys, base_offset: int, log: ObjectInfo, epoch: int) -> list[str]:
-    """Copy the stored set of ``base_offset``, whose ``.log`` (or ``.corrupt``) is ``log``; return the copies' keys.
+def _names(base: int, scanned: ScannedSegment, lineage: Lineage) -> Iterator[SegmentName]:
+    """The names of a run, in the order in which they are tried. Record batches before v2 have no leader epoch."""
+    yield SegmentName(base)
+    epoch = next((epoch for epoch, _ in scanned.summary.epochs), None)
+    if epoch is None and not scanned.summary.batch_count:  # compaction has left none
+        epoch = lineage.epoch_at(base)
+    if epoch is not None:
+        yield SegmentName.of_branch(base, epoch)
 
-    What a diverging segment replaces is kept, so that no uploaded byte is ever destroyed: under
-    ``_superseded/<cluster>/<topic>-<p>/<epoch>/<CRC32C of the .log>/``, in the bucket of the data itself, since a topic
-    that is kept apart stays apart. The folder named by the checksum keeps two replacements under one epoch from
-    meeting, and makes a repetition harmless. The manifest's copy comes last.
 
-    Raises:
-        PreconditionFailed: an object is replaced meanwhile.
-    """
-    control = ControlKeys(keys.endpoint.prefix, keys.cluster)
-    folder = control.superseded(keys.place, keys.partition, epoch) + f"{stored_checksum(store, log):08x}/"
-    copies: list[str] = []
-    for key in [keys.segment(base_offset, extension) for extension in (*_SUPERSEDED, manifests.EXTENSION)]:
-        there = find(store, key)
-        if there is not None:
-            target = folder + key.removeprefix(keys.folder)
-            store.copy(key, target, source_etag=there.etag)
-            copies.append(target)
-    return copies
+def _begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
+    """Whether the segment's first batch is on ``lineage``."""
+    diverges = Lineage(manifest.lineage).divergence(lineage, manifest.next_offset)
+    return diverges is None or diverges > manifest.base_offset

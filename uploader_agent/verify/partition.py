@@ -127,8 +127,8 @@ class _Verification:
 
     def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
         check_segment = partial(check, store, keys, live=live, deep=self._deep)
-        bases = (entry.base for entry in objects.manifests(store, keys))
-        for some in _chunks(bases, _AT_A_TIME):
+        names = (entry.name for entry in objects.manifests(store, keys))
+        for some in _chunks(names, _AT_A_TIME):
             yield from self._pool.map(check_segment, some)
 
     def _take(self, checked: Checked) -> None:

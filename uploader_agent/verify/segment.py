@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.manifest import ObjectSum, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentScanner
 from tidemark.raw.stored_bytes import pieces, read_checksum
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.disk.segment_files import file_name
 from uploader_agent.remote import manifests
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
@@ -30,15 +29,15 @@ class Checked:
     findings: list[VerifyFinding] = field(default_factory=list)
 
 
-def check(store: Store, keys: PartitionKeys, base_offset: int, live: Lineage, *, deep: bool) -> Checked:
-    """Check the segment of the manifest at ``base_offset`` against the ``live`` lineage; ``deep`` reads all bytes.
+def check(store: Store, keys: PartitionKeys, name: SegmentName, live: Lineage, *, deep: bool) -> Checked:
+    """Check the segment ``name`` against the ``live`` lineage; ``deep`` reads all bytes.
 
     Raises:
         StoreError: the store failed.
     """
-    key = keys.segment(base_offset, manifests.EXTENSION)
+    key, base_offset = keys.manifest(name), name.base
     try:
-        stored = manifests.read(store, keys, base_offset)
+        stored = manifests.read(store, keys, name)
     except FormatError as error:
         wrong = VerifyFinding(Severity.CORRUPT, base_offset, base_offset, key, error.rule, wrong=True)
         return Checked(base_offset, base_offset, base_offset, findings=[wrong])
@@ -55,7 +54,7 @@ class _Check:
         self._keys = keys
         self._manifest = manifest
         self._live = live
-        self._log = file_name(manifest.base_offset, "corrupt" if manifest.damage else "log")
+        self._log = manifest.log_name
         self._findings: list[VerifyFinding] = []
 
     def run(self, *, deep: bool) -> Checked:
@@ -68,7 +67,7 @@ class _Check:
                 self._findings.append(broken)
                 readable = readable and name != self._log
         if self._log not in manifest.objects:
-            key = self._keys.segment(manifest.base_offset, manifests.EXTENSION)
+            key = self._keys.manifest(manifest.name)
             self._say(Severity.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
             readable = False
         if manifest.last_batch_end < manifest.next_offset and not manifest.damage:

@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 OFFSET_DIGITS = 20
 WATERMARK_NAME = "offset.wm"
+MANIFEST_EXTENSION = "manifest.json"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
+_SEGMENT_FILE = re.compile(r"([0-9]{20})(?:-([0-9]{1,10}|damaged-[0-9a-f]{8}))?\.(.+)", re.ASCII)
 
 
 class TopicPartition(NamedTuple):
@@ -33,6 +35,35 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class SegmentName(NamedTuple):
+    """What the objects of a segment are called: ``<base>``, or ``<base>-<suffix>``.
+
+    An object is never replaced. So a segment whose plain name another branch of the log has is named by the leader
+    epoch of its first batch as well (``…42-7``), and damaged bytes by their CRC32C (``…42-damaged-9a3f01c2``). An
+    offset and an epoch name one record batch, so whoever finds a name finds that batch in it.
+    """
+
+    base: int
+    suffix: str = ""
+
+    @classmethod
+    def of_branch(cls, base: int, epoch: int) -> SegmentName:
+        """The name of a segment whose first batch has the leader epoch ``epoch``, beside one of another branch."""
+        return cls(base, f"{epoch}")
+
+    @classmethod
+    def of_damage(cls, base: int, crc32c: int) -> SegmentName:
+        """The name of damaged bytes."""
+        return cls(base, f"damaged-{crc32c:08x}")
+
+    def __str__(self) -> str:
+        return f"{self.base:0{OFFSET_DIGITS}d}" + (f"-{self.suffix}" if self.suffix else "")
+
+    def file(self, extension: str) -> str:
+        """The name of one of the segment's objects; ``extension`` has no dot: ``log``, ``index``, ``manifest.json``."""
+        return f"{self}.{extension}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +164,23 @@ class PartitionKeys:
         """The key of a file of the partition, for example ``00000000000000000042.log``."""
         return self.folder + name
 
-    def segment(self, base_offset: int, extension: str) -> str:
-        """The key of a segment's file; ``extension`` has no dot: ``log``, ``index``, ``manifest.json``."""
-        return self.file(f"{base_offset:0{OFFSET_DIGITS}d}.{extension}")
+    def segment(self, name: SegmentName, extension: str) -> str:
+        """The key of one of a segment's objects; ``extension`` has no dot: ``log``, ``index``, ``manifest.json``."""
+        return self.file(name.file(extension))
+
+    def manifest(self, name: SegmentName) -> str:
+        """The key of a segment's manifest."""
+        return self.segment(name, MANIFEST_EXTENSION)
 
     @property
     def watermark(self) -> str:
         """The key of ``offset.wm``."""
         return self.file(WATERMARK_NAME)
 
-    def base_offset(self, key: str) -> tuple[int, str] | None:
-        """(base offset, extension) of a key of this partition that is named by an offset, else None."""
-        name = key.removeprefix(self.folder)
-        digits, dot, extension = name.partition(".")
-        if len(digits) != OFFSET_DIGITS or not digits.isascii() or not digits.isdigit() or not dot:
-            return None
-        return int(digits), extension
+    def segment_of(self, key: str) -> tuple[SegmentName, str] | None:
+        """(segment, extension) of a key of this partition that is one of a segment's objects, else None."""
+        match = _SEGMENT_FILE.fullmatch(key.removeprefix(self.folder))
+        return (SegmentName(int(match[1]), match[2] or ""), match[3]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +215,9 @@ class ControlKeys:
         """The partitions with gaps that one broker leads: a watermark index of these alone."""
         return f"{self.gaps}{broker}.json"
 
-    def superseded(self, place: str, partition: int, epoch: int) -> str:
-        """The folder of what diverging segments replaced under ``epoch``."""
-        return f"{self._under('_superseded')}{place}-{partition}/{epoch}/"
+    def foreign_watermarks(self, place: str, partition: int) -> str:
+        """The folder of the versions of ``offset.wm`` whose leader epochs the cluster never gave."""
+        return f"{self._under('_foreign')}{place}-{partition}/"
 
     def tombstones(self, place: str, partition: int) -> str:
         """The folder of what retention removed of a partition; it lies in the partition's own store and prefix."""

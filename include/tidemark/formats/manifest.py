@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, Field, model_validator
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.keys import SegmentName
 
 LineagePairs = tuple[tuple[int, int], ...]
 """(leader epoch, its start offset), ascending: Kafka's ``leader-epoch-checkpoint``."""
@@ -49,7 +50,7 @@ class SegmentManifest(StoredObject):
     next segment starts. They differ when compaction emptied the tail. ``first_timestamp`` is that of the first
     data batch, ``max_timestamp`` the largest of all batches, markers of transactions included (milliseconds since 1970,
     None without such a batch). ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is
-    keyed by file name.
+    keyed by file name. ``suffix`` is that of the segment's :attr:`name`.
     """
 
     most_bytes: ClassVar[int] = object_sizes.MANIFEST
@@ -59,6 +60,7 @@ class SegmentManifest(StoredObject):
     topic_id: str | None
     partition: int = Field(ge=0)
     base_offset: int = Field(ge=0)
+    suffix: str = ""
     last_batch_end: int = Field(ge=0)
     next_offset: int = Field(ge=0)
     lineage: LineagePairs
@@ -88,6 +90,16 @@ class SegmentManifest(StoredObject):
         if (self.state == "corrupt") != (self.damage is not None):
             raise ValueError("damage is given if and only if state is 'corrupt'")
         return self
+
+    @property
+    def name(self) -> SegmentName:
+        """What the segment's objects are called."""
+        return SegmentName(self.base_offset, self.suffix)
+
+    @property
+    def log_name(self) -> str:
+        """The name of the object that has the bytes: a ``.log``, or a ``.corrupt`` if they are damaged."""
+        return self.name.file("corrupt" if self.damage else "log")
 
     @property
     def compacted(self) -> bool:

@@ -18,7 +18,7 @@ from tidemark.config import Duration
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, PartitionKeys, place_of
+from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName, place_of
 from tidemark.formats.manifest import ObjectSum
 from tidemark.intervals import Intervals
 from tidemark.store import Store
@@ -32,10 +32,16 @@ class RemovedSegment(Model):
     """A segment that is removed: ``objects`` by file name, and its manifest, whose ETag is ``manifest_etag``."""
 
     base_offset: int = Field(ge=0)
+    suffix: str = ""
     next_offset: int = Field(ge=0)
     uploaded_at: AwareDatetime
     manifest_etag: str
     objects: dict[str, ObjectSum]
+
+    @property
+    def name(self) -> SegmentName:
+        """What the segment's objects are called."""
+        return SegmentName(self.base_offset, self.suffix)
 
     @property
     def size(self) -> int:

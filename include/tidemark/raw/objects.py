@@ -15,7 +15,7 @@ from crc32c import crc32c
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes, tombstones
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, PartitionKeys, SegmentName
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.kafka_log import AbortedTransaction, parse_txn_index
@@ -25,8 +25,6 @@ from tidemark.store import Fetched, ObjectInfo, Store
 LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, 1 << 31)
 """How far below an offset to look for the segment that holds it; a segment spans less than 2^31 offsets."""
 
-
-_MANIFEST: Final = "manifest.json"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,9 +38,9 @@ class Marks(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object of the segment at ``base``, as a listing has it."""
+    """An object of the segment ``name``, as a listing has it."""
 
-    base: int
+    name: SegmentName
     extension: str
     info: ObjectInfo
 
@@ -84,19 +82,18 @@ def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
 def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
     """The objects of the segments that start in ``[first, end)``, by base, as the store lists them."""
     # The keys of base offset `first` sort after its bare digits.
-    after = keys.segment(first, "").rstrip(".")
-    for info in store.list(keys.folder, start_after=after):
-        named = keys.base_offset(info.key)
+    for info in store.list(keys.folder, start_after=keys.file(str(SegmentName(first)))):
+        named = keys.segment_of(info.key)
         if named is None:
             continue
-        if end is not None and named[0] >= end:
+        if end is not None and named[0].base >= end:
             return
         yield Listed(*named, info)
 
 
 def manifests(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
     """The manifests of the segments that start in ``[first, end)``, by base, as the store lists them."""
-    return (entry for entry in listed(store, keys, first, end) if entry.extension == _MANIFEST)
+    return (entry for entry in listed(store, keys, first, end) if entry.extension == MANIFEST_EXTENSION)
 
 
 def read_segment(store: Store, key: str) -> Segment | None:
@@ -108,16 +105,11 @@ def read_segment(store: Store, key: str) -> Segment | None:
     return segment_of(manifest, key, store.url)
 
 
-def manifest_key(keys: PartitionKeys, base: int) -> str:
-    """The key of the manifest of the segment at ``base``."""
-    return keys.segment(base, _MANIFEST)
-
-
 def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
     """All entries of the segment's ``.txnindex``; the segment must have one.
 
     Raises:
-        PreconditionFailed: the index is not the manifest's, as while a segment of another branch is replaced.
+        PreconditionFailed: the index is not the manifest's.
     """
     assert segment.aborts is not None
     key, described = segment.sibling("txnindex"), segment.aborts
@@ -135,4 +127,4 @@ def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
         return start
     buried = next(part for part in gone if part.end == end)
     left = next(manifests(store, keys, buried.start, end), None)
-    return max(start, left.base) if left else end
+    return max(start, left.name.base) if left else end

@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.errors import FormatError
+from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
 from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage, segment_name
+from tidemark.kafka_log import Lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ class Segment:
     has_index: bool
     aborts: ObjectSum | None
     max_timestamp: int | None = None
+    suffix: str = ""
+
+    @property
+    def name(self) -> SegmentName:
+        """What the segment's objects are called."""
+        return SegmentName(self.base, self.suffix)
 
     def sibling(self, extension: str) -> str:
         """The key of another file of the segment: ``index``, ``txnindex``."""
@@ -61,20 +68,20 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
     belong to a compacted segment, whose tail was emptied; in any other segment they are missing.
 
     Raises:
-        FormatError: the manifest does not list the segment's log.
+        FormatError: the manifest does not list the segment's log, or lies under another segment's name.
     """
-    extension = "corrupt" if manifest.damage else "log"
-    stem = segment_name(manifest.base_offset)
-    log = manifest.objects.get(f"{stem}.{extension}")
-    if log is None:
-        raise FormatError(key, f"objects: does not list {stem}.{extension}")
+    name = manifest.name
+    log = manifest.objects.get(manifest.log_name)
+    if log is None or not key.endswith(f"/{name.file(MANIFEST_EXTENSION)}"):
+        rule = f"objects: does not list {manifest.log_name}" if log is None else f"is the manifest of segment {name}"
+        raise FormatError(key, rule)
     if manifest.damage:
         size, end = manifest.damage.position, manifest.damage.offset
     else:
         size, end = log.size, manifest.next_offset if manifest.compacted else manifest.last_batch_end
     return Segment(
         store=store,
-        key=f"{key.removesuffix('manifest.json')}{extension}",
+        key=key.rpartition("/")[0] + f"/{manifest.log_name}",
         etag=log.etag,
         size=size,
         base=manifest.base_offset,
@@ -83,9 +90,10 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         lineage=Lineage.of(manifest.lineage, key),
         open_transactions=manifest.open_transactions,
         uploaded_at=manifest.uploaded_at,
-        has_index=f"{stem}.index" in manifest.objects,
-        aborts=manifest.objects.get(f"{stem}.txnindex"),
+        has_index=name.file("index") in manifest.objects,
+        aborts=manifest.objects.get(name.file("txnindex")),
         max_timestamp=None if manifest.damage else manifest.max_timestamp,
+        suffix=manifest.suffix,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats.incarnations import Incarnation
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
 from tidemark.formats.ledger import PartitionState
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.plan import RUN_LIMIT
@@ -33,7 +33,7 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
-from tidemark_spark.retention.tombstones import MANIFEST, Tombstones, bury, delete_version
+from tidemark_spark.retention.tombstones import Tombstones, bury, delete_version
 
 CHUNK: Final = 256
 """Segments of one tombstone; more only where they overlap."""
@@ -92,9 +92,9 @@ def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
 
 
 class _Group(NamedTuple):
-    """The objects of a partition whose names start with one offset, by the rest of the name."""
+    """The objects of a segment, by extension."""
 
-    base: int
+    name: SegmentName
     objects: dict[str, ObjectInfo]
 
 
@@ -165,14 +165,15 @@ class _Partition:
         for group in _grouped(store, keys):
             manifest = _manifest_of(store, keys, group)
             self._leftovers(store, group, manifest, buried)
-            if manifest is None and MANIFEST not in group.objects:
+            if manifest is None and MANIFEST_EXTENSION not in group.objects:
                 continue
-            if _reach(self.chunk) <= group.base and (len(self.chunk) >= CHUNK or group.base >= (self.limit or 0)):
+            base = group.name.base
+            if _reach(self.chunk) <= base and (len(self.chunk) >= CHUNK or base >= (self.limit or 0)):
                 self._close(store)
             why = self._why(group, manifest)
             if manifest is None or why:
-                stays = f"segment {group.base} stays: {why}"
-                self.chunk = _apart(self.chunk, group.base)
+                stays = f"segment {base} stays: {why}"
+                self.chunk = _apart(self.chunk, base)
                 self._close(store)
                 break
             self.chunk.append(_removed_segment(manifest, group))
@@ -183,15 +184,15 @@ class _Partition:
             return "its manifest is being replaced"
         return self.keeping.segment_stays(
             manifest,
-            {f"{group.base:020d}.{name}": info.etag for name, info in group.objects.items() if name != MANIFEST},
-            self.part.keys.segment(group.base, "log"),
+            {group.name.file(name): info.etag for name, info in group.objects.items() if name != MANIFEST_EXTENSION},
+            self.part.keys.segment(group.name, "log"),
         )
 
     def _leftovers(self, store: Store, group: _Group, manifest: SegmentManifest | None, buried: Tombstones) -> None:
         """Remove what a tombstone names and no manifest does: an earlier run died before it could."""
         for name, info in group.objects.items():
-            named = manifest is not None and f"{group.base:020d}.{name}" in manifest.objects
-            if name != MANIFEST and not named and buried.name(group.base, info):
+            named = manifest is not None and group.name.file(name) in manifest.objects
+            if name != MANIFEST_EXTENSION and not named and buried.name(group.name.base, info):
                 self._count("leftover", 1)
                 if self.limit is not None:
                     delete_version(store, info.key, info.etag)
@@ -253,17 +254,17 @@ def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
 
 
 def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_Group]:
-    for base, members in groupby(objects.listed(store, keys), key=lambda entry: entry.base):
-        yield _Group(base, {entry.extension: entry.info for entry in members})
+    for name, members in groupby(objects.listed(store, keys), key=lambda entry: entry.name):
+        yield _Group(name, {entry.extension: entry.info for entry in members})
 
 
 def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentManifest | None:
     """The manifest that was listed; None if it is gone or has been replaced."""
-    if MANIFEST not in group.objects:
+    if MANIFEST_EXTENSION not in group.objects:
         return None
-    key = keys.segment(group.base, MANIFEST)
+    key = keys.manifest(group.name)
     try:
-        return SegmentManifest.load(store, key, if_match=group.objects[MANIFEST].etag)
+        return SegmentManifest.load(store, key, if_match=group.objects[MANIFEST_EXTENSION].etag)
     except (NotFound, PreconditionFailed):
         return None
 
@@ -271,8 +272,9 @@ def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentMan
 def _removed_segment(manifest: SegmentManifest, group: _Group) -> RemovedSegment:
     return RemovedSegment(
         base_offset=manifest.base_offset,
+        suffix=manifest.suffix,
         next_offset=manifest.next_offset,
         uploaded_at=manifest.uploaded_at,
-        manifest_etag=group.objects[MANIFEST].etag,
+        manifest_etag=group.objects[MANIFEST_EXTENSION].etag,
         objects=manifest.objects,
     )

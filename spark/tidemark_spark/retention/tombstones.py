@@ -17,8 +17,6 @@ from tidemark.store import Store, put_once
 from tidemark.store.base import ObjectInfo
 from tidemark.timestamps import stamp
 
-MANIFEST = "manifest.json"
-
 
 def bury(store: Store, keys: PartitionKeys, tombstone: Tombstone) -> bool:
     """Write ``tombstone`` and delete its segments; false if it stopped at a replaced manifest."""
@@ -38,7 +36,7 @@ def delete_version(store: Store, key: str, etag: str) -> None:
 
 def _removed(store: Store, keys: PartitionKeys, segment: RemovedSegment) -> bool:
     try:
-        store.delete(keys.segment(segment.base_offset, MANIFEST), if_match=segment.manifest_etag)
+        store.delete(keys.manifest(segment.name), if_match=segment.manifest_etag)
     except NotFound:
         pass  # another run beside this one was faster
     except PreconditionFailed:

@@ -23,6 +23,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, with_records
 from tidemark.errors import StoreError
 from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
+from tidemark.formats.keys import SegmentName
 from tidemark.planning import plan_replay, write_plan
 from tidemark.table.delta_table import LiveFile, live_files, open_delta
 from tidemark.table.evidence import evidence_key
@@ -338,8 +339,8 @@ def _restore(rows: list[dict[str, Any]], field: str, value: Any) -> None:
 
 def test_where_raw_is_gone_the_evidence_proves_the_table(landed: World) -> None:
     for extension in ("log", "manifest.json", "index"):  # as retention leaves it: a tombstone, or nothing
-        landed.raw.store.delete(landed.raw.keys(0).segment(0, extension))
-    landed.raw.store.delete(landed.raw.keys(1).segment(12, "log"))
+        landed.raw.store.delete(landed.raw.keys(0).segment(SegmentName(0), extension))
+    landed.raw.store.delete(landed.raw.keys(1).segment(SegmentName(12), "log"))
     report = audited(landed)
     assert report.passed, report.text()
     assert [(one.by_evidence, one.by_raw) for one in report.partitions] == [(((0, 12),), 10), (((12, 22),), 12)]
@@ -364,7 +365,7 @@ def test_where_all_of_raw_is_gone_the_evidence_proves_the_table(landed: World) -
 
 
 def test_damage_in_raw_is_told_apart_from_damage_in_the_table(landed: World) -> None:
-    key = landed.raw.keys(0).segment(0, "log")
+    key = landed.raw.keys(0).segment(SegmentName(0), "log")
     damaged = bytearray(landed.raw.store.get(key).body)
     damaged[-3] ^= 1
     landed.raw.replace_log(key, bytes(damaged))

@@ -26,6 +26,7 @@ from tests.tidemark.kafka_log.build import (
     with_records,
 )
 from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.planning import plan_ingest
 from tidemark.raw import byte_ranges, topic
@@ -352,7 +353,7 @@ def test_an_index_that_lies_cuts_nothing(world: World, monkeypatch: pytest.Monke
     monkeypatch.setattr(topic, "TARGET_BYTES", 4096)
     world.raw.segment([simple(3 * i) for i in range(100)])
     lies = b"".join(struct.pack(">ii", 3 * i, 1500 * i + 7) for i in range(1, 8))
-    world.raw.store.put(world.raw.keys().segment(0, "index"), lies)
+    world.raw.store.put(world.raw.keys().segment(SegmentName(0), "index"), lies)
     assert world.land().rows == 300
 
 

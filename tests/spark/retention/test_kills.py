@@ -28,7 +28,7 @@ from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import PreconditionFailed
 from tidemark.formats import tombstones
-from tidemark.formats.keys import TableKeys
+from tidemark.formats.keys import SegmentName, TableKeys
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.intervals import Interval, Intervals
@@ -100,7 +100,7 @@ def test_a_retention_that_is_killed_is_completed_by_the_next(
 
 def test_what_a_tombstone_does_not_name_stays(world: World) -> None:
     """Bytes of an agent that has not written the manifest yet, among segments that go."""
-    stray = world.raw.keys().segment(4, "log")
+    stray = world.raw.keys().segment(SegmentName(4), "log")
     world.raw.store.put(stray, simple(4))
     remove(world)
     assert buried(world) == [(0, 12)]
@@ -111,7 +111,7 @@ def test_what_a_tombstone_does_not_name_stays(world: World) -> None:
 def test_what_comes_after_the_tombstone_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """On S3 the same bytes have the same ETag again."""
     remove(world)
-    stray = world.raw.keys().segment(3, "log")
+    stray = world.raw.keys().segment(SegmentName(3), "log")
     world.raw.store.put(stray, simple(3))
     monkeypatch.setattr(tombstones.Tombstone, "names", lambda *_: True)
     assert remove(world, NOW + timedelta(days=3)).leftover == 0
@@ -152,7 +152,7 @@ def test_a_manifest_that_is_replaced_while_it_is_read_keeps_its_segment(
     real = LocalStore.get
 
     def get(store: LocalStore, key: str, *, if_match: str | None = None, **options: Any) -> Fetched:
-        if key == world.raw.keys().segment(3, "manifest.json") and if_match is not None:
+        if key == world.raw.keys().segment(SegmentName(3), "manifest.json") and if_match is not None:
             raise PreconditionFailed(key, "planted")
         return real(store, key, if_match=if_match, **options)
 
@@ -261,7 +261,7 @@ def test_whatever_happens_raw_is_cut_off_at_its_old_end_alone(
 
 def read_manifest(world: World, base: int) -> tuple[int, int]:
     """The offsets of the segment at ``base``."""
-    key = world.raw.keys().segment(base, "manifest.json")
+    key = world.raw.keys().segment(SegmentName(base), "manifest.json")
     return base, SegmentManifest.from_bytes(world.raw.store.get(key).body, key).next_offset
 
 

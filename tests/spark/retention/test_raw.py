@@ -17,6 +17,7 @@ from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import ContinuityError
 from tidemark.formats import tombstones
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.inspection.offset_accounting import continuity_of
@@ -68,8 +69,8 @@ def bases(world: World, partition: int = 0, incarnation: int = 0) -> dict[int, s
     keys = world.raw.keys(partition, incarnation)
     found: dict[int, set[str]] = {}
     for info in world.raw.store.list(keys.folder):
-        if (parsed := keys.base_offset(info.key)) is not None:
-            found.setdefault(parsed[0], set()).add(parsed[1])
+        if (parsed := keys.segment_of(info.key)) is not None:
+            found.setdefault(parsed[0].base, set()).add(parsed[1])
     return found
 
 
@@ -139,11 +140,11 @@ def overlapped(world: World) -> None:
 
 def of_another_branch(world: World) -> None:
     """An agent ended between the log and the manifest."""
-    world.raw.store.put(world.raw.keys().segment(3, "log"), simple(3, leader_epoch=EPOCH + 1))
+    world.raw.store.put(world.raw.keys().segment(SegmentName(3), "log"), simple(3, leader_epoch=EPOCH + 1))
 
 
 def without_its_index(world: World) -> None:
-    world.raw.store.delete(world.raw.keys().segment(3, "index"))
+    world.raw.store.delete(world.raw.keys().segment(SegmentName(3), "index"))
 
 
 def without_evidence(world: World) -> None:
@@ -159,7 +160,7 @@ def being_read(world: World) -> None:
     plan = world.plan()
     part = SegmentRange(
         store=world.raw.store.url,
-        key=world.raw.keys().segment(3, "log"),
+        key=world.raw.keys().segment(SegmentName(3), "log"),
         etag="",
         base_offset=3,
         start=0,
@@ -310,7 +311,7 @@ def test_a_partition_of_which_nothing_goes_takes_four_requests(world: World, mon
     judged(world)
     keys = world.raw.keys()
     folders = ["_tombstones/east/orders-0/", keys.folder]
-    assert sorted(asked) == sorted([*folders, keys.watermark, keys.segment(12, "manifest.json")])
+    assert sorted(asked) == sorted([*folders, keys.watermark, keys.segment(SegmentName(12), "manifest.json")])
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"format":2}'])
@@ -318,10 +319,10 @@ def test_a_tombstone_that_does_not_hold_removes_nothing(world: World, body: byte
     """What it named stays, and it is named."""
     remove(world)
     [named] = tombstones.named(world.raw.store, world.raw.keys())
-    world.raw.store.put(world.raw.keys().segment(3, "log"), b"left")
+    world.raw.store.put(world.raw.keys().segment(SegmentName(3), "log"), b"left")
     world.raw.store.put(named.key, body)
     reported(world, NOW + timedelta(days=2), dry_run=True)
     found = reported(world, NOW + timedelta(days=3)).partitions[0]
     assert named.key in found.stays
     assert found.leftover == 0
-    assert world.raw.store.get(world.raw.keys().segment(3, "log")).body == b"left"
+    assert world.raw.store.get(world.raw.keys().segment(SegmentName(3), "log")).body == b"left"

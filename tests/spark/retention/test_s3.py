@@ -19,6 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
+from tidemark.formats.keys import SegmentName
 from tidemark.store import put_once
 from tidemark.timestamps import utc_now
 from tidemark_spark.retention import tombstones
@@ -84,7 +85,7 @@ def test_it_works_under_its_own_role(
         assert refused(role.put_object, Bucket="lake", Key=key), key
     assert refused(role.delete_object, **mine)
     if kind == "locked":  # what was removed is only hidden
-        key = world.raw.keys().segment(0, "log")
+        key = world.raw.keys().segment(SegmentName(0), "log")
         found = server.client().list_object_versions(Bucket="raw", Prefix=key)
         assert (len(found["Versions"]), [one["IsLatest"] for one in found["DeleteMarkers"]]) == (1, [True])
 

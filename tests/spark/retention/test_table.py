@@ -16,6 +16,7 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, ContinuityError
+from tidemark.formats.keys import SegmentName
 from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.retention import plan_retain
@@ -104,7 +105,7 @@ def test_raw_proves_what_was_taken_and_where_it_is_gone_the_evidence_proves_the_
     assert audited(world, PAST).passed
     assert audited(world, ALSO).passed
     for extension in ("log", "manifest.json"):
-        world.raw.store.delete(world.raw.keys(1).segment(0, extension))
+        world.raw.store.delete(world.raw.keys(1).segment(SegmentName(0), extension))
     report = audited(world)
     assert report.passed, report.text()
     assert report.partitions[1].by_evidence == ((0, 3),)
@@ -112,7 +113,9 @@ def test_raw_proves_what_was_taken_and_where_it_is_gone_the_evidence_proves_the_
 
 def test_raw_that_differs_from_what_was_taken_is_found(world: World) -> None:
     drop(world)
-    world.raw.replace_log(world.raw.keys(1).segment(0, "log"), batch(0, records(40, 0, 0, values={1: b"next"})))
+    world.raw.replace_log(
+        world.raw.keys(1).segment(SegmentName(0), "log"), batch(0, records(40, 0, 0, values={1: b"next"}))
+    )
     assert [one.kind for one in audited(world).findings] == ["evidence_differs"]
 
 

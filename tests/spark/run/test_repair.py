@@ -26,6 +26,7 @@ from tests.support.raw_builder import EPOCH
 from tests.support.spark import delta_conf, spark_submit
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal, simple
 from tidemark.errors import ContinuityError, PublishError, TableTampered
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.plan import RunResult
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
 from tidemark.planning.retention import plan_retain
@@ -376,7 +377,7 @@ def test_dates_that_raw_has_no_more_are_named_with_the_version_to_restore(world:
     right = table_of(world).version()
     delete(world)
     for name in ("log", "manifest.json"):
-        world.raw.store.delete(world.raw.keys().segment(0, name))
+        world.raw.store.delete(world.raw.keys().segment(SegmentName(0), name))
     with pytest.raises(ContinuityError) as told:
         plan_repair(world.table)
     assert f"these dates cannot all be made again from raw: {DT}" in str(told.value)

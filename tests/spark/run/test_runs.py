@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import ConversionTask, RunResult
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
@@ -212,7 +213,7 @@ def test_a_rebuild_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
 def test_a_rebuild_is_refused_when_raw_is_gone(world: World) -> None:
     spread(world)
     world.land()
-    world.raw.store.delete(world.raw.keys(1).segment(0, "manifest.json"))
+    world.raw.store.delete(world.raw.keys(1).segment(SegmentName(0), "manifest.json"))
     with pytest.raises(ContinuityError, match="offsets 0 to 7"):
         plan_rebuild(world.table, ["2026-02-02"])
 

@@ -14,6 +14,7 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal, simple, transactional
 from tidemark.errors import ContinuityError
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
 from tidemark.formats.watermark import Truncation
@@ -327,7 +328,7 @@ def test_raw_that_is_gone_below_the_cut_holds_the_partition_alone(world: World) 
     branch(world, (EPOCH, 0), (5, 7))
     world.raw.segment([simple(7, leader_epoch=5)], base=7)
     world.raw.segment([simple(3)], 1)
-    world.raw.store.delete(world.raw.keys(0).segment(0, "manifest.json"))
+    world.raw.store.delete(world.raw.keys(0).segment(SegmentName(0), "manifest.json"))
     assert world.land().gaps == ((0, 0, 7, 10),)
     assert (world.offsets(), world.offsets(1)) == (before, list(range(6)))
     assert plan_ingest(world.table).empty

@@ -11,6 +11,7 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import simple
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.watermark import Truncation
 from tidemark.planning.lost_gaps import lost
 from tidemark_spark.run.driver import run
@@ -23,7 +24,7 @@ def removed(world: World) -> None:
     for base in (0, 3, 6):
         world.raw.segment([simple(base)])
     for name in ("log", "manifest.json"):
-        world.raw.store.delete(world.raw.keys().segment(3, name))
+        world.raw.store.delete(world.raw.keys().segment(SegmentName(3), name))
 
 
 def damaged(world: World) -> None:

@@ -21,6 +21,7 @@ from tests.support.process import ManagedProcess
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record
 from tidemark import read_range
+from tidemark.formats.keys import SegmentName
 
 Capture = pytest.CaptureFixture[str]
 
@@ -155,7 +156,7 @@ def test_what_is_not_there_is_never_left_out_silently(plain: RawHistory, capsys:
     assert "orders-0: offsets 0 to 50 were asked for, and it ends at 10" in errors
     plain.raw.partition(0).start_offset = 4
     for base in range(4):
-        plain.raw.store.delete(plain.raw.keys(0).segment(base, "manifest.json"))
+        plain.raw.store.delete(plain.raw.keys(0).segment(SegmentName(base), "manifest.json"))
     plain.raw.publish()
     code, found, errors = consume(capsys, plain, "--from", "2", "--partition", "0")
     assert (code, found, "offset 2 is not in the remote tier" in errors) == (1, [], True)

@@ -11,6 +11,7 @@ from tidemark.formats.keys import (
     ControlKeys,
     Endpoint,
     PartitionKeys,
+    SegmentName,
     TableKeys,
     check_cluster,
     check_topic,
@@ -35,25 +36,37 @@ def test_entropy_vectors(cluster: str, topic: str, partition: int, bits: int, ex
     assert entropy(cluster, topic, partition, bits) == expected
 
 
-@given(topics, topics, st.integers(0, 10_000), st.integers(0, 2**63 - 1), st.integers(0, 20))
-def test_segment_keys_round_trip(cluster: str, topic: str, partition: int, base: int, bits: int) -> None:
+suffixes = st.one_of(
+    st.just(""),
+    st.integers(0, 2**31 - 1).map(lambda epoch: SegmentName.of_branch(0, epoch).suffix),
+    st.integers(0, 2**32 - 1).map(lambda crc32c: SegmentName.of_damage(0, crc32c).suffix),
+)
+
+
+@given(topics, topics, st.integers(0, 10_000), st.integers(0, 2**63 - 1), st.integers(0, 20), suffixes)
+def test_segment_keys_round_trip(cluster: str, topic: str, partition: int, base: int, bits: int, suffix: str) -> None:
     keys = PartitionKeys(Endpoint("s3://raw", "a/b", bits), cluster, topic, partition)
     for extension in ("log", "index", "timeindex", "txnindex", "snapshot", "manifest.json", "corrupt"):
-        key = keys.segment(base, extension)
+        key = keys.segment(SegmentName(base, suffix), extension)
         assert key.startswith(keys.folder)
-        assert keys.base_offset(key) == (base, extension)
-    assert keys.base_offset(keys.watermark) is None
+        assert keys.segment_of(key) == (SegmentName(base, suffix), extension)
+    assert keys.segment_of(keys.watermark) is None
     assert "//" not in keys.watermark
 
 
 def test_known_keys() -> None:
     keys = PartitionKeys(Endpoint("s3://raw", "ts", 3), "my-cluster", "my-topic", 0)
-    assert keys.segment(42, "log") == "ts/111/my-cluster/my-topic-0/00000000000000000042.log"
+    assert keys.segment(SegmentName(42), "log") == "ts/111/my-cluster/my-topic-0/00000000000000000042.log"
+    folder = "ts/111/my-cluster/my-topic-0/"
+    assert keys.segment(SegmentName.of_branch(42, 7), "log") == f"{folder}00000000000000000042-7.log"
+    damaged = SegmentName.of_damage(42, 0x9A3F01C2)
+    assert keys.segment(damaged, "corrupt") == f"{folder}00000000000000000042-damaged-9a3f01c2.corrupt"
+    assert keys.segment_of(f"{folder}00000000000000000042-other.log") is None
     control = ControlKeys("ts", "c")
     assert control.index(7) == "ts/_watermarks/c/7.json"
     assert control.incarnations("t") == "ts/_topics/c/t.json"
     assert control.acknowledgement("t", 0, 5, 9) == "ts/_acks/c/t-0/5-9.json"
-    assert control.superseded("t", 0, 4) == "ts/_superseded/c/t-0/4/"
+    assert control.foreign_watermarks("t", 0) == "ts/_foreign/c/t-0/"
     spans = "00000000000000000005-00000000000000000009"
     assert control.tombstone("t", 0, 5, 9, "20261120T120000000Z") == (
         f"ts/_tombstones/c/t-0/{spans}-20261120T120000000Z.json"

@@ -11,6 +11,7 @@ import pytest
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.errors import FormatError, PreconditionFailed
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage
@@ -97,7 +98,7 @@ def test_partitions_without_news_are_not_read(world: World, monkeypatch: pytest.
 def test_a_damaged_object_is_named(world: World) -> None:
     world.raw.segment([simple(0)])
     world.raw.publish()
-    key = world.raw.keys().segment(0, "manifest.json")
+    key = world.raw.keys().segment(SegmentName(0), "manifest.json")
     world.raw.store.put(key, b"{}")
     with pytest.raises(FormatError, match=r"0\.manifest\.json"):
         plan_ingest(world.table)

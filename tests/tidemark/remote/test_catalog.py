@@ -16,6 +16,7 @@ from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import Counting, RemoteStore
 from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, NotFound, OutOfRange
 from tidemark.formats.gaps import Gap
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.tombstones import Tombstone
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
@@ -133,7 +134,7 @@ def test_a_wrong_index_or_none_only_costs_reading(remote_store: RemoteStore, bod
     raw = remote_store.raw()
     raw.segment([simple(3 * number) for number in range(9)])
     raw.publish()
-    key = raw.keys().segment(0, "index")
+    key = raw.keys().segment(SegmentName(0), "index")
     if body is None:
         raw.store.delete(key)
     else:
@@ -190,7 +191,7 @@ def test_a_hole_that_nobody_recorded_is_a_gap_and_not_silence(remote_store: Remo
     for number in range(3):
         raw.segment([simple(3 * number)])
     raw.publish()
-    raw.store.delete(raw.keys().segment(3, "manifest.json"))
+    raw.store.delete(raw.keys().segment(SegmentName(3), "manifest.json"))
     gap = opened(remote_store.storage()).next_stretch(4, committed=False)
     assert isinstance(gap, Gap)
     assert (gap.start, gap.end, gap.reason) == (4, 6, "unknown")
@@ -364,10 +365,10 @@ def test_retention_moves_the_start(remote_store: RemoteStore) -> None:
     raw.publish()
     part = opened(remote_store.storage())
     bury(raw, 0, 6)
-    raw.store.delete(raw.keys().segment(0, "manifest.json"))
+    raw.store.delete(raw.keys().segment(SegmentName(0), "manifest.json"))
     part.refresh()
     assert part.start == 3, "the second segment is to go, and is there"
-    raw.store.delete(raw.keys().segment(3, "manifest.json"))
+    raw.store.delete(raw.keys().segment(SegmentName(3), "manifest.json"))
     with pytest.raises(OutOfRange, match="which has 6 to 11; read from 6 on"):
         part.next_stretch(3, committed=False)
     assert (part.start, stretch(part, 6).end) == (6, 9)
@@ -381,7 +382,7 @@ def test_a_manifest_that_is_gone_between_the_listing_and_the_look_at_it_holds_up
     raw.segment([simple(3)])
     raw.publish()
     storage, counting = local_store.counted()
-    newest = raw.keys().segment(3, "manifest.json")
+    newest = raw.keys().segment(SegmentName(3), "manifest.json")
     get = counting._inner.get
 
     def gone(key: str, **options: Any) -> Any:

@@ -12,6 +12,7 @@ from tests.tidemark.remote.reader import TP, Reader, records_of
 from tests.tidemark.remote.test_reading_faults import hurry, interfered
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import PreconditionFailed
+from tidemark.formats.keys import SegmentName
 from tidemark.remote.topics import RemoteTopics
 
 __all__ = ["hurry"]
@@ -124,7 +125,7 @@ def test_a_log_of_another_branch_is_refused_of_an_s3_server(s3_store: RemoteStor
 
 def refuses(store: RemoteStore, batches: list[bytes], at: int) -> None:
     raw = stored(store)
-    key = raw.keys().segment(0, "log")
+    key = raw.keys().segment(SegmentName(0), "log")
     read: list[int] = []
     with Reader(interfered(store, at, lambda: half_replaced(raw, batches))) as reader:
         reader.tier.read(TP, 0)
@@ -179,7 +180,7 @@ def test_aborts_of_another_branch_are_refused(local_store: RemoteStore, more: by
     raw.segment([simple(6, 1), marker(7, 7, commit=False)], aborted=[(7, 0, 7)])
     raw.segment([marker(8, 8, commit=True), simple(9, 1)])
     raw.publish()
-    path = raw.keys().segment(6, "txnindex")
+    path = raw.keys().segment(SegmentName(6), "txnindex")
     listed = raw.store.get(path).body
     foreign = b"".join(one.to_bytes(8) for one in (8, 3, 7, 8))
     raw.store.put(path, listed[:2] + foreign if not more else listed + listed[:2] + foreign)

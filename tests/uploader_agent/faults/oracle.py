@@ -132,27 +132,9 @@ class Reader:
         verdict = Verdict(f"{keys.place}-{keys.partition}")
         try:
             _Judge(self._store, keys, truth, expected, verdict).run(self.watermark(keys), topic_id)
-            self._check_superseded(keys, verdict)
         except TidemarkError as error:
             verdict.wrong(f"cannot be read: {error}")
         return verdict
-
-    def superseded(self, keys: PartitionKeys) -> dict[str, bytes]:
-        """Everything that was copied aside, by key."""
-        folder = self._control.superseded(keys.place, keys.partition, 0).removesuffix("0/")
-        return {info.key: self._store.get(info.key).body for info in self._store.list(folder)}
-
-    def _check_superseded(self, keys: PartitionKeys, verdict: Verdict) -> None:
-        copies = self.superseded(keys)
-        for key, body in copies.items():
-            if not key.endswith(".manifest.json"):
-                continue
-            manifest = SegmentManifest.from_bytes(body, key)
-            verdict.counts["superseded"] += 1
-            for name, known in manifest.objects.items():
-                copy = copies.get(key.rpartition("/")[0] + f"/{name}")
-                if copy is not None and name.endswith(".log") and f"{crc32c(copy):08x}" != known.crc32c:
-                    verdict.wrong(f"{key}: {name} was copied aside with other bytes than its manifest's")
 
 
 class _Judge:
@@ -184,7 +166,7 @@ class _Judge:
     def _logs(self, topic_id: str | None) -> Iterator[StoredLog]:
         """Each manifest with its objects proved."""
         for info in self._store.list(self._keys.folder):
-            named = self._keys.base_offset(info.key)
+            named = self._keys.segment_of(info.key)
             if named is None and info.key != self._keys.watermark:
                 self._verdict.wrong(f"{info.key} has no business there")
             if named is None or named[1] != "manifest.json":

@@ -16,7 +16,7 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import Deployment, Load
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Store
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments
@@ -152,7 +152,7 @@ def test_a_bit_that_flipped_on_the_leader_is_mended_by_the_follower(
     pair.run(2)
     pair.run(1)
     pair.check_all(load)
-    kept = pair.agents[0].keys().segment(victim.base_offset, "corrupt")
+    kept = pair.agents[0].keys().segment(SegmentName(victim.base_offset), "corrupt")
     assert raw.get(kept).body == path.read_bytes()
 
 
@@ -177,7 +177,7 @@ def test_verify_plan_leaders_and_reupload_as_commands(
     [verdict] = said("verify", "--deep")
     assert (verdict["word"], verdict["segments"]) == ("OK", len(rotated))
 
-    lost = agent.keys().segment(rotated[1].base_offset, "log")
+    lost = agent.keys().segment(SegmentName(rotated[1].base_offset), "log")
     raw.delete(lost)
     *findings, verdict = said("verify", expect=1)
     assert verdict["word"] == "GAP"

@@ -192,11 +192,13 @@ class Branches:
         return joined
 
     def kept(self, contents: dict[str, bytes]) -> None:
-        """The bytes that had been uploaded and were replaced must stand under ``_superseded``."""
-        copies = self.fleet.reader.superseded(keys_of(self.fleet, self.topic))
-        bodies = set(copies.values())
-        replaced = [name for name in self.both if contents[name] in bodies]
-        assert replaced, f"none of {self.both} was kept: {sorted(copies)}"
+        """Both branches are stored under the same base: the one that was cut off as it was uploaded."""
+        folder = keys_of(self.fleet, self.topic).folder
+        stored = {info.key: self.fleet.store.get(info.key).body for info in self.fleet.store.list(folder)}
+        bases = [name for name in self.both if stored.get(f"{folder}{name}") == contents[name]]
+        beside = [key for key in stored if key.endswith(".log") and key.removeprefix(folder)[20:21] == "-"]
+        assert bases, f"none of {self.both} is as it was uploaded: {sorted(stored)}"
+        assert beside, f"the other branch has no name of its own: {sorted(stored)}"
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from tests.tidemark.kafka_log.build import Record, batch
 from tests.uploader_agent.faults.oracle import Expected, Reader, Truth, digest
 from tidemark.formats.gaps import Gap
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys
+from tidemark.formats.keys import ControlKeys, SegmentName
 from tidemark.formats.manifest import ObjectSum, SegmentManifest
 from tidemark.formats.watermark import Watermark, render
 from tidemark.store import LocalStore
@@ -96,7 +96,7 @@ class Shelf:
                 **changes,
             }
         )
-        self.store.put(self.keys.segment(base, "manifest.json"), manifest.to_bytes())
+        self.store.put(self.keys.segment(SegmentName(base), "manifest.json"), manifest.to_bytes())
         return manifest
 
     def watermark(self, base: int = 20, next_offset: int = 30, **changes: object) -> None:
@@ -135,7 +135,7 @@ def test_overlapping_boundaries_are_right(shelf: Shelf) -> None:
 
 
 def test_a_log_that_is_not_its_manifests_is_wrong(shelf: Shelf) -> None:
-    key = shelf.keys.segment(10, "manifest.json")
+    key = shelf.keys.segment(SegmentName(10), "manifest.json")
     manifest = shelf.store.get(key).body
     shelf.segment(10, 20, value=b"other")
     shelf.store.put(key, manifest)
@@ -154,15 +154,15 @@ def gap(start: int, end: int) -> Gap:
 
 
 def lose_manifest(shelf: Shelf) -> None:
-    shelf.store.delete(shelf.keys.segment(10, "manifest.json"))
+    shelf.store.delete(shelf.keys.segment(SegmentName(10), "manifest.json"))
 
 
 def lose_log(shelf: Shelf) -> None:
-    shelf.store.delete(shelf.keys.segment(10, "log"))
+    shelf.store.delete(shelf.keys.segment(SegmentName(10), "log"))
 
 
 def change_bytes(shelf: Shelf) -> None:
-    key = shelf.keys.segment(10, "log")
+    key = shelf.keys.segment(SegmentName(10), "log")
     body = bytearray(shelf.store.get(key).body)
     body[-1] ^= 1
     shelf.store.put(key, bytes(body))
@@ -254,12 +254,6 @@ def range_above_is_not_there(shelf: Shelf) -> None:
     shelf.watermark(ranges_above=((40, 50),))
 
 
-def superseded_changed(shelf: Shelf) -> None:
-    folder = shelf.control.superseded("t", 0, 2) + "00000000/"
-    shelf.store.put(f"{folder}{10:020d}.manifest.json", shelf.store.get(shelf.keys.segment(10, "manifest.json")).body)
-    shelf.store.put(f"{folder}{10:020d}.log", b"other")
-
-
 PLANTED: list[tuple[Callable[[Shelf], None], str]] = [
     (lose_manifest, "are not there"),
     (lose_log, "cannot be read"),
@@ -284,7 +278,6 @@ PLANTED: list[tuple[Callable[[Shelf], None], str]] = [
     (gap_not_expected, "gaps are"),
     (gap_below, "beyond a gap"),
     (range_above_is_not_there, "range above"),
-    (superseded_changed, "copied aside with other bytes"),
 ]
 
 

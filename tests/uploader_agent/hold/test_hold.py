@@ -293,7 +293,7 @@ def test_batches_that_contradict_what_was_written_down_are_kept_as_corrupt(world
         partition.lineage([(3, 100)])
         agent.upload_once()
         assert held(agent) == []
-    damage = world.manifest(0).damage
+    damage = world.manifest(0, suffix=world.damaged(0)).damage
     assert damage is not None
     assert damage.offset == 50
     assert "leader epoch 2 is not 3" in damage.rule

@@ -23,6 +23,7 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.errors import NotFound
+from tidemark.formats.keys import SegmentName
 from tidemark.store import StoreOptions, open_store
 from uploader_agent.disk.log_dirs import find_segments, list_segments
 
@@ -132,7 +133,7 @@ class Outage:
         stored: dict[int, bytes] = {}
         for manifest in self.agent.manifests():
             assert manifest.state == "whole"
-            body = self.agent.store.get(self.agent.keys().segment(manifest.base_offset, "log")).body
+            body = self.agent.store.get(self.agent.keys().segment(SegmentName(manifest.base_offset), "log")).body
             for batch in MemoryRecords(body):
                 stored |= {record.offset: record.value for record in batch}
         acknowledged = self.load.acknowledged[0]

@@ -153,7 +153,7 @@ def test_a_forged_epoch_is_overcome(world: World, monkeypatch: pytest.MonkeyPatc
     _, found = world.watermark()
     assert (found.leader_epoch, found.next_offset, found.broker) == (3, 300, 1)
     assert (found.start_offset, found.gaps, found.foreign_epochs) == (before[1].start_offset, (), (FORGED,))
-    [kept] = [one.key for one in world.store.inner.list(world.control.superseded("orders", 0, 3))]
+    [kept] = [one.key for one in world.store.inner.list(world.control.foreign_watermarks("orders", 0))]
     assert parse(world.store.inner.get(kept).body, kept) == (forged.base_offset, forged.watermark)
     world.store.puts.clear()
     world.once()

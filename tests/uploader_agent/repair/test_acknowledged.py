@@ -12,6 +12,7 @@ from tests.uploader_agent.repair.test_gap_filler import running
 from tests.uploader_agent.repair.test_gaps import with_hole
 from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.verify.test_verify import examine
+from tidemark.formats.keys import SegmentName
 from tidemark.remote import RemoteTopics, Storage, Stretch
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity
@@ -122,7 +123,7 @@ def test_offsets_that_the_disk_has_again_are_uploaded_and_nothing_goes_back(worl
 
 
 def _refuse_log(operation: str, key: str, world: World) -> None:
-    if operation == "put" and key == world.keys().segment(100, "log"):
+    if operation == "put" and key == world.keys().segment(SegmentName(100), "log"):
         raise OSError(28, "told so")
 
 
@@ -164,7 +165,7 @@ def test_a_hole_below_the_watermark_that_only_runs_know_is_passed_once_it_is_ack
     world.disk.partition().fill(0, 100, 200, end=300)
     no_errors(world.once())
     for extension in ("log", "manifest.json"):
-        world.store.inner.delete(world.keys().segment(100, extension))
+        world.store.inner.delete(world.keys().segment(SegmentName(100), extension))
     remove(world.disk.partition(), 0, 100)
     assert (Severity.GAP, 100, 200, True) in examine(world)[1]
     acknowledge(world, 100, 200)

@@ -12,7 +12,7 @@ from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, re
 from tests.uploader_agent.test_agent import flipped, remove
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.errors import FormatError, PreconditionFailed, StoreError
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.planning import plan_ingest
 from tidemark.remote.reader.read_range import read_range
 from tidemark.table.delta_table import open_topic_table
@@ -36,7 +36,7 @@ def theirs(world: World, *bases: int, of: FakePartition | None = None, offset_wm
     for base in bases:
         for extension in EXTENSIONS:
             body = replica.log(base).with_suffix(f".{extension}").read_bytes()
-            world.store.inner.put(world.keys().segment(base, extension), body)
+            world.store.inner.put(world.keys().segment(SegmentName(base), extension), body)
     body = f"{bases[-1] if offset_wm is None else offset_wm:020d}".encode()
     world.store.inner.put(world.keys().watermark, body)
     return replica
@@ -81,7 +81,9 @@ def test_the_agent_refuses_it_before_and_goes_on_from_it_afterwards(stored: Worl
     stored.store.puts.clear()
     stored.once()
     assert stored.watermark()[1].next_offset == 300
-    assert [key for key in stored.store.puts if key.endswith(".log")] == [stored.keys().segment(200, "log")]
+    assert [key for key in stored.store.puts if key.endswith(".log")] == [
+        stored.keys().segment(SegmentName(200), "log")
+    ]
     assert examine(stored, deep=True) == (Severity.OK, [])
 
 
@@ -104,8 +106,8 @@ def test_consumer_and_pipeline_read_it(stored: World, tmp_path: Path) -> None:
 def test_their_indexes_are_not_believed(stored: World) -> None:
     """They may be missing, or of another version of the log: an uploader of three files may die between two."""
     keys = stored.keys()
-    stored.store.inner.delete(keys.segment(0, "timeindex"))
-    stored.store.inner.put(keys.segment(100, "index"), b"rubbish!")
+    stored.store.inner.delete(keys.segment(SegmentName(0), "timeindex"))
+    stored.store.inner.put(keys.segment(SegmentName(100), "index"), b"rubbish!")
     adopted(stored)
     stored.once()
     assert examine(stored, deep=True) == (Severity.OK, [])
@@ -157,7 +159,7 @@ def test_damaged_bytes_are_left_and_sent_again_where_a_broker_has_them(world: Wo
     replica.fill(0, 100, 200, end=300)
     checkpoint(world)
     theirs(world, 0, 100, 200)
-    world.store.inner.put(world.keys().segment(100, "log"), flipped(records(100, 200)))
+    world.store.inner.put(world.keys().segment(SegmentName(100), "log"), flipped(records(100, 200)))
 
     rows = adopted(world)
 
@@ -167,7 +169,7 @@ def test_damaged_bytes_are_left_and_sent_again_where_a_broker_has_them(world: Wo
     assert (found.next_offset, found.ranges_above) == (100, ((200, 300),))
     world.once()
     assert world.watermark()[1].next_offset == 300
-    assert world.stored(100) == records(100, 200)
+    assert world.stored(100, suffix="3") == records(100, 200)
 
 
 def test_what_nobody_has_any_more_is_a_gap(world: World) -> None:
@@ -199,13 +201,27 @@ def test_segments_of_two_leaders_overlap(world: World) -> None:
     assert (world.watermark()[0], world.watermark()[1].next_offset) == (160, 240)
 
 
-def test_another_branch_of_the_log_is_left(world: World) -> None:
+def test_another_branch_of_the_log_is_adopted_and_does_not_count(world: World) -> None:
     """An unclean election: what their uploader had sent of offsets 150 to 199 is not in the log any more."""
     world.disk.partition().fill(0, 100, end=200)
     theirs(world, 0, 100)
     replica = world.disk.partition()
     replica.segment(100, records(100, 150) + records(150, 200, epoch=5))
     replica.lineage([(3, 0), (5, 150)])
+    checkpoint(world)
+
+    assert outcomes(adopted(world)) == [(0, "adopted"), (100, "adopted")]
+
+    assert world.manifest(100).lineage == ((3, 0),)
+    assert world.watermark()[1].next_offset == 150
+
+
+def test_a_segment_that_begins_on_another_branch_is_left(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    theirs(world, 0, 100)
+    replica = world.disk.partition()
+    replica.segment(100, records(100, 200, epoch=5))
+    replica.lineage([(3, 0), (5, 100)])
     checkpoint(world)
 
     rows = adopted(world)

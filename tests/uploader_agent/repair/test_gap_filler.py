@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
+from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.repair.test_gaps import gap_reasons, with_hole
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import NoWatcher
@@ -170,7 +171,7 @@ def test_another_branch_of_the_log_is_refused(
         again.fill(200, end=300, epoch=4)
         leader.metadata.leads = {T: Led(4, ID)}
         leader.once()
-        assert leader.manifest(200).lineage == ((3, 0), (4, 150))
+        assert leader.manifest(200, suffix="4").lineage == ((3, 0), (4, 150))
     else:
         partition.segment(100, records(100, 200, epoch=7))
     capsys.readouterr()
@@ -202,18 +203,25 @@ def test_epochs_that_both_brokers_have_forgotten_are_told_by_the_batches(world: 
     assert (watermark.next_offset, watermark.lineage) == (300, ((3, 0), (5, 160)))
 
 
-def test_other_sound_bytes_under_the_base_are_left(
-    leader: World, follower: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = leader.keys().segment(100, "log")
-    leader.store.inner.put(key, records(100, 200, value="other"))
+def test_bytes_of_another_branch_under_the_base_are_left(leader: World, follower: World) -> None:
+    key = leader.keys().segment(SegmentName(100), "log")
+    leader.store.inner.put(key, records(100, 200, epoch=2))
     replica(follower, 100, end=200)
     follower.once()
-    assert leader.stored(100) == records(100, 200, value="other")
+    assert leader.stored(100) == records(100, 200, epoch=2)
     assert f"{100:020d}.manifest.json" not in leader.names()
-    assert not list(leader.store.list("_superseded/"))
-    shown = capsys.readouterr()
-    assert "holds other bytes" in shown.out + shown.err
+    assert leader.stored(100, suffix="3") == records(100, 200)
+    no_errors(leader.once())
+    assert leader.watermark()[1].next_offset == 300
+
+
+def test_bytes_of_this_branch_that_nobody_described_are_adopted(leader: World, follower: World) -> None:
+    key = leader.keys().segment(SegmentName(100), "log")
+    leader.store.inner.put(key, records(100, 170))
+    replica(follower, 100, end=200)
+    follower.once()
+    assert (leader.manifest(100).next_offset, leader.manifest(100).broker) == (170, 2)
+    assert key not in leader.store.puts
 
 
 def test_what_one_replica_lacks_another_one_brings(leader: World, follower: World) -> None:
@@ -228,7 +236,6 @@ def test_what_one_replica_lacks_another_one_brings(leader: World, follower: Worl
         (150, 2),
         (200, 3),
     ]
-    assert not list(leader.store.list("_superseded/"))
     no_errors(leader.once())
     assert leader.watermark()[1].next_offset == 300
 
@@ -250,7 +257,8 @@ def test_a_corrupt_segment_is_mended_by_a_good_copy(world: World, bases: tuple[i
     replica(follower, *bases, end=200)
     follower.once()
     assert (leader.manifest(190).broker, leader.stored(190)) == (2, records(190, 200)), "only what cannot be read"
-    assert leader.stored(100, "corrupt") == flipped(records(100, 200)), "the damaged bytes are kept"
+    kept = leader.stored(100, "corrupt", suffix=leader.damaged(100))
+    assert kept == flipped(records(100, 200)), "the damaged bytes are kept"
     no_errors(leader.once())
     _, watermark = leader.watermark()
     assert (watermark.next_offset, watermark.gaps) == (300, ())
@@ -265,7 +273,7 @@ def test_a_copy_that_is_damaged_too_mends_nothing(world: World, capsys: pytest.C
     replica(follower, 100, end=200).segment(100, flipped(records(100, 200)))
     capsys.readouterr()
     follower.once()
-    assert leader.manifest(100).broker == 1
+    assert leader.manifest(100, suffix=leader.damaged(100)).broker == 1
     shown = capsys.readouterr()
     assert "is damaged here, too" in shown.out + shown.err
 
@@ -309,7 +317,6 @@ def test_many_fill_at_a_time(leader: World) -> None:
     for name in leader.names():
         if name.endswith("manifest.json"):
             check_objects(leader, int(name[:20]))
-    assert not list(leader.store.list(f"_superseded/{CLUSTER}"))
 
 
 def check_objects(world: World, base: int) -> None:
@@ -320,7 +327,7 @@ def check_objects(world: World, base: int) -> None:
 
 def test_a_running_follower_fills_by_itself(leader: World, follower: World) -> None:
     replica(follower, 100, end=200)
-    wanted = leader.keys().segment(100, "manifest.json")
+    wanted = leader.keys().segment(SegmentName(100), "manifest.json")
     for agent in running(follower, fill={"interval": "20ms"}):
         leader.store.await_put(lambda: wanted in leader.store.puts)
         assert agent is not None

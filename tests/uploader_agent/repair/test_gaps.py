@@ -11,6 +11,7 @@ from tests.tidemark.kafka_log.build import marker, transactional
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tidemark.errors import UnknownOutcome
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import parse_offset_index, parse_time_index, parse_txn_index
@@ -101,7 +102,8 @@ def test_damage_at_the_very_start_is_a_gap(world: World) -> None:
     partition.fill(0, end=100)
     partition.segment(0, b"\xff" + records(0, 100)[1:])
     agent = world.once()
-    assert world.names() == [f"{0:020d}.corrupt", f"{0:020d}.manifest.json", "offset.wm"]
+    name = f"{0:020d}-{world.damaged(0)}"
+    assert world.names() == [f"{name}.corrupt", f"{name}.manifest.json", "offset.wm"]
     assert world.watermark()[1].next_offset == 0
     [gap] = agent.leadership.partitions[T].remote.gaps
     assert (gap.start, gap.end, gap.reason) == (0, 100, "corrupt")
@@ -138,7 +140,7 @@ def mend_etags(world: World, *bases: int) -> None:
             name: total.model_copy(update={"etag": world.store.head(world.keys().file(name)).etag})
             for name, total in manifest.objects.items()
         }
-        key = world.keys().segment(base, "manifest.json")
+        key = world.keys().segment(SegmentName(base), "manifest.json")
         world.store.inner.put(key, manifest.model_copy(update={"objects": objects}).to_bytes())
 
 
@@ -168,7 +170,7 @@ def test_bytes_without_their_manifest_are_given_one(world: World) -> None:
     world.once()
     content = records(100, 200)
     partition.fill(100, 200, end=300)
-    die_before(world, world.keys().segment(100, "manifest.json"))
+    die_before(world, world.keys().segment(SegmentName(100), "manifest.json"))
     assert world.stored(100) == content
     remove(partition, 0, 100)
     world.metadata.log_start = 200
@@ -176,7 +178,7 @@ def test_bytes_without_their_manifest_are_given_one(world: World) -> None:
     found = world.manifest(100)
     assert (found.next_offset, found.state, found.batch_count, found.lineage) == (200, "whole", 10, ((3, 0),))
     log = found.objects[f"{100:020d}.log"]
-    assert log.etag == world.store.head(world.keys().segment(100, "log")).etag
+    assert log.etag == world.store.head(world.keys().segment(SegmentName(100), "log")).etag
     assert parse_offset_index(world.stored(100, "index"), 100, len(content), "index") == []
     assert parse_time_index(world.stored(100, "timeindex"), 100, 200, "timeindex")
     base, watermark = world.watermark()
@@ -187,7 +189,7 @@ def test_bytes_that_are_damaged_or_of_a_dead_branch_get_no_manifest(world: World
     for number, content in enumerate([flipped(records(100, 200)), records(100, 200, epoch=9)]):
         one = World(tmp_path / str(number))
         with_hole(one)
-        one.store.inner.put(one.keys().segment(100, "log"), content)
+        one.store.inner.put(one.keys().segment(SegmentName(100), "log"), content)
         no_errors(one.once())
         assert f"{100:020d}.manifest.json" not in one.names()
         assert gap_reasons(one) == [(100, 200, "deleted_before_upload")]
@@ -198,7 +200,7 @@ def test_aborted_transactions_are_found_again_in_the_bytes(world: World) -> None
     with_hole(world)
     content = transactional(100, 7, 10) + transactional(110, 8, 10) + marker(120, 7, commit=False)
     content += marker(121, 8, commit=True) + transactional(122, 9, 78)
-    world.store.inner.put(world.keys().segment(100, "log"), content)
+    world.store.inner.put(world.keys().segment(SegmentName(100), "log"), content)
     partition = FakePartition(world.disk.log_dirs[0] / "orders-0")
     partition.lineage([(3, 0)])
     no_errors(world.once())

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
+from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import (
     UnfinishedTransaction,
     confirms_cut,
@@ -26,7 +27,7 @@ def indexes(content: bytes, base: int, *open_before: UnfinishedTransaction) -> d
     made = DerivedIndexes(base, len(content), open_before)
     for header in scan_batches([content], "content", base):
         made.add(header, lambda: content[header.position : header.end])  # noqa: B023 - called at once
-    return {file.name.partition(".")[2]: file.content for file in made.files()}
+    return {file.name.partition(".")[2]: file.content for file in made.files(SegmentName(base))}
 
 
 def run_of(rng: random.Random, base: int, count: int) -> bytes:
@@ -63,7 +64,7 @@ def test_the_entries_of_a_large_run_are_further_apart(rng: random.Random) -> Non
     few = DerivedIndexes(0, 1 << 30)
     for header in scan_batches([content], "content", 0):
         few.add(header, bytes)
-    [index, *_] = few.files()
+    [index, *_] = few.files(SegmentName(0))
     positions = [entry.position for entry in parse_offset_index(index.content, 0, len(content), "index")]
     assert 0 < len(positions) < len(indexes(content, 0)["index"]) // 8
     assert all(after - before > 1 << 14 for before, after in pairwise([0, *positions]))

@@ -14,6 +14,7 @@ from tests.tidemark.remote.reader import Reader
 from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.repair.test_gaps import die_before
 from tests.uploader_agent.test_agent import no_errors
+from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import parse_txn_index, scan_batches
 from tidemark.remote import Storage
 from uploader_agent.broker.admin import Led
@@ -56,10 +57,6 @@ def written_twice(world: World) -> list[str]:
     """The objects of segments that were put more than once."""
     segments = (key for key in world.store.puts if key.startswith(world.keys().folder) and not key.endswith(".wm"))
     return [key for key, count in Counter(segments).items() if count > 1]
-
-
-def superseded(world: World) -> list[str]:
-    return [info.key for info in world.store.inner.list("_superseded/")]
 
 
 def test_a_leader_seals_what_the_store_lacks_and_nothing_else(world: World, second: World) -> None:
@@ -121,7 +118,7 @@ def test_bytes_that_a_dead_leader_left_without_a_manifest_are_adopted(
     world: World, second: World, stored_end: int, ends: list[int]
 ) -> None:
     """They end where they end; the next leader's segment boundaries play no part."""
-    key = world.keys().segment(300, "log")
+    key = world.keys().segment(SegmentName(300), "log")
     world.store.inner.put(key, records(300, stored_end))
     second.disk.partition().fill(0, 100, 350, end=400)
     no_errors(second.once())
@@ -131,26 +128,21 @@ def test_bytes_that_a_dead_leader_left_without_a_manifest_are_adopted(
     assert read(world) == list(range(400))
 
 
-def test_bytes_above_the_high_watermark_wait_for_it(world: World, second: World) -> None:
-    """They were committed, or will be cut off: the log tells once the high watermark has come there."""
-    world.store.inner.put(world.keys().segment(300, "log"), records(300, 390))
-    partition = second.disk.partition()
-    partition.fill(0, 100, 350, end=400)
+def test_bytes_that_a_dead_leader_left_are_adopted_whole(world: World, second: World) -> None:
+    """What an earlier leader sealed was committed: the high watermark that this one has been told may be older."""
+    world.store.inner.put(world.keys().segment(SegmentName(300), "log"), records(300, 390))
+    second.disk.partition().fill(0, 100, 350, end=400)
     second.metadata.default_high = 360
-    second.once()
-    assert f"{300:020d}.manifest.json" not in world.names()
-    assert superseded(world) == []
-    second.metadata.default_high = 400
     no_errors(second.once())
     assert world.manifest(300).next_offset == 390
+    second.metadata.default_high = 400
+    no_errors(second.once())
     assert read(world) == list(range(400))
 
 
 @pytest.mark.parametrize("died_before", ["the manifest", "the next leader"])
-def test_bytes_of_a_branch_that_an_election_cut_off_are_copied_aside_and_replaced(
-    world: World, died_before: str
-) -> None:
-    """Under the same base offset: the only objects that are ever written again, each at most once for each leader."""
+def test_bytes_of_a_branch_that_an_election_cut_off_stay(world: World, died_before: str) -> None:
+    """Under the same base offset: the live branch has a name of its own, which the next leader finds."""
     world.disk.partition().fill(0, 100, end=200)
     world.once()
     theirs = world.stored(100)
@@ -159,9 +151,10 @@ def test_bytes_of_a_branch_that_an_election_cut_off_are_copied_aside_and_replace
     partition.lineage([(3, 0), (5, 100)])
     partition.fill(0, 100, end=300)
     partition.segment(100, records(100, 300, epoch=5))
+    name = SegmentName.of_branch(100, 5)
     if died_before == "the manifest":
-        die_before(second, world.keys().segment(100, "manifest.json"))
-        assert mismatched(world) == [f"{100:020d}.log"]
+        die_before(second, world.keys().manifest(name))
+        assert name.file("manifest.json") not in world.names()
         second = world.another(3, leads={T: Led(6, ID)})
         partition = second.disk.partition()
         partition.lineage([(3, 0), (5, 100)])
@@ -170,19 +163,78 @@ def test_bytes_of_a_branch_that_an_election_cut_off_are_copied_aside_and_replace
         partition.segment(150, records(150, 300, epoch=5))
     no_errors(second.once())
     assert mismatched(world) == []
-    assert world.manifest(100).next_offset == 300
-    [copy] = [key for key in superseded(world) if key.endswith(".log")]
-    assert world.store.inner.get(copy).body == theirs
+    assert (world.manifest(100, suffix="5").next_offset, world.stored(100)) == (300, theirs)
+    assert written_twice(world) == []
     assert read(world) == list(range(300))
     _, watermark = world.watermark()
     assert (watermark.next_offset, watermark.truncations[0].at) == (300, 100)
+
+
+def test_a_third_branch_has_a_name_of_its_own(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    for broker, epoch in ((2, 5), (3, 7)):
+        other = world.another(broker, leads={T: Led(epoch, ID)})
+        partition = other.disk.partition()
+        partition.lineage([(3, 0), (epoch, 100)])
+        partition.fill(0, 100, end=200)
+        partition.segment(100, records(100, 200, epoch=epoch))
+        no_errors(other.once())
+    assert [world.manifest(100, suffix=suffix).lineage[-1] for suffix in ("", "5", "7")] == [(3, 0), (5, 100), (7, 100)]
+    assert world.watermark()[1].lineage == ((3, 0), (7, 100))
+    assert read(world) == list(range(200))
+
+
+def test_a_log_that_returns_to_a_branch_finds_what_is_stored_of_it(world: World) -> None:
+    """Two unclean elections: what the first one cut off counts again after the second."""
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    second = world.another(2, leads={T: Led(5, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (5, 100)])
+    partition.fill(0, end=100)
+    partition.segment(100, records(100, 150, epoch=5))
+    partition.segment(150, b"")
+    second.metadata.default_high = 150
+    no_errors(second.once())
+    assert world.watermark()[1].next_offset == 150
+    third = world.another(3, leads={T: Led(6, ID)})
+    third.disk.partition().fill(0, 100, end=200)
+    third.disk.partition().segment(200, records(200, 250, epoch=6))
+    third.disk.partition().roll(250)
+    third.disk.partition().lineage([(3, 0), (6, 200)])
+    third.metadata.default_high = 250
+    world.store.puts.clear()
+    no_errors(third.once())
+    assert world.watermark()[1].next_offset == 250
+    assert [key for key in world.store.puts if key.endswith(".log")] == [world.keys().segment(SegmentName(200), "log")]
+    assert read(world) == list(range(250))
+
+
+@pytest.mark.parametrize("left", ["damaged", "empty"])
+def test_what_does_not_begin_with_a_batch_of_the_log_stays(world: World, left: str) -> None:
+    content = b"\xff" + records(0, 100)[1:] if left == "damaged" else b""
+    world.store.inner.put(world.keys().segment(SegmentName(0), "log"), content)
+    world.disk.partition().fill(0, end=100)
+    no_errors(world.once())
+    assert (world.stored(0), world.stored(0, suffix="3")) == (content, records(0, 100))
+    assert read(world) == list(range(100))
+
+
+def test_an_index_that_does_not_follow_from_its_log_is_told_and_mended_by_a_repair(world: World) -> None:
+    world.disk.partition().fill(0, end=100)
+    key = world.keys().segment(SegmentName(0), "index")
+    world.store.inner.put(key, b"12345678")
+    agent = world.once()
+    assert "reupload" in str(agent.leadership.partitions[T].error)
+    assert world.store.inner.get(key).body == b"12345678"
 
 
 def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
     """The election took the end of the log; the next leader has appended nothing since."""
     world.disk.partition().fill(0, end=100)
     world.once()
-    world.store.inner.put(world.keys().segment(100, "log"), records(100, 200))
+    world.store.inner.put(world.keys().segment(SegmentName(100), "log"), records(100, 200))
     second = world.another(2, leads={T: Led(5, ID)})
     partition = second.disk.partition()
     partition.lineage([(3, 0), (5, 150)])
@@ -191,25 +243,34 @@ def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
     partition.segment(150, b"")
     second.metadata.default_high = 150
     no_errors(second.once())
-    assert world.manifest(100).next_offset == 150
-    assert world.stored(100) == records(100, 150)
-    assert len([key for key in superseded(world) if key.endswith(".log")]) == 1
+    assert (world.manifest(100).next_offset, world.manifest(100).lineage) == (200, ((3, 0),))
+    assert world.stored(100) == records(100, 200)
+    assert world.watermark()[1].next_offset == 150
+    partition.segment(150, records(150, 160, epoch=5))
+    partition.roll(160)
+    second.metadata.default_high = 160
+    no_errors(second.once())
+    assert read(world) == list(range(160))
 
 
 def test_a_leader_names_its_epoch_before_it_seals_anything(world: World) -> None:
-    """Else a former leader, which has passed its fence, could replace what the next one has just sealed."""
+    """Else nobody would know of the cut before something new is sealed."""
     world.disk.partition().fill(0, end=100)
     world.once()
-    assert world.store.puts.index(world.keys().watermark) < world.store.puts.index(world.keys().segment(0, "log"))
+    assert world.store.puts.index(world.keys().watermark) < world.store.puts.index(
+        world.keys().segment(SegmentName(0), "log")
+    )
     second = world.another(2, leads={T: Led(4, ID)})
     second.disk.partition().fill(0, 100, end=200)
     world.store.puts.clear()
     second.once()
-    assert world.store.puts.index(world.keys().watermark) < world.store.puts.index(world.keys().segment(100, "log"))
+    assert world.store.puts.index(world.keys().watermark) < world.store.puts.index(
+        world.keys().segment(SegmentName(100), "log")
+    )
 
 
-def test_a_deposed_leader_replaces_nothing_that_the_next_one_has_sealed(world: World) -> None:
-    """It meets the next leader's bytes under its base offset, takes them for another branch, and is fenced."""
+def test_a_deposed_leader_seals_its_own_branch_and_publishes_nothing(world: World) -> None:
+    """It meets the next leader's bytes under its base offset: its own get a name of their own, and offset.wm stays."""
     deposed = world.disk.partition()
     deposed.fill(0, end=100)
     world.once()
@@ -219,18 +280,21 @@ def test_a_deposed_leader_replaces_nothing_that_the_next_one_has_sealed(world: W
     partition.lineage([(3, 0), (5, 100)])
     partition.fill(0, 100, end=200)
     partition.segment(100, records(100, 200, epoch=5))
-    log = world.keys().segment(100, "log")
+    log = world.keys().segment(SegmentName(100), "log")
 
     def before(operation: str, key: str) -> None:
         if (operation, key) == ("put", log):
             world.store.before = lambda _operation, _key: None
-            die_before(second, world.keys().segment(100, "manifest.json"))
+            die_before(second, world.keys().segment(SegmentName(100), "manifest.json"))
 
     world.store.before = before
     agent = world.once()
     assert "Fenced" in str(agent.leadership.partitions[T].error)
     assert world.stored(100) == records(100, 200, epoch=5)
-    assert superseded(world) == []
+    assert world.stored(100, suffix="3") == records(100, 200)
+    assert world.watermark()[1].leader_epoch == 5
+    no_errors(second.once())
+    assert read(world) == list(range(200))
 
 
 def as_epoch(content: bytes, base: int, epoch: int) -> bytes:

@@ -7,6 +7,7 @@ import pytest
 from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.test_agent import remove
 from tests.uploader_agent.verify.test_verify import examine
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.tombstones import RemovedSegment, Tombstone, control_of
 from tidemark.timestamps import stamp, utc_now
 from uploader_agent.broker.admin import Led
@@ -33,7 +34,7 @@ def removed(world: World) -> World:
             )
         )
         for name in ("manifest.json", "log", "index", "timeindex"):
-            world.store.inner.delete(keys.segment(base, name))
+            world.store.inner.delete(keys.segment(SegmentName(base), name))
     fields = {
         "cluster": CLUSTER,
         "topic": keys.place,
@@ -95,7 +96,7 @@ def test_a_new_leader_sends_what_is_new_alone(removed: World) -> None:
 @pytest.mark.parametrize("tombstone", [True, False])
 def test_a_search_for_a_gap_leaves_what_retention_has_not_deleted_yet(removed: World, tombstone: bool) -> None:
     """It lists all segments below the gap, and makes manifests for bytes without one."""
-    removed.store.inner.put(removed.keys().segment(100, "log"), records(100, 200))
+    removed.store.inner.put(removed.keys().segment(SegmentName(100), "log"), records(100, 200))
     disk = removed.disk.partition()
     disk.fill(500, end=600)
     for base in (0, 100, 200, 300, 400):

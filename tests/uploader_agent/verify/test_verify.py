@@ -11,6 +11,7 @@ from tests.tidemark.kafka_log.build import Record, batch, simple
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.repair.test_gaps import mend_etags, with_hole
 from tests.uploader_agent.test_agent import flipped, remove
+from tidemark.formats.keys import SegmentName
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity, VerifyFinding, VerifyVerdict, verify
 
@@ -44,12 +45,12 @@ def examine(world: World, *, deep: bool = False) -> tuple[Severity, list[tuple[S
 
 
 def put(world: World, base: int, extension: str, content: bytes) -> str:
-    key = world.keys().segment(base, extension)
+    key = world.keys().segment(SegmentName(base), extension)
     return world.store.inner.put(key, content)
 
 
 def delete(world: World, base: int, extension: str) -> None:
-    world.store.inner.delete(world.keys().segment(base, extension))
+    world.store.inner.delete(world.keys().segment(SegmentName(base), extension))
 
 
 def lie(world: World, base: int, extension: str, content: bytes) -> None:
@@ -66,7 +67,7 @@ def test_a_lost_log_is_a_gap(stored: World) -> None:
     verdict, findings = verified(stored)
     assert verdict.word is Severity.GAP
     assert [(one.offset, one.end) for one in findings if one.wrong] == [(100, 200), (100, 200)]
-    assert findings[0].object == stored.keys().segment(100, "log")
+    assert findings[0].object == stored.keys().segment(SegmentName(100), "log")
     assert "does not exist" in findings[0].detail
     assert "offset.wm counts them" in findings[1].detail
 
@@ -100,7 +101,7 @@ def test_an_object_that_is_not_the_manifests_is_corrupt(stored: World, content: 
     verdict, findings = verified(stored)
     assert verdict.word is Severity.CORRUPT
     assert rule in findings[0].detail
-    assert (findings[0].word, findings[0].object) == (Severity.CORRUPT, stored.keys().segment(100, "log"))
+    assert (findings[0].word, findings[0].object) == (Severity.CORRUPT, stored.keys().segment(SegmentName(100), "log"))
 
 
 def remember_checksums(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_a_byte_that_rotted_is_seen_by_deep_alone(
     assert examine(stored) == (Severity.OK, [])
     verdict, findings = verified(stored, deep=True)
     assert verdict.word is Severity.CORRUPT
-    assert findings[0].object == stored.keys().segment(100, extension)
+    assert findings[0].object == stored.keys().segment(SegmentName(100), extension)
 
 
 def test_a_manifest_that_does_not_parse_is_corrupt(stored: World) -> None:

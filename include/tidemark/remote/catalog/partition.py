@@ -167,7 +167,7 @@ class RemotePartition:
 
         A segment of another branch may have replaced it. Its manifest then comes last.
         """
-        self._segments.forget(segment.base)
+        self._segments.forget(segment.name)
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         """What to read at ``offset``.

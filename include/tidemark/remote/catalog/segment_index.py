@@ -9,9 +9,9 @@ from itertools import takewhile
 from typing import Final
 
 from tidemark.concurrency import in_parallel
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import LOOK_BACK, manifest_key, manifests, read_segment
+from tidemark.raw.objects import LOOK_BACK, manifests, read_segment
 from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
 from tidemark.remote.catalog.segment_table import ANY_TIME, SegmentTable
 from tidemark.store import Store
@@ -30,7 +30,7 @@ class StoredSegments:
         self._store, self._keys = store, keys
         self._lock = threading.Lock()
         self._table = SegmentTable()
-        self._read: OrderedDict[int, Segment] = OrderedDict()
+        self._read: OrderedDict[SegmentName, Segment] = OrderedDict()
 
     @property
     def newest(self) -> int:
@@ -43,8 +43,8 @@ class StoredSegments:
         found = list(manifests(self._store, self._keys, first, end))
         with self._lock:
             self._table, changed = self._table.listed(first, end, found)
-            for base in changed:
-                self._read.pop(base, None)
+            for name in changed:
+                self._read.pop(name, None)
         return bool(changed)
 
     def look_back(self, offset: int) -> bool:
@@ -60,11 +60,11 @@ class StoredSegments:
                 break
         return False
 
-    def forget(self, base: int) -> None:
-        """Read the manifest at ``base`` again when it is needed."""
+    def forget(self, name: SegmentName) -> None:
+        """Read the manifest of the segment ``name`` again when it is needed."""
         with self._lock:
-            self._read.pop(base, None)
-            self._table.forget(base)
+            self._read.pop(name, None)
+            self._table.forget(name)
 
     def piece(self, offset: int, lineage: Lineage) -> SegmentPiece | None:
         """The offsets from ``offset`` on for which a stored segment is valid; None if there is none.
@@ -73,8 +73,8 @@ class StoredSegments:
         manifest per segment.
         """
         unknown = lineage.epoch_at(offset) is None
-        for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
-            found = [one for one in in_parallel(self.segment, bases) if one is not None]
+        for names in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
+            found = [one for one in in_parallel(self.segment, names) if one is not None]
             known = whole_lineage(lineage, Lineage(), found) if unknown else lineage
             pieces = [SegmentPiece(one, offset, live_until(one, known, offset)) for one in found]
             best = max(pieces, key=lambda one: (one.end, one.segment.base), default=None)
@@ -87,8 +87,8 @@ class StoredSegments:
 
         ``known`` holds below ``end``. None if there is no such segment.
         """
-        for bases in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE):
-            found = [one for one in in_parallel(self.segment, bases) if one is not None and one.end > offset]
+        for names in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE):
+            found = [one for one in in_parallel(self.segment, names) if one is not None and one.end > offset]
             agreeing = [one for one in found if one.lineage.divergence(known, end) is None]
             if agreeing:
                 return max(agreeing, key=lambda one: (one.uploaded_at, one.base)).lineage
@@ -96,8 +96,8 @@ class StoredSegments:
 
     def ahead(self, offset: int, leader_epoch: int) -> Segment | None:
         """A segment that has ``offset`` of a leader epoch above ``leader_epoch``; None if there is none."""
-        for base in self._table.reaching(offset, offset - LOOK_BACK[-1]):
-            segment = self.segment(base)
+        for name in self._table.reaching(offset, offset - LOOK_BACK[-1]):
+            segment = self.segment(name)
             if segment is not None and segment.end > offset:
                 epoch = segment.lineage.epoch_at(offset)
                 if epoch is not None and epoch > leader_epoch:
@@ -106,22 +106,22 @@ class StoredSegments:
 
     def last_end(self, offset: int, lineage: Lineage) -> int:
         """The end, at or below ``offset``, of the offsets for which the nearest segment below is valid, else 0."""
-        for base in self._table.below(offset):
-            segment = self.segment(base)
+        for name in self._table.below(offset):
+            segment = self.segment(name)
             end = min(segment.end, offset) if segment else 0
-            if segment and end > base and live_until(segment, lineage, end - 1) >= end:
+            if segment and end > segment.base and live_until(segment, lineage, end - 1) >= end:
                 return end
         return 0
 
     def within(self, start: int, end: int) -> list[Segment]:
         """The segments that start in ``[start, end)``."""
-        bases = list(takewhile(lambda base: base < end, self._table.above(start - 1)))
-        return [one for one in in_parallel(self.segment, bases) if one is not None]
+        names = list(takewhile(lambda name: name.base < end, self._table.above(start - 1)))
+        return [one for one in in_parallel(self.segment, names) if one is not None]
 
     def next_piece(self, offset: int, end: int, lineage: Lineage) -> SegmentPiece | None:
         """The first piece that starts above ``offset`` and below ``end``."""
         starts = {start for _, start in lineage.entries if start > offset}
-        for base in self._table.above(offset):
+        for base in dict.fromkeys(name.base for name in self._table.above(offset)):
             if base >= end:
                 break
             for at in sorted(start for start in starts if start < base):
@@ -132,21 +132,21 @@ class StoredSegments:
                 return found
         return next((found for at in sorted(starts) if at < end and (found := self.piece(at, lineage))), None)
 
-    def segment(self, base: int) -> Segment | None:
-        """The segment at ``base``; None if it is gone."""
+    def segment(self, name: SegmentName) -> Segment | None:
+        """The segment ``name``; None if it is gone."""
         with self._lock:
-            known = self._read.get(base)
+            known = self._read.get(name)
             if known is not None:
-                self._read.move_to_end(base)
+                self._read.move_to_end(name)
                 return known
-        segment = read_segment(self._store, manifest_key(self._keys, base))
+        segment = read_segment(self._store, self._keys.manifest(name))
         with self._lock:
             if segment is None:
-                self._table = self._table.without(base)
+                self._table = self._table.without(name)
                 return None
             damaged = segment.key.endswith(".corrupt")  # its manifest's time is that of the damaged part as well
-            self._table.learn(base, segment.end, ANY_TIME if damaged else segment.max_timestamp)
-            self._read[base] = segment
+            self._table.learn(name, segment.end, ANY_TIME if damaged else segment.max_timestamp)
+            self._read[name] = segment
             if len(self._read) > _KEPT:
                 self._read.popitem(last=False)
         return segment
@@ -155,17 +155,17 @@ class StoredSegments:
         """Read every manifest that was not read yet."""
         in_parallel(self.segment, self._table.unread(), threads)
 
-    def late_enough(self, timestamp: int, offset: int) -> Iterator[int]:
+    def late_enough(self, timestamp: int, offset: int) -> Iterator[SegmentName]:
         """As :meth:`SegmentTable.late_enough`; of segments whose manifests were read."""
         return self._table.late_enough(timestamp, offset)
 
 
-def _growing(bases: Iterator[int], first: int) -> Iterator[Sequence[int]]:
-    """``bases`` in groups of ``first``, then of as many as are read at once."""
-    group: list[int] = []
+def _growing(names: Iterator[SegmentName], first: int) -> Iterator[Sequence[SegmentName]]:
+    """``names`` in groups of ``first``, then of as many as are read at once."""
+    group: list[SegmentName] = []
     size = first
-    for base in bases:
-        group.append(base)
+    for name in names:
+        group.append(name)
         if len(group) == size:
             yield group
             group, size = [], _AT_ONCE

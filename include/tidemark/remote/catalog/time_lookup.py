@@ -49,8 +49,8 @@ def first_at(
     """
     segments.read_all(THREADS)
     at = start
-    for base in list(segments.late_enough(timestamp, start)):
-        segment = segments.segment(base)
+    for name in list(segments.late_enough(timestamp, start)):
+        segment = segments.segment(name)
         if segment is None or segment.end <= at:
             continue
         begin = max(at, segment.base)
@@ -59,7 +59,7 @@ def first_at(
             try:
                 found = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
             except (PreconditionFailed, NotFound):
-                segments.forget(base)
+                segments.forget(name)
                 raise
             if found is not None:
                 return found
