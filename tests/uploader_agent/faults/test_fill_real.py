@@ -80,7 +80,7 @@ class Pair:
         offsets: set[int] = set()
         content = b""
         for manifest in agent.manifests():
-            name = f"{manifest.base_offset:020d}.{'corrupt' if manifest.damage else 'log'}"
+            name = manifest.log_name
             body = agent.store.get(agent.keys().file(name)).body
             if manifest.damage:  # what lies before the damage counts
                 body = body[: manifest.damage.position]
@@ -152,8 +152,9 @@ def test_a_bit_that_flipped_on_the_leader_is_mended_by_the_follower(
     pair.run(2)
     pair.run(1)
     pair.check_all(load)
-    kept = pair.agents[0].keys().segment(SegmentName(victim.base_offset), "corrupt")
-    assert raw.get(kept).body == path.read_bytes()
+    bad = path.read_bytes()
+    kept = pair.agents[0].keys().segment(SegmentName.of_damage(victim.base_offset, crc32c(bad)), "corrupt")
+    assert raw.get(kept).body == bad
 
 
 def test_verify_plan_leaders_and_reupload_as_commands(
