@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from crc32c import crc32c
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from tests.support.kafka import KafkaCluster
