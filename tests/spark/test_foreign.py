@@ -55,7 +55,6 @@ def test_a_truncation_after_a_foreign_epoch_is_seen(tmp_path: Path) -> None:
     known.leader_epoch = FORGED
     world.land()
     known.lineage, known.end, known.leader_epoch, known.foreign_epochs = ((3, 0), (4, 3)), 3, 4, (FORGED,)
-    known.truncations = (raw.cut(3, 9, 3, 4),)
     raw.segment(simple(3, leader_epoch=4), base=3)
     world.land()
     assert world.offsets() == [0, 1, 2, 3, 4, 5]

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from crc32c import crc32c
 
 from tidemark import kafka_log
+from tidemark.errors import NotFound
 from tidemark.formats.gaps import Acknowledgement, Gap, GapReason
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
 from tidemark.formats.manifest import LineagePairs, ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
-from tidemark.formats.watermark import Truncation, Watermark, render
+from tidemark.formats.watermark import Watermark, render
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
-from tidemark.kafka_log import SegmentScanner, segment_name
+from tidemark.kafka_log import Lineage, SegmentScanner
 from tidemark.store import Store
 
 EPOCH = 3
@@ -46,7 +47,6 @@ class PartitionRaw:
     line1: int = 0
     gaps: list[Gap] = field(default_factory=list)
     acknowledged: list[Gap] = field(default_factory=list)
-    truncations: tuple[Truncation, ...] = ()
     foreign_epochs: tuple[int, ...] = ()
     ranges_above: tuple[tuple[int, int], ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
@@ -113,6 +113,7 @@ class RawBuilder:
     ) -> str:
         """Upload a segment; returns the key of its log. Each is uploaded a minute after the one before.
 
+        One of another branch than the segment with the plain name gets a name of its own, as an agent gives it.
         ``base`` defaults to where the last one ended, ``aborted`` has (producer id, first offset, last offset). A
         segment that is not ``rotated`` was sealed from an active one.
         """
@@ -126,6 +127,10 @@ class RawBuilder:
         summary = scanner.finish()
         end = summary.next_offset if next_offset is None else next_offset
         extension = "corrupt" if damage else "log"
+        if damage:
+            name = SegmentName.of_damage(base, crc32c(log))
+        else:
+            name = self._name(keys, base, Lineage(lineage or known.lineage))
         every = self.index_every
         bodies = {extension: log, "index": _index(base, [(one.last_offset, one.position) for one in headers], every)}
         if self.times:
@@ -133,9 +138,9 @@ class RawBuilder:
         if entries := list(aborted):
             bodies["txnindex"] = b"".join(struct.pack(">hqqqq", 0, *one, one[2] + 1) for one in entries)
         sums: dict[str, ObjectSum] = {}
-        for name, body in bodies.items():
-            etag = self.store.put(keys.segment(SegmentName(base), name), body)
-            sums[f"{segment_name(base)}.{name}"] = ObjectSum(size=len(body), crc32c=f"{crc32c(body):08x}", etag=etag)
+        for kind, body in bodies.items():
+            etag = self.store.put(keys.segment(name, kind), body)
+            sums[name.file(kind)] = ObjectSum(size=len(body), crc32c=f"{crc32c(body):08x}", etag=etag)
         opened = tuple(
             OpenTransaction(
                 producer_id=one.producer_id, producer_epoch=one.producer_epoch, first_offset=one.first_offset
@@ -149,6 +154,7 @@ class RawBuilder:
                 "topic_id": self.lives.incarnations[self._number(incarnation)].topic_id,
                 "partition": partition,
                 "base_offset": base,
+                "suffix": name.suffix,
                 "last_batch_end": summary.next_offset,
                 "next_offset": end,
                 "lineage": lineage or known.lineage,
@@ -172,9 +178,19 @@ class RawBuilder:
                 "objects": sums,
             }
         )
-        self.store.put(keys.segment(SegmentName(base), "manifest.json"), manifest.to_bytes())
+        self.store.put(keys.manifest(name), manifest.to_bytes())
         known.end, known.line1, known.open_transactions = end, base, opened
-        return keys.segment(SegmentName(base), extension)
+        return keys.segment(name, extension)
+
+    def _name(self, keys: PartitionKeys, base: int, lineage: Lineage) -> SegmentName:
+        plain = SegmentName(base)
+        try:
+            there = SegmentManifest.load(self.store, keys.manifest(plain))
+        except NotFound:
+            return plain
+        left = Lineage(there.lineage).divergence(lineage, there.next_offset)
+        epoch = lineage.epoch_at(base)
+        return plain if left is None or left > base or epoch is None else SegmentName.of_branch(base, epoch)
 
     def seals(
         self,
@@ -206,18 +222,6 @@ class RawBuilder:
                 rotated=False,
             )
 
-    def half_replace(self, batches: Sequence[bytes], base: int, *, lineage: LineagePairs | None = None) -> str:
-        """Replace a segment by one of another branch, as an agent does that ends before the manifest.
-
-        Returns the key of its log.
-        """
-        path, known = self.keys().segment(SegmentName(base), "manifest.json"), self.partition()
-        manifest, before = self.store.get(path).body, replace(known)
-        key = self.segment(batches, base=base, lineage=lineage)
-        self.store.put(path, manifest)
-        known.end, known.line1, known.open_transactions = before.end, before.line1, before.open_transactions
-        return key
-
     def replace_log(self, key: str, body: bytes) -> None:
         """Replace the bytes of a log behind the agent's back: the manifest names them, and tells of the old ones."""
         path = f"{key.removesuffix('log')}manifest.json"
@@ -246,10 +250,6 @@ class RawBuilder:
         """A gap that was detected now."""
         return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": self.now})
 
-    def cut(self, at: int, old_next: int, old_epoch: int, new_epoch: int) -> Truncation:
-        """The entry of a truncation."""
-        return Truncation(at=at, old_next=old_next, old_epoch=old_epoch, new_epoch=new_epoch)
-
     def _publish(self, incarnation: int, partition: int, known: PartitionRaw) -> IndexEntry:
         topic_id = self.lives.incarnations[incarnation].topic_id
         next_offset = known.end if known.next_offset is None else known.next_offset
@@ -260,7 +260,6 @@ class RawBuilder:
             next_offset=next_offset,
             ranges_above=known.ranges_above,
             lineage=known.lineage,
-            truncations=known.truncations,
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
             foreign_epochs=known.foreign_epochs,

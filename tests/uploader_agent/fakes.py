@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.errors import SegmentError
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
@@ -70,6 +71,20 @@ class FakePartition:
     def lineage(self, entries: list[tuple[int, int]]) -> None:
         lines = "".join(f"{epoch} {start}\n" for epoch, start in entries)
         (self.folder / "leader-epoch-checkpoint").write_text(f"0\n{len(entries)}\n{lines}")
+
+    def begin(self, epoch: int) -> None:
+        """Note that ``epoch`` begins at the log's end, as a broker does that becomes the leader."""
+        lines = (self.folder / "leader-epoch-checkpoint").read_text().splitlines()[2:]
+        entries = [(int(one), int(start)) for one, start in (line.split() for line in lines)]
+        if not entries or entries[-1][0] >= epoch:
+            return
+        logs = [path for path in sorted(self.folder.glob("*.log")) if path.stat().st_size]
+        end = int(logs[-1].stem) if logs else 0
+        with suppress(SegmentError):
+            for header in scan_batches([logs[-1].read_bytes()] if logs else [], "log", end, allow_partial_tail=True):
+                end = header.next_offset
+        kept = [entry for entry in entries if entry[1] < end]
+        self.lineage([*kept, (epoch, end)])
 
     def log(self, base: int) -> Path:
         return self.folder / f"{base:020d}.log"
@@ -223,6 +238,7 @@ class World:
         self.store = WatchedStore(LocalStore(root / "store"))
         self.endpoint = Endpoint(self.store.url)
         self.control = ControlKeys("", CLUSTER)
+        self.begins_epochs = True
         self.broker = Broker(1, CLUSTER, self.disk.log_dirs, "127.0.0.1:1", "PLAINTEXT", "kraft")
 
     def another(self, broker: int, **metadata: Any) -> World:
@@ -247,6 +263,10 @@ class World:
         self, watcher: Watcher | None = None, *, read_only: bool = False, **changes: Any
     ) -> Iterator[TestedAgent]:
         self.metadata.node_id = self.broker.node_id
+        for log_dir in self.disk.log_dirs if self.begins_epochs else ():
+            for tp, led in self.metadata.leads.items():
+                if (log_dir / str(tp) / "leader-epoch-checkpoint").exists():
+                    FakePartition(log_dir / str(tp)).begin(led.leader_epoch)
         with closing(watcher or NoWatcher()) as bell:
             settings = self.settings(**changes)
             surroundings = settings, self.broker, self.metadata, lambda _url: self.store, bell

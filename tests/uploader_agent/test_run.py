@@ -108,7 +108,8 @@ def test_topic_made_again_under_a_watched_path_rings_again(world: World) -> None
         world.metadata.leads = {T: Led(4, OTHER_ID)}
         former.folder.rename(former.folder.with_name("orders-0.f00-delete"))
         again = world.disk.partition(topic_id=OTHER_ID)
-        again.segment(0, records(0, 50))
+        again.lineage([(4, 0)])
+        again.segment(0, records(0, 50, epoch=4))
         world.store.await_put(lambda: world.store.puts.count(incarnations) == 2)
         again.roll(50)
         world.store.await_put(lambda: watermark_is(world, 50, place=place))

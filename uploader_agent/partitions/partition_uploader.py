@@ -245,11 +245,12 @@ class PartitionUploader:
     def _write_watermark(self) -> None:
         store, keys = self.where
         lineage, attempts = self.lineage(), 0
+        self._check_begun(lineage)
         self._search_store(lineage)
         while True:
             before, foreign = self._remote.stored, self._remote.foreign
             previous = watermark.truncate(before.watermark, lineage, self._led.leader_epoch) if before else None
-            new = watermark.compute(self._state(lineage, previous), previous)
+            new = watermark.compute(self._state(lineage, before, previous), previous)
             if before and not watermark.says_more(new, before.watermark):
                 return
             bases = self._remote.readable_bases
@@ -271,7 +272,17 @@ class PartitionUploader:
             self._context.hold.recorded(self._tp, self._led.topic_id, named)
             return
 
-    def _state(self, lineage: Lineage, previous: Watermark | None) -> WatermarkState:
+    def _check_begun(self, lineage: Lineage) -> None:
+        """Raise SegmentChanged while the log has not begun this leader epoch, which metadata may name before.
+
+        The lineage in ``offset.wm`` would say that the branch goes on that this leadership ends. Logs of message
+        formats before v2 have no epochs (``LeaderEpochFileCache``).
+        """
+        if lineage.entries and lineage.entries[-1][0] < self._led.leader_epoch:
+            rule = f"its log has leader epoch {lineage.entries[-1][0]}, and does not show {self._led.leader_epoch} yet"
+            raise SegmentChanged(f"{self._folder}: {rule}")
+
+    def _state(self, lineage: Lineage, before: StoredWatermark | None, previous: Watermark | None) -> WatermarkState:
         remote = self._remote
         start, present, _, damaged = remote.coverage
         passed = previous.acknowledged_gaps if previous else ()
@@ -279,7 +290,7 @@ class PartitionUploader:
         # An acknowledged gap stays until the store has its offsets: those on the disk may never be uploaded.
         missing = self._lost(present, start) | (gaps.offsets(passed) - present)
         now = self._context.runtime.utc_now()
-        found = gaps.find_gaps(missing, damaged - present, self._evidence(previous), known, now)
+        found = gaps.find_gaps(missing, damaged - present, self._evidence(before, previous), known, now)
         holding, passed = gaps.split(found, gaps.offsets(passed) | self._search.acknowledged)
         remote.find_gaps(holding)
         foreign = remote.foreign
@@ -295,11 +306,13 @@ class PartitionUploader:
             (foreign.watermark.leader_epoch,) if foreign else (),
         )
 
-    def _evidence(self, previous: Watermark | None) -> Evidence:
-        cuts, local = previous.truncations if previous else (), self.local
+    def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:
+        local, cut = self.local, Intervals()
+        if before and previous:
+            cut = Intervals([(previous.next_offset, before.watermark.next_offset)])
         return Evidence(
             yielded=self._context.hold.yielded(self._tp, self._led.topic_id),
-            cut=Intervals((cut.at, cut.old_next) for cut in cuts),
+            cut=cut,
             log_start=local.offsets.log_start_offset if local.offsets else None,
             disk_start=local.observed_start,
         )

@@ -1,7 +1,7 @@
 """``offset.wm``: how far a partition is in the store without a hole; computed, fenced, written by conditional PUT.
 
 Promises: within a topic id, (leader epoch, next offset) never decreases; a writer with an older leader epoch gets an
-error and stops; the leader whose lineage cuts offsets off records them as a truncation.
+error and stops; the leader whose lineage cuts offsets off takes the next offset back to the cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkErro
 from tidemark.formats import watermark as format_
 from tidemark.formats.gaps import Gap
 from tidemark.formats.keys import WATERMARK_NAME, ControlKeys, PartitionKeys
-from tidemark.formats.watermark import Truncation, Watermark
+from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
@@ -75,8 +75,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
         leader_epoch=view.leader_epoch,
         next_offset=contiguous,
         ranges_above=tuple(above(view.present, contiguous)),
-        lineage=view.lineage.with_history(history).truncated(contiguous).entries,
-        truncations=previous.truncations if previous else (),
+        lineage=view.lineage.with_history(history).entries,
         gaps=view.gaps,
         acknowledged_gaps=view.acknowledged_gaps,
         foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
@@ -86,7 +85,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
 
 
 def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Watermark:
-    """``previous`` as far as it is on the new leader's ``lineage``, with a truncation entry for the rest.
+    """``previous`` as far as it is on the new leader's ``lineage``.
 
     Raises:
         ContinuityError: the lineages diverge although the leader has not changed since.
@@ -97,14 +96,12 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
     if leader_epoch <= previous.leader_epoch:
         rule = f"leaves what was uploaded at offset {at}, under the same leader epoch {leader_epoch}"
         raise ContinuityError(f"the broker's lineage {lineage.entries} {rule}: look at both logs before you continue")
-    cut = Truncation(at=at, old_next=previous.next_offset, old_epoch=previous.leader_epoch, new_epoch=leader_epoch)
     return previous.model_copy(
         update={
             "leader_epoch": leader_epoch,
             "next_offset": max(at, previous.start_offset),
             "ranges_above": (),
             "lineage": Lineage(previous.lineage).truncated(at).entries,
-            "truncations": (*previous.truncations, cut),
             "gaps": (),
             "acknowledged_gaps": tuple(_below(previous.acknowledged_gaps, at)),
         }

@@ -116,9 +116,6 @@ class _Verification:
 
     def _tell_history(self, stored: StoredWatermark) -> None:
         current = stored.watermark
-        for cut in current.truncations:
-            detail = f"cut off when epoch {cut.new_epoch} took over from {cut.old_epoch}"
-            self._say(VerifyFinding(Severity.TRUNCATED, cut.at, cut.old_next, None, detail))
         for gap in current.gaps:
             detail = f"{gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC"
             self._say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, detail, wrong=True))

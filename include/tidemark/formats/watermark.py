@@ -2,7 +2,7 @@
 
 Line 1 is Pinterest's: 20 digits, the base offset of the last segment below the first hole. Line 2 is JSON and is
 what Tidemark goes by. Written by the leader's agent, by conditional PUT, ordered within a topic id by
-(leader epoch, next offset): a later epoch may move ``next_offset`` back (a truncation), the same epoch never.
+(leader epoch, next offset): a later epoch may move ``next_offset`` back, the same epoch never.
 """
 
 from __future__ import annotations
@@ -13,19 +13,10 @@ from pydantic import AwareDatetime, Field
 
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.base import StoredObject
 from tidemark.formats.gaps import Gap
 from tidemark.formats.keys import OFFSET_DIGITS
 from tidemark.formats.manifest import LineagePairs
-
-
-class Truncation(Model):
-    """At offset ``at`` a new leader's log left the one that had been uploaded up to ``old_next``."""
-
-    at: int
-    old_next: int
-    old_epoch: int
-    new_epoch: int
 
 
 class Watermark(StoredObject):
@@ -33,8 +24,9 @@ class Watermark(StoredObject):
 
     ``leader_epoch`` is the metadata's and fences writers; the data's own may lag. ``next_offset`` is the end of the
     contiguous offsets from ``start_offset``: it stops at the first gap that is not acknowledged. ``ranges_above`` are
-    the uploaded offsets beyond. ``foreign_epochs`` were in this object although the cluster never gave them; offsets
-    read under them are void.
+    the uploaded offsets beyond. ``lineage`` is the leader's whole one, up to and including the start of its own epoch,
+    also beyond ``next_offset``: a batch that is not on it is of a dead branch. ``foreign_epochs`` were in this object
+    although the cluster never gave them; offsets read under them are void.
     """
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK
@@ -45,7 +37,6 @@ class Watermark(StoredObject):
     next_offset: int = Field(ge=0)
     ranges_above: tuple[tuple[int, int], ...] = ()
     lineage: LineagePairs
-    truncations: tuple[Truncation, ...] = ()
     gaps: tuple[Gap, ...] = ()
     acknowledged_gaps: tuple[Gap, ...] = ()
     foreign_epochs: tuple[int, ...] = ()

@@ -80,7 +80,7 @@ def decide(known: KnownPartition) -> Decision:
     if (found := _found_before(known, pieces)) is not None:
         return _held(known, found)
     limit = hole.start if hole else max(start, goal)
-    end, held_by, verdicts_end = _decided(pieces, lineage, known.watermark.next_offset, limit)
+    end, held_by, verdicts_end = _decided(pieces, lineage, limit)
     if known.cut and (end < start or (end < known.cut.landed_at and not held_by)):
         return _held(known, _cut_off(known, known.cut.at))
     plan = PartitionPlan(
@@ -124,18 +124,10 @@ def _identity(gap: Gap) -> tuple[int, int, str]:
 
 
 def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
-    """The first offset of what has landed, or of what decided it, that is not on the newest lineage; None if all are.
-
-    A watermark that went back to the cut has nothing of the new branch yet, and its lineage ends there: then only its
-    truncations show the cut. Once it has come further they do not count: a log may have returned to the landed branch.
-    """
+    """The first offset of what has landed, or of what decided it, that is not on the newest lineage; else None."""
     if state is None:
         return None
-    end = min(watermark.next_offset, state.verdicts_end)
-    at = Lineage(watermark.lineage).divergence(Lineage(state.lineage), end)
-    if at is None and end < state.verdicts_end:
-        landed = -1 if state.leader_epoch in watermark.foreign_epochs else state.leader_epoch
-        at = end if any(one.new_epoch > landed for one in watermark.truncations) else None
+    at = Lineage(watermark.lineage).divergence(Lineage(state.lineage), state.verdicts_end)
     return None if at is None else max(at, state.start_offset)
 
 
@@ -191,16 +183,14 @@ def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
     return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
-def _decided(
-    pieces: list[SegmentPiece], lineage: Lineage, known_end: int, end: int
-) -> tuple[int, tuple[OpenTransaction, ...], int]:
+def _decided(pieces: list[SegmentPiece], lineage: Lineage, end: int) -> tuple[int, tuple[OpenTransaction, ...], int]:
     """How far up to ``end`` all transactions are decided, what holds it, and below where all markers lie that decide.
 
-    The ``lineage`` is known below ``known_end``. A segment that leaves the lineage before its end lists the
-    transactions open on its own branch. They do not count.
+    A segment that leaves the ``lineage`` before its end lists the transactions open on its own branch. They do not
+    count.
     """
     for piece in reversed(pieces):
-        if is_whole(piece.segment, lineage, piece.start, known_end):
+        if is_whole(piece.segment, lineage, piece.start):
             limit = end if piece is pieces[-1] else piece.end
             return *decided_end(limit, piece.segment.open_transactions), piece.segment.end
     start = pieces[0].start if pieces else end

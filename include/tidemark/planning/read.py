@@ -95,7 +95,7 @@ def _deciding(
     """``segments`` and the later ones that decide their transactions; and up to which offset of the span they do."""
     found = list(segments)
     end = span.end
-    while found and (end := decided_by(found, lineage, stop, span.end)) < span.end:
+    while found and (end := decided_by(found, lineage, span.end)) < span.end:
         window = raw.segments(part, max(segment.end for segment in found), stop, lineage, TARGET_BYTES)
         if not window.segments:
             break

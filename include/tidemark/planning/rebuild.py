@@ -181,7 +181,7 @@ def _deciding(
 ) -> list[Segment]:
     """``segments`` and those after them, until one lists no transaction of ``span`` as open any more."""
     found = list(segments)
-    while decided_by(found, lineage, stop, span.end) < span.end:
+    while decided_by(found, lineage, span.end) < span.end:
         window = raw.segments(part, max(segment.end for segment in found), stop, lineage, TARGET_BYTES)
         if not window.segments:
             raise ContinuityError(f"{part.keys.folder}: raw does not tell any more whether {span} was committed")

@@ -118,13 +118,9 @@ def live_until(segment: Segment, lineage: Lineage, offset: int) -> int:
     return segment.end if at is None else max(offset, at)
 
 
-def is_whole(segment: Segment, lineage: Lineage, offset: int, known_end: int) -> bool:
-    """Whether ``segment`` is valid from ``offset`` to its own end, so that its open transactions count.
-
-    The ``lineage`` is known only below ``known_end``: a watermark's lineage ends at its next offset. Beyond that, a
-    segment may have offsets of a branch that an election cut off right there, before anything newer was stored.
-    """
-    return segment.end <= known_end and live_until(segment, lineage, offset) == segment.end
+def is_whole(segment: Segment, lineage: Lineage, offset: int) -> bool:
+    """Whether ``segment`` is valid from ``offset`` to its own end, so that its open transactions count."""
+    return live_until(segment, lineage, offset) == segment.end
 
 
 def cover(

@@ -24,12 +24,12 @@ def decided_end(end: int, open_transactions: Iterable[OpenTransaction]) -> tuple
     return first, tuple(one for one in pending if one.first_offset == first)
 
 
-def decided_by(segments: Iterable[Segment], lineage: Lineage, known_end: int, end: int) -> int:
+def decided_by(segments: Iterable[Segment], lineage: Lineage, end: int) -> int:
     """How far up to ``end`` all transactions are decided, by the segment that reaches furthest of those that count.
 
     A segment counts if it is valid to its own end; see :func:`is_whole`. The result is 0 if no segment counts.
     """
-    counting = [segment for segment in segments if is_whole(segment, lineage, segment.end - 1, known_end)]
+    counting = [segment for segment in segments if is_whole(segment, lineage, segment.end - 1)]
     last = max(counting, key=lambda segment: (segment.end, segment.base), default=None)
     return 0 if last is None else decided_end(min(end, last.end), last.open_transactions)[0]
 

@@ -235,7 +235,7 @@ def test_an_older_copy_off_the_lineage_gives_its_live_head_only(world: World) ->
 
 
 def elected(world: World, *batches: bytes) -> None:
-    """A segment of a branch under epoch 5 replaces the one at offset 0."""
+    """A segment of a branch under epoch 5 begins at offset 0, too."""
     known = world.raw.partition()
     known.lineage, known.leader_epoch = ((5, 0),), 5
     world.raw.segment(batches, base=0)
@@ -244,39 +244,49 @@ def elected(world: World, *batches: bytes) -> None:
 NEW_BRANCH = [simple(0, 3, leader_epoch=5), simple(3, 3, leader_epoch=5)]
 
 
-def test_a_segment_of_another_branch_after_the_plan_is_left_to_the_next_run(world: World) -> None:
+def test_what_an_election_cuts_off_after_the_plan_lands_and_is_cut_off_by_the_next_run(world: World) -> None:
     world.raw.segment([simple(0)])
-    world.raw.segment([simple(0)], 1)
     world.raw.publish()
     plan = world.plan()
     elected(world, *NEW_BRANCH)
     assert run(world.table, plan, in_process).rows == 3
-    assert (world.offsets(0), world.offsets(1)) == ([], [0, 1, 2])
     world.land()
     assert world.offsets() == list(range(6))
+    assert {row["kafka_leader_epoch"] for row in world.rows()} == {5}
 
 
-def test_a_run_that_finds_all_its_segments_of_another_branch_is_stale(world: World) -> None:
-    world.raw.segment([simple(0)])
+def test_a_segment_that_was_made_again_after_the_plan_is_left_to_the_next_run(world: World) -> None:
+    key = world.raw.segment([simple(0)])
+    world.raw.segment([simple(0)], 1)
     world.raw.publish()
     plan = world.plan()
-    elected(world, *NEW_BRANCH)
+    world.raw.replace_log(key, simple(0, 4))
+    assert run(world.table, plan, in_process).rows == 3
+    assert (world.offsets(0), world.offsets(1)) == ([], [0, 1, 2])
+
+
+def test_a_run_whose_segments_were_all_made_again_is_stale(world: World) -> None:
+    key = world.raw.segment([simple(0)])
+    world.raw.publish()
+    plan = world.plan()
+    world.raw.replace_log(key, simple(0, 4))
     assert run(world.table, plan, in_process).status == "stale"
     assert world.ledger.n == 0
 
 
-def test_a_segment_of_another_branch_is_noticed_while_one_is_read(
+def test_a_segment_that_is_made_again_is_noticed_while_it_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read before is landed, and cut off again by the next run."""
+    """What was read before is landed."""
     monkeypatch.setattr(segment_reader, "WINDOW_BYTES", 300)  # two batches
-    world.raw.segment([simple(3 * number) for number in range(6)])
+    batches = [simple(3 * number) for number in range(6)]
+    key = world.raw.segment(batches)
     world.raw.publish()
     plan = world.plan()
     reads = 0
 
     class Replacing:
-        """A store in which the segment is replaced before the second range is read."""
+        """A store in which the segment is made again before the second range is read."""
 
         def __init__(self, *args: Any) -> None:
             self._store = open_store(*args)
@@ -285,16 +295,14 @@ def test_a_segment_of_another_branch_is_noticed_while_one_is_read(
             nonlocal reads
             reads += 1
             if reads == 2:
-                elected(world, *NEW_BRANCH)
+                world.raw.replace_log(key, b"".join([*batches[:-1], simple(15, 4)]))
             return self._store.get_range(*args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(conversion, "open_store", Replacing)
         result = run(world.table, plan, in_process)
     assert (result.status, result.rows) == ("landed", 6)
-    world.check()
-    world.land()
-    assert [row["kafka_leader_epoch"] for row in world.rows()] == [5] * 6
+    assert world.offsets() == list(range(6))
 
 
 def test_a_recreated_topic_is_another_incarnation(world: World) -> None:
@@ -336,15 +344,14 @@ def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.M
     world.check()
 
 
-def test_a_large_segment_of_another_branch_than_its_manifest_is_refused(
+def test_a_large_segment_that_its_manifest_does_not_describe_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent ended between the ``.log`` and its manifest."""
     monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
     batches = [batch(10 * i, [Record(k, T0, b"k", b"v" * 150) for k in range(10)]) for i in range(40)]
-    world.raw.segment(batches)
+    key = world.raw.segment(batches)
     world.raw.publish()
-    key = world.raw.half_replace([reseal(one, leader_epoch=5) for one in batches], 0, lineage=((5, 0),))
+    world.raw.store.put(key, b"".join(reseal(one, leader_epoch=5) for one in batches))
     with pytest.raises(PreconditionFailed, match=key):
         world.plan()
 

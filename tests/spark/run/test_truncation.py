@@ -17,7 +17,6 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
-from tidemark.formats.watermark import Truncation
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -164,7 +163,6 @@ def test_a_log_that_returned_before_the_next_run_keeps_its_rows(world: World) ->
     world.land()
     before = files(world)
     branch(world, (EPOCH, 0), (7, 10))  # epoch 5 had cut it at 5, and lost that again
-    world.raw.partition().truncations = (Truncation(at=5, old_next=10, old_epoch=EPOCH, new_epoch=5),)
     world.raw.segment([simple(10, leader_epoch=7)], base=10)
     assert world.land().rows == 3
     assert before < files(world)
@@ -177,7 +175,7 @@ def test_a_truncation_waits_for_the_new_branch(world: World) -> None:
     before = world.rows()
     known = world.raw.partition()
     known.leader_epoch, known.next_offset = 5, 5  # the agent cut the watermark, and has uploaded nothing yet
-    known.truncations = (Truncation(at=5, old_next=10, old_epoch=EPOCH, new_epoch=5),)
+    known.lineage = ((EPOCH, 0), (5, 5))
     assert world.land().gaps == ((0, 0, 5, 10),)
     assert world.ledger.by_partition[0, 0].gaps[0].reason == "unclean_election"
     assert world.rows() == before
@@ -283,7 +281,7 @@ def test_a_marker_above_what_has_landed_stands_until_the_new_branch_has_somethin
     held_by_another(world)
     known = world.raw.partition()
     known.leader_epoch, known.next_offset = 5, 7  # the agent cut the watermark, and has uploaded nothing yet
-    known.truncations = (Truncation(at=7, old_next=11, old_epoch=EPOCH, new_epoch=5),)
+    known.lineage = ((EPOCH, 0), (5, 7))
     assert plan_ingest(world.table).empty
     known.next_offset = None
     branch(world, (EPOCH, 0), (5, 7))

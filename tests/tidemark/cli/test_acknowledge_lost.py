@@ -12,7 +12,6 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.watermark import Truncation
 from tidemark.planning.lost_gaps import lost
 from tidemark_spark.run.driver import run
 
@@ -88,7 +87,7 @@ def test_landed_offsets_that_an_election_cut_off_are_not_given_up(
     world.land()
     known = world.raw.partition()
     known.leader_epoch, known.next_offset = 5, 3
-    known.truncations = (Truncation(at=3, old_next=6, old_epoch=EPOCH, new_epoch=5),)
+    known.lineage = ((EPOCH, 0), (5, 3))
     assert world.land().gaps == ((0, 0, 3, 6),)
     assert world.ledger.by_partition[0, 0].gaps[0].reason == "unclean_election"
     assert asked(capsys, world, 3, 6)[0] == 1

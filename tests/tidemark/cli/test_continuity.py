@@ -16,7 +16,6 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.watermark import Truncation
 from tidemark.table.evidence import evidence_key, read_evidence
 
 
@@ -96,11 +95,11 @@ def test_lost_and_corrupt_offsets_fail(world: World, capsys: pytest.CaptureFixtu
 def test_truncated_offsets_stand_beside_the_sum(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     known = world.raw.partition()
     known.leader_epoch, known.next_offset = 5, 13
-    known.truncations = (Truncation(at=13, old_next=16, old_epoch=EPOCH, new_epoch=5),)
+    known.lineage = ((EPOCH, 0), (5, 13))
     world.land()
     code, found = report(world, capsys)
     assert (code, found["partitions"][0]["state"], found["partitions"][0]["leaving"]) == (1, "LEAVING", 3)
-    known.lineage, known.next_offset = ((EPOCH, 0), (5, 13)), None
+    known.next_offset = None
     world.raw.segment([simple(13, 1, leader_epoch=5)], base=13)
     world.land()
     code, found = report(world, capsys)

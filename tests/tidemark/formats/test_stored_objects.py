@@ -36,7 +36,6 @@ watermarks = st.builds(
     next_offset=offsets,
     ranges_above=st.lists(st.tuples(offsets, offsets), max_size=3).map(tuple),
     lineage=st.lists(st.tuples(st.integers(0, 100), offsets), max_size=3).map(tuple),
-    truncations=st.just((wm.Truncation(at=4, old_next=9, old_epoch=1, new_epoch=2),)),
     gaps=st.lists(gaps, max_size=3).map(tuple),
     acknowledged_gaps=st.lists(gaps, max_size=2).map(tuple),
     broker=st.integers(0, 5000),

@@ -167,9 +167,9 @@ def test_a_dead_branch_decides_no_transaction() -> None:
 
 
 def test_a_dead_branch_decides_nothing_before_the_new_one_is_stored() -> None:
-    """As an agent writes it: the lineage ends at the next offset, so it does not say that an epoch begins there."""
+    """The lineage of a claim says that an epoch begins where nothing is stored yet."""
     segments = [segment(0, 100, open_transactions=open_at(90)), segment(100, 200)]
-    plan, _ = decide(KnownPartition(0, 0, watermark(150), None, segments))
+    plan, _ = decide(KnownPartition(0, 0, watermark(150, (0, 0), (4, 150)), None, segments))
     assert (plan.end, plan.held_by) == (90, open_at(90))
     newest = watermark(300, (0, 0), (4, 150))
     plan, _ = decide(KnownPartition(0, 0, newest, None, [*segments, segment(150, 300, (0, 0), (4, 150))]))

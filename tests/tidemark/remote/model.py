@@ -14,7 +14,7 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal
 from tidemark.formats.gaps import Gap
 from tidemark.formats.manifest import OpenTransaction, SegmentDamage
-from tidemark.formats.watermark import Truncation, Watermark, render
+from tidemark.formats.watermark import Watermark, render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 
@@ -158,7 +158,6 @@ class Model:
         self.start = 0
         self.recorded = Intervals()
         self.acknowledged = Intervals()
-        self.truncations: tuple[Truncation, ...] = ()
         self.watermark: Watermark | None = None
         self.newest = Lineage()
 
@@ -206,19 +205,13 @@ class Model:
         self.recorded = missing if record else self.recorded & missing
         passed = self.recorded & self.acknowledged
         contiguous = (present | passed).contiguous_from(self.start)
-        before = self.watermark
-        at = Lineage(before.lineage).divergence(newest, before.next_offset) if before else None
-        if before is not None and at is not None and at < before.next_offset:
-            cut = Truncation(at=at, old_next=before.next_offset, old_epoch=before.leader_epoch, new_epoch=leader_epoch)
-            self.truncations = (*self.truncations, cut)
         self.watermark = Watermark(
             topic_id="A" * 22,
             start_offset=self.start,
             leader_epoch=leader_epoch,
             next_offset=contiguous,
             ranges_above=tuple((one.start, one.end) for one in present if one.start > contiguous),
-            lineage=newest.truncated(contiguous).entries,
-            truncations=self.truncations,
+            lineage=newest.entries,
             gaps=tuple(self._gap(*one) for one in self.recorded - passed),
             acknowledged_gaps=tuple(self._gap(*one) for one in passed),
             broker=1,

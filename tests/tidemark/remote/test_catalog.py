@@ -273,7 +273,7 @@ def test_a_watermark_that_went_back_is_a_truncation(remote_store: RemoteStore) -
     part = opened(remote_store.storage())
     known = raw.partition()
     known.next_offset, known.leader_epoch = 3, 5
-    known.truncations = (raw.cut(3, 6, EPOCH, 5),)
+    known.lineage = ((EPOCH, 0), (5, 3))
     raw.publish()
     part.refresh()
     assert (part.end(committed=False), part.branch, part.diverged(6, EPOCH), part.diverged(3, EPOCH)) == (3, 1, 3, None)

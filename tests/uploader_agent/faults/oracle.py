@@ -161,7 +161,7 @@ class _Judge:
         live = self._live(logs, watermark)
         seen = self._check_reader(logs, watermark, live)
         self._check_records(watermark, seen if self._expected.compacted else live)
-        self._verdict.counts.update(segments=len(logs), gaps=len(watermark.gaps), cuts=len(watermark.truncations))
+        self._verdict.counts.update(segments=len(logs), gaps=len(watermark.gaps))
 
     def _logs(self, topic_id: str | None) -> Iterator[StoredLog]:
         """Each manifest with its objects proved."""

@@ -92,7 +92,7 @@ class Pair:
         assert wanted <= offsets
         assert all(load.acknowledged[0][offset] in content for offset in wanted)
         assert watermark.next_offset == self.segments(1)[-1].base_offset
-        assert (watermark.gaps, watermark.ranges_above, watermark.truncations) == ((), (), ())
+        assert (watermark.gaps, watermark.ranges_above) == ((), ())
 
 
 def load_of(pair: Pair, megabytes: int) -> Load:

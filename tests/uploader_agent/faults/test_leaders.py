@@ -192,12 +192,12 @@ class Branches:
         return joined
 
     def kept(self, contents: dict[str, bytes]) -> None:
-        """Both branches are stored under the same base: the one that was cut off as it was uploaded."""
+        """Both branches are stored under the same base, as they were uploaded."""
         folder = keys_of(self.fleet, self.topic).folder
         stored = {info.key: self.fleet.store.get(info.key).body for info in self.fleet.store.list(folder)}
-        bases = [name for name in self.both if stored.get(f"{folder}{name}") == contents[name]]
+        bodies = set(stored.values())
         beside = [key for key in stored if key.endswith(".log") and key.removeprefix(folder)[20:21] == "-"]
-        assert bases, f"none of {self.both} is as it was uploaded: {sorted(stored)}"
+        assert [name for name in self.both if contents[name] in bodies], f"none of {self.both} is in {sorted(stored)}"
         assert beside, f"the other branch has no name of its own: {sorted(stored)}"
 
 
@@ -215,9 +215,7 @@ def test_unclean_election_with_truncation(kraft3: KafkaCluster, make_fleet: Make
         branches.write(branches.second)
         fleet.settle()
     cut, end = branches.common.truth(0).end, branches.first.truth(0).end
-    [truncation] = watermark_of(fleet, "unclean").truncations
-    assert truncation.at == cut
-    assert cut < truncation.old_next <= end
+    assert cut in [start for _, start in watermark_of(fleet, "unclean").lineage]
     branches.kept(branches.on_first)
     truth = branches.truth(branches.common, branches.second)
     assert_exact(fleet.judge("unclean", truth), f"unclean election that cut [{cut}, {end})")
@@ -245,9 +243,7 @@ def test_unclean_elections_that_return_to_the_older_branch(
         await_in_sync(kraft3, "returns", 2)
         fleet.settle()
     cut = branches.common.truth(0).end
-    first, second = watermark_of(fleet, "returns").truncations
-    assert first.at == second.at == cut
-    assert first.new_epoch < second.new_epoch
+    assert cut not in [start for _, start in watermark_of(fleet, "returns").lineage], "that branch is dead"
     branches.kept(branches.on_first)
     branches.kept(branches.on_second)
     truth = branches.truth(branches.common, branches.first, last)

@@ -79,7 +79,7 @@ def test_what_an_unclean_election_cut_off_has_its_name(world: World) -> None:
     world.metadata.leads, world.metadata.log_start = {T: Led(5, ID)}, 150
     no_errors(world.once())
     assert gap_reasons(world) == [(100, 150, "unclean_election")]
-    assert world.watermark()[1].truncations[0].at == 100
+    assert world.watermark()[1].lineage == ((3, 0), (5, 100))
     assert world.watermark()[0] == 0, "line 1 went back with the cut"
 
 

@@ -167,7 +167,7 @@ def test_bytes_of_a_branch_that_an_election_cut_off_stay(world: World, died_befo
     assert written_twice(world) == []
     assert read(world) == list(range(300))
     _, watermark = world.watermark()
-    assert (watermark.next_offset, watermark.truncations[0].at) == (300, 100)
+    assert (watermark.next_offset, watermark.lineage[:2]) == (300, ((3, 0), (5, 100)))
 
 
 def test_a_third_branch_has_a_name_of_its_own(world: World) -> None:
@@ -267,6 +267,19 @@ def test_a_leader_names_its_epoch_before_it_seals_anything(world: World) -> None
     assert world.store.puts.index(world.keys().watermark) < world.store.puts.index(
         world.keys().segment(SegmentName(100), "log")
     )
+
+
+def test_a_leader_claims_nothing_before_its_log_shows_its_epoch(world: World) -> None:
+    """Metadata names it first: the claim would say that the branch goes on which its epoch is about to end."""
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    world.begins_epochs, world.metadata.leads = False, {T: Led(5, ID)}
+    world.once()
+    assert world.names() == []
+    partition.lineage([(3, 0), (5, 100)])
+    partition.segment(100, records(100, 200, epoch=5))
+    no_errors(world.once())
+    assert world.watermark()[1].lineage == ((3, 0), (5, 100))
 
 
 def test_a_deposed_leader_seals_its_own_branch_and_publishes_nothing(world: World) -> None:

@@ -217,7 +217,7 @@ def test_an_unclean_election_has_truncated(stored: World) -> None:
     stored.once()
     word, findings = examine(stored)
     assert word is Severity.TRUNCATED
-    assert (Severity.TRUNCATED, 150, 300, False) in findings, "offset.wm says so"
+    assert (Severity.TRUNCATED, 200, 300, False) in findings, "the whole segment is of the dead branch"
     assert (Severity.TRUNCATED, 200, 300, False) in findings, "the dead branch's segment says so"
     assert not any(wrong for *_, wrong in findings)
 

@@ -71,23 +71,18 @@ class Aborts:
         self._lists: OrderedDict[tuple[str, str], tuple[AbortedTransaction, ...]] = OrderedDict()
 
     def of(
-        self, piece: SegmentPiece, lineage: Lineage, known_end: int, verdicts: Verdicts, following: Next
+        self, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
     ) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions of ``piece``, whose offsets are all decided, by their markers.
-
-        The ``lineage`` is known below ``known_end``.
-        """
+        """The aborted transactions of ``piece``, whose offsets are all decided, by their markers."""
         bound = piece.end
         found: set[AbortedTransaction] = set()
         at, skipped = Step(piece, ())
         while at is not None:
             listed = [one for segment in (*skipped, at.segment) for one in self._listed(segment, lineage)]
             found |= {one for one in listed if one.first_offset < bound}
-            if is_whole(at.segment, lineage, at.start, known_end):
+            if is_whole(at.segment, lineage, at.start):
                 opened = [one for one in at.segment.open_transactions if one.first_offset < bound]
-                found |= {
-                    one for each in opened for one in self._verdict(each, at, lineage, known_end, verdicts, following)
-                }
+                found |= {one for each in opened for one in self._verdict(each, at, lineage, verdicts, following)}
                 break
             at, skipped = following(live_until(at.segment, lineage, at.start))
         return tuple(sorted(found, key=lambda one: (one.last_offset, one.first_offset)))
@@ -97,7 +92,6 @@ class Aborts:
         opened: OpenTransaction,
         piece: SegmentPiece,
         lineage: Lineage,
-        known_end: int,
         verdicts: Verdicts,
         following: Next,
     ) -> tuple[AbortedTransaction, ...]:
@@ -114,7 +108,7 @@ class Aborts:
                 for one in listed
                 if one.producer_id == opened.producer_id and one.first_offset <= opened.first_offset <= one.last_offset
             )
-            if found or (is_whole(at.segment, lineage, at.start, known_end) and not _is_open(opened, at.segment)):
+            if found or (is_whole(at.segment, lineage, at.start) and not _is_open(opened, at.segment)):
                 break
             at, skipped = following(live_until(at.segment, lineage, at.start))
         if at is None:

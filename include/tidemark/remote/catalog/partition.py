@@ -29,7 +29,7 @@ from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.stretch import OffsetForTime, Stretch
 from tidemark.remote.catalog.time_lookup import first_at
-from tidemark.remote.catalog.watermark_view import PartitionView, extended, left_branch, offsets_of, readable_end, split
+from tidemark.remote.catalog.watermark_view import PartitionView, left_branch, offsets_of, readable_end, split
 
 _ATTEMPTS: Final = 3
 
@@ -107,19 +107,13 @@ class RemotePartition:
         gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
         end = readable_end(watermark, passed)
         filled = before.missing - passed - offsets_of(gaps)
-        known = Lineage(watermark.lineage)
-        left = left_branch(before, known, watermark.next_offset) if end == watermark.next_offset else False
+        lineage = Lineage(watermark.lineage)
+        left = left_branch(before, lineage, end)
         again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
         self._segments.relist(0 if again else min(before.line_1, self._segments.newest))
-        if end > watermark.next_offset:
-            above = self._segments.newest_at(end - 1, known, watermark.next_offset)
-            known = extended(watermark, above) if above is not None else known
-        if not left and left_branch(before, known, end):
-            left = True
-            self._segments.relist(0)
         return PartitionView(
             watermark=watermark,
-            lineage=known,
+            lineage=lineage,
             line_1=line_1,
             etag=etag,
             start=watermark.start_offset,
@@ -127,7 +121,7 @@ class RemotePartition:
             passed=passed,
             end=end,
             branch=before.branch + left,
-            verdicts=Verdicts() if again or left else before.verdicts,
+            verdicts=Verdicts() if again else before.verdicts,
         )
 
     @property
@@ -152,7 +146,7 @@ class RemotePartition:
     def diverged(self, offset: int, leader_epoch: int) -> int | None:
         """Where, below ``offset``, the log left the branch of a reader that last saw ``leader_epoch``; None: nowhere.
 
-        As Kafka's OffsetsForLeaderEpoch (KIP-320), and by the truncations that the watermark records. No request.
+        As Kafka's OffsetsForLeaderEpoch (KIP-320). No request.
         """
         return self._view.diverged(offset, leader_epoch)
 
@@ -163,10 +157,7 @@ class RemotePartition:
         return self._observe(self.incarnation, self.partition, highest)
 
     def invalidate(self, segment: Segment) -> None:
-        """Read the manifest of ``segment`` again when it is needed: its objects are other versions now, or gone.
-
-        A segment of another branch may have replaced it. Its manifest then comes last.
-        """
+        """Read the manifest of ``segment`` again when it is needed: a repair made its objects again, or it is gone."""
         self._segments.forget(segment.name)
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
@@ -178,7 +169,7 @@ class RemotePartition:
 
         Raises:
             OutOfRange: ``offset`` lies below :attr:`start`.
-            PreconditionFailed: a segment of another branch is being stored; ask again.
+            PreconditionFailed: a repair is making a segment's objects again; ask again.
         """
         return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
 
@@ -194,14 +185,14 @@ class RemotePartition:
             self.invalidate(segment)
             raise
         aborted = (
-            self._aborts.of(found, view.lineage, view.end, view.verdicts, lambda at: self._following(view, at))
+            self._aborts.of(found, view.lineage, view.verdicts, lambda at: self._following(view, at))
             if committed
             else ()
         )
         return Stretch(segment, found.start, found.end, position, aborted)
 
     def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
-        """``call``, again where it met a segment that was replaced or removed since its manifest was read."""
+        """``call``, again where it met a segment that was made again or removed since its manifest was read."""
         for _ in range(_ATTEMPTS):
             try:
                 return call()
@@ -240,15 +231,10 @@ class RemotePartition:
         piece = self._piece(view, at)
         if piece is not None:
             return piece._replace(end=min(piece.end, end, view.clear_until(at)))
-        self.refresh()  # retention may have removed the segment, or one of another branch replaced it
+        self.refresh()  # retention may have removed the segment
         now = self._view
         if (now.etag, now.start) != (view.etag, view.start):
             return self._at(now, offset, min(end, now.end))
-        assert now.watermark is not None
-        newer = self._segments.ahead(at, now.watermark.leader_epoch)
-        if newer is not None:
-            rule = f"is of a later leader epoch than {self._keys.watermark} says; that follows, so read again"
-            raise PreconditionFailed(newer.key, rule)
         gap = self._unrecorded(now, at)
         given_up = offsets_of([gap]) & self._acknowledged()
         if not given_up:
@@ -309,7 +295,7 @@ class RemotePartition:
                 at = missing.start
                 continue
             piece = self._piece(view, at - 1)
-            if piece is not None and is_whole(piece.segment, view.lineage, at - 1, view.end):
+            if piece is not None and is_whole(piece.segment, view.lineage, at - 1):
                 return decided_end(limit, piece.segment.open_transactions)[0]
             at = piece.segment.base if piece is not None else self._segments.last_end(at - 1, view.lineage)
             limit = at

@@ -82,28 +82,6 @@ class StoredSegments:
                 return best
         return None
 
-    def newest_at(self, offset: int, known: Lineage, end: int) -> Lineage | None:
-        """The lineage of the segment with ``offset`` that was uploaded last, of those that agree with ``known``.
-
-        ``known`` holds below ``end``. None if there is no such segment.
-        """
-        for names in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE):
-            found = [one for one in in_parallel(self.segment, names) if one is not None and one.end > offset]
-            agreeing = [one for one in found if one.lineage.divergence(known, end) is None]
-            if agreeing:
-                return max(agreeing, key=lambda one: (one.uploaded_at, one.base)).lineage
-        return None
-
-    def ahead(self, offset: int, leader_epoch: int) -> Segment | None:
-        """A segment that has ``offset`` of a leader epoch above ``leader_epoch``; None if there is none."""
-        for name in self._table.reaching(offset, offset - LOOK_BACK[-1]):
-            segment = self.segment(name)
-            if segment is not None and segment.end > offset:
-                epoch = segment.lineage.epoch_at(offset)
-                if epoch is not None and epoch > leader_epoch:
-                    return segment
-        return None
-
     def last_end(self, offset: int, lineage: Lineage) -> int:
         """The end, at or below ``offset``, of the offsets for which the nearest segment below is valid, else 0."""
         for name in self._table.below(offset):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidemark.formats.gaps import Gap
-from tidemark.formats.watermark import Truncation, Watermark
+from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.remote.catalog.aborted_transactions import Verdicts
@@ -18,8 +18,8 @@ _FOR_EVER = 1 << 63
 class PartitionView:
     """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
 
-    ``lineage`` gives the leader epoch of the offsets up to ``end``, which is the offset after the last readable one. Up
-    to ``stable`` all transactions are decided.
+    ``lineage`` is the whole one of the leader. ``end`` is the offset after the last readable one. Up to ``stable`` all
+    transactions are decided.
     """
 
     watermark: Watermark | None = None
@@ -53,18 +53,7 @@ class PartitionView:
         if self.watermark is None or leader_epoch < 0:
             return None
         ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)
-        places = [ended[1]] if ended is not None else []
-        places += [cut.at for cut in self.watermark.truncations if self._cut_off(cut, offset, leader_epoch)]
-        return min((at for at in places if at < offset), default=None)
-
-    def _cut_off(self, cut: Truncation, offset: int, leader_epoch: int) -> bool:
-        """Whether a reader that saw ``leader_epoch`` below ``offset`` was on the branch that ended at ``cut``."""
-        assert self.watermark is not None
-        if not cut.at < offset or leader_epoch > cut.old_epoch:
-            return False
-        if offset <= self.end:
-            return not self.lineage.is_live(offset - 1, leader_epoch)
-        return cut.at >= self.end  # nothing of the new branch is there, so its lineage is not either
+        return ended[1] if ended is not None and ended[1] < offset else None
 
 
 def left_branch(before: PartitionView, lineage: Lineage, end: int) -> bool:
@@ -72,16 +61,6 @@ def left_branch(before: PartitionView, lineage: Lineage, end: int) -> bool:
     if before.watermark is None:
         return False
     return end < before.end or before.lineage.divergence(lineage, before.end) is not None
-
-
-def extended(watermark: Watermark, above: Lineage) -> Lineage:
-    """The lineage of a watermark, which ends at its next offset, and what ``above`` knows of the offsets beyond."""
-    lineage = watermark.lineage
-    last = lineage[-1] if lineage else (-1, -1)
-    beyond = (
-        start for start in above.entries if start[0] > last[0] and start[1] >= max(watermark.next_offset, last[1] + 1)
-    )
-    return Lineage((*lineage, *beyond))
 
 
 def readable_end(watermark: Watermark, passed: Intervals) -> int:
