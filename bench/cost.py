@@ -16,10 +16,9 @@ DAYS: Final = 30.4
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars for a request: S3 Standard in us-east-1 by its price list (PUT, COPY, POST, LIST; GET and HEAD)."""
+    """US dollars for a request: S3 Standard in us-east-1 by its price list (PUT, COPY, POST, LIST)."""
 
     put: float = 0.005 / 1000
-    get: float = 0.0004 / 1000
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,9 @@ class Deployment:
 
 @dataclass(frozen=True)
 class PerSegment:
-    """Requests that one segment takes: its objects, manifest and ``offset.wm``; the fence reads ``offset.wm``."""
+    """Requests that one segment takes: its objects, manifest and ``offset.wm``."""
 
     put: float = 5
-    get: float = 1
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,6 @@ def lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[
     indexes = deployment.brokers * max(month / deployment.index_idle, news)
     listed = deployment.brokers * month / deployment.fill_interval
     yield Line("segments: objects, manifests, watermarks", segments * each.put, segments * each.put * prices.put)
-    yield Line("segments: fences", segments * each.get, segments * each.get * prices.get)
     yield Line(f"watermark indexes, every {deployment.index_idle:g} s or on news", indexes, indexes * prices.put)
     yield Line(f"looking for gaps, every {deployment.fill_interval:g} s", listed, listed * prices.put)
 

@@ -301,7 +301,7 @@ def segment_rows(
     Raises:
         SegmentError: a batch is damaged, or cannot be decoded.
         ContinuityError: an offset is missing.
-        PreconditionFailed: the segment was replaced since the plan.
+        PreconditionFailed: a repair has made the segment again since the plan.
     """
     expected = part.from_offset
     for window in windows(open_store(part.store, options), part):

@@ -116,7 +116,7 @@ class PartitionUploader:
 
     @property
     def claimed(self) -> bool:
-        """Whether ``offset.wm`` has this leader epoch, which fences former leaders: nothing is sealed before that."""
+        """Whether ``offset.wm`` has this leader epoch and its lineage: nothing is sealed before that."""
         written = self._remote.watermark
         return written is not None and written.leader_epoch == self._led.leader_epoch
 

@@ -16,7 +16,7 @@ SMALL: Final = _MIB
 """What is about one thing: an acknowledgement, a topic's incarnations (150 B each), a scan's status, an approval."""
 
 WATERMARK: Final = 4 * _MIB
-"""``offset.wm``: 1 KiB, and about 100 B for each gap, range above a gap, truncation and leader epoch."""
+"""``offset.wm``: 1 KiB, and about 100 B for each gap, range above a gap and leader epoch."""
 
 MANIFEST: Final = 4 * _MIB
 """A segment's manifest: 2 KiB, and about 100 B for each leader epoch and each open transaction."""

@@ -13,7 +13,7 @@ tell that nothing was lost.
 5. it was uploaded, rolled, and last written to longer ago than ``retention.raw``; a record time that is not plausible
    does not count;
 6. no run that may still commit reads it;
-7. all its objects are those of its manifest: none is of another branch of the log, and none is gone;
+7. all its objects are those of its manifest: none was made again, and none is gone;
 8. all earlier segments may go, too, and no segment that stays spans its end. So raw is removed only at its old end, and
    while a segment exists, so do the later ones that it needs (they say whether its transactions were aborted).
 

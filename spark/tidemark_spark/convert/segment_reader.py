@@ -38,7 +38,7 @@ def windows(store: Store, part: SegmentRange) -> Iterator[ReadWindow]:
     """The batches of ``part``, up to its last wanted offset or the first damage among wanted ones.
 
     Raises:
-        PreconditionFailed: a segment of another branch has replaced it since the plan.
+        PreconditionFailed: a repair has made it again since the plan.
         NotFound: it was removed.
     """
     at, size, expected = part.start, WINDOW_BYTES, part.base_offset

@@ -120,7 +120,7 @@ class Oracle:
         watermark, present, keys = _watermark(partition, store), Intervals(), _keys(partition, store)
         for key in store.replaced:
             if keys is not None and key.startswith(keys.folder):
-                yield f"{partition.at}: {key} was written twice, although no election was unclean"
+                yield f"{partition.at}: {key} was written twice"
         for manifest in _manifests(partition, store):
             start, end = manifest.base_offset, manifest.next_offset
             keys = _keys(partition, store)

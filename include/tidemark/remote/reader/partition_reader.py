@@ -303,9 +303,8 @@ class PartitionReader:
     def _again(self, piece: _Piece, error: StoreError | SegmentError) -> None:
         """Continue at the same offset after ``error``, or raise it if it stays.
 
-        If the key has another version, or no object, the catalogue is refreshed: a segment of another branch may have
-        replaced this one, or retention may have removed it. Damaged bytes are read again, as the transfer may have
-        damaged them.
+        If the key has another version, or no object, the catalogue is refreshed: a repair may have made the segment
+        again, or retention may have removed it. Damaged bytes are read again, as the transfer may have damaged them.
         """
         self._failures = self._failures + 1 if self._next == self._failed_at else 1
         self._failed_at = self._next
