@@ -25,6 +25,7 @@ _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(?:-([0-9]{1,10}|damaged-[0-9a-f]{8}))?\.(.+)", re.ASCII)
+_PACK = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9a-f]{32})\.pack", re.ASCII)
 
 
 class TopicPartition(NamedTuple):
@@ -64,6 +65,28 @@ class SegmentName(NamedTuple):
     def file(self, extension: str) -> str:
         """The name of one of the segment's objects; ``extension`` has no dot: ``log``, ``index``, ``manifest.json``."""
         return f"{self}.{extension}"
+
+
+class PackName(NamedTuple):
+    """A pack of a broker: ``<broker>/<32 hex digits>.pack``, its key below :attr:`ControlKeys.tails`."""
+
+    broker: int
+    digits: str
+
+    @classmethod
+    def parse(cls, text: str) -> PackName:
+        """The name that ``text`` states.
+
+        Raises:
+            ValueError: it states none; nothing else may become part of a key.
+        """
+        match = _PACK.fullmatch(text)
+        if not match:
+            raise ValueError(f"{text[:60]!r} is not a pack: <broker>/<32 of 0-9 a-f>.pack")
+        return cls(int(match[1]), match[2])
+
+    def __str__(self) -> str:
+        return f"{self.broker}/{self.digits}.pack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +237,33 @@ class ControlKeys:
     def broker_gaps(self, broker: int) -> str:
         """The partitions with gaps that one broker leads: a watermark index of these alone."""
         return f"{self.gaps}{broker}.json"
+
+    @property
+    def tails(self) -> str:
+        """The folder of the packs of all brokers; it lies in the partitions' own store and prefix."""
+        return self._under("_tails")
+
+    def packs(self, broker: int) -> str:
+        """The folder of one broker's packs."""
+        return f"{self.tails}{broker}/"
+
+    def pack(self, name: PackName) -> str:
+        """One pack."""
+        return f"{self.tails}{name}"
+
+    def pack_of(self, key: str) -> PackName | None:
+        """The name of the pack whose key is ``key``; None if it is no pack's of this cluster and prefix."""
+        match = _PACK.fullmatch(key.removeprefix(self.tails)) if key.startswith(self.tails) else None
+        return PackName(int(match[1]), match[2]) if match else None
+
+    @property
+    def heads(self) -> str:
+        """The folder of the brokers' heads, beside that of their packs."""
+        return self._under("_heads")
+
+    def head(self, broker: int) -> str:
+        """The head of one broker."""
+        return f"{self.heads}{broker}.json"
 
     def foreign_watermarks(self, place: str, partition: int) -> str:
         """The folder of the versions of ``offset.wm`` whose leader epochs the cluster never gave."""

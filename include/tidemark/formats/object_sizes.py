@@ -24,6 +24,9 @@ MANIFEST: Final = 4 * _MIB
 WATERMARK_INDEX: Final = 16 * _MIB
 """A broker's watermark index: about 500 B for each partition that it leads, so 30,000 of them; Kafka advises 4,000."""
 
+HEAD: Final = 16 * _MIB
+"""A broker's head: about 350 B for each partition that has batches in packs, so 45,000 of them."""
+
 TOMBSTONE: Final = 64 * _MIB
 """What one run of retention removed of a partition: about 1 KiB for each segment."""
 

@@ -1,0 +1,138 @@
+"""A head: what one broker has packed and not sealed yet, in one bucket and prefix.
+
+``_heads/<cluster>/<broker>.json`` is put after each pack, by If-Match on what its agent read when it started. An entry
+names the last range of a chain, see :func:`tidemark.raw.packs.chain`. It stays until seals hold the chain, also over
+restarts and lost leaderships. A head is read before ``offset.wm``, and that before the manifests.
+
+Source: docs/live-end-design.md, "Heads".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, NamedTuple, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from tidemark.errors import FormatError, NotFound
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject, Version, canonical
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.manifest import LineagePairs
+from tidemark.formats.pack import RangePointer, Topic, TopicId
+from tidemark.kafka_log import Lineage
+from tidemark.store import Store
+
+MOST_ENTRY_BYTES: Final = object_sizes.HEAD - 4096
+"""What the entries of a head may take together, by :func:`entry_bytes`: the rest is for the head's other fields."""
+
+
+class EntryKey(NamedTuple):
+    """A head has one entry for each."""
+
+    topic_id: str
+    partition: int
+    epoch: int
+
+
+class HeadEntry(Model):
+    """The tail of a partition that this broker has packed as the leader of ``epoch``.
+
+    It ends at ``tail_end``. ``last`` is its last range, and begins the chain. ``lineage`` is the leader's, from the
+    epoch at the end of the seals on. ``observed_at`` is when the broker said ``high_watermark``. ``oldest_unstored`` is
+    the age in seconds of the oldest byte that was not stored then.
+    """
+
+    topic: Topic
+    topic_id: TopicId
+    partition: int = Field(ge=0)
+    epoch: int = Field(ge=0)
+    lineage: LineagePairs = Field(min_length=1)
+    tail_end: int = Field(ge=0)
+    last: RangePointer
+    high_watermark: int = Field(ge=0)
+    observed_at: AwareDatetime
+    oldest_unstored: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            Lineage.of(self.lineage, "lineage")
+        except FormatError as error:
+            raise ValueError(str(error)) from error
+        if self.lineage[-1][0] != self.epoch:
+            raise ValueError("lineage must end with epoch: nothing is packed before the log has the leader's own epoch")
+        if not self.lineage[0][1] < self.tail_end <= self.high_watermark:
+            raise ValueError("tail_end must be above the lineage's start, and at or below high_watermark")
+        return self
+
+    @property
+    def key(self) -> EntryKey:
+        """What it is an entry for."""
+        return EntryKey(self.topic_id, self.partition, self.epoch)
+
+
+class Head(StoredObject):
+    """All tails of one broker. ``agent`` is the version of the agent that wrote it."""
+
+    most_bytes: ClassVar[int] = object_sizes.HEAD
+
+    cluster: str
+    broker: int = Field(ge=0)
+    agent: str
+    written_at: AwareDatetime
+    entries: tuple[HeadEntry, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        seen: set[EntryKey] = set()
+        for number, entry in enumerate(self.entries):
+            if entry.key in seen:
+                raise ValueError(f"entries.{number}: a second entry for one topic id, partition and epoch")
+            if entry.last.name.broker != self.broker:
+                raise ValueError(f"entries.{number}.last.pack: is of broker {entry.last.name.broker}")
+            seen.add(entry.key)
+        return self
+
+    @property
+    def by_key(self) -> dict[EntryKey, HeadEntry]:
+        """The entries by what they are for."""
+        return {entry.key: entry for entry in self.entries}
+
+
+def entry_bytes(entry: HeadEntry) -> int:
+    """How many bytes the entry takes in a head; all together may take :data:`MOST_ENTRY_BYTES`.
+
+    A partition whose entry has no room is sealed and not packed.
+    """
+    return len(canonical(entry.model_dump(mode="json"))) + 1  # and a comma
+
+
+def load(store: Store, control: ControlKeys, broker: int) -> Version[Head] | None:
+    """The head of ``broker``; None if it has never written one.
+
+    Raises:
+        FormatError: it is too large, does not parse, or is of another broker or cluster than its key says.
+        StoreError: the store failed.
+    """
+    key = control.head(broker)
+    try:
+        found = Head.load_version(store, key)
+    except NotFound:
+        return None
+    head = found.value
+    if (head.cluster, head.broker) != (control.cluster, broker):
+        raise FormatError(key, f"is of broker {head.broker} of {head.cluster}, but its key names another")
+    return found
+
+
+def render(head: Head, control: ControlKeys) -> tuple[str, bytes]:
+    """(key, body) to store ``head`` by.
+
+    Raises:
+        FormatError: it is larger than a head may be; see :func:`entry_bytes`.
+    """
+    key, body = control.head(head.broker), head.to_bytes()
+    if len(body) > Head.most_bytes:
+        rule = f"entries: {len(head.entries)} take {len(body)} bytes with the rest, and may take {Head.most_bytes}"
+        raise FormatError(key, f"{rule}: leave partitions out, and seal them")
+    return key, body
