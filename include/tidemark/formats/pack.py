@@ -49,15 +49,16 @@ MOST_FOOTER: Final = 16 << 20
 """Bytes of a footer: 2 KiB for each of 8,192 ranges. What is more goes into another pack."""
 
 MOST_UNSEALED_BYTES: Final = 64 << 20
-"""Bytes of a partition that are packed and not sealed. Beyond it, the partition is sealed: a restart of its leader
-reads no more than a pack again."""
+"""Bytes of a partition that are packed and not sealed: as much as a pack, since whoever seals a tail from packs has it
+in memory. Beyond it, the partition is sealed."""
 
 MOST_UNSEALED_RANGES: Final = 256
-"""Ranges of a partition that are packed and not sealed; beyond it, the partition is sealed: a reader makes a request
-for each, one after the other."""
+"""Ranges of a partition that are packed and not sealed: a reader makes a request for each, one after the other. Beyond
+it, the partition is sealed."""
 
 MOST_UNSEALED_AGE: Final = timedelta(hours=24)
-"""How long the oldest batch of a partition may be packed and not sealed: packs are kept only for a while."""
+"""How old the oldest batch may be that is packed and not sealed: a pack stays until all its ranges are sealed, so that
+one quiet partition would keep those of all others. Beyond it, the partition is sealed."""
 
 TRAILER_SIZE: Final = 32
 

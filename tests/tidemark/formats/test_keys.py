@@ -10,6 +10,7 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import (
     ControlKeys,
     Endpoint,
+    PackName,
     PartitionKeys,
     SegmentName,
     TableKeys,
@@ -67,6 +68,9 @@ def test_known_keys() -> None:
     assert control.incarnations("t") == "ts/_topics/c/t.json"
     assert control.acknowledgement("t", 0, 5, 9) == "ts/_acks/c/t-0/5-9.json"
     assert control.foreign_watermarks("t", 0) == "ts/_foreign/c/t-0/"
+    assert control.pack(PackName(5, "0f" * 16)) == f"ts/_tails/c/5/{'0f' * 16}.pack"
+    assert (control.packs(5), control.tails) == ("ts/_tails/c/5/", "ts/_tails/c/")
+    assert (control.head(5), control.heads) == ("ts/_heads/c/5.json", "ts/_heads/c/")
     spans = "00000000000000000005-00000000000000000009"
     assert control.tombstone("t", 0, 5, 9, "20261120T120000000Z") == (
         f"ts/_tombstones/c/t-0/{spans}-20261120T120000000Z.json"
@@ -79,8 +83,47 @@ def test_known_keys() -> None:
 
 def test_no_control_key_looks_like_a_segment() -> None:
     control = ControlKeys("ts", "c")
-    for key in (control.index(7), control.incarnations("t.log"), control.acknowledgement("t", 0, 5, 9)):
+    pack, head = control.pack(PackName(5, "0" * 32)), control.head(5)
+    for key in (control.index(7), control.incarnations("t.log"), control.acknowledgement("t", 0, 5, 9), pack, head):
         assert not key.endswith((".log", ".index", ".timeindex"))
+        assert PartitionKeys(Endpoint("s3://raw", "ts"), "c", "t", 0).segment_of(key) is None
+
+
+@given(topics, st.integers(0, 2**31 - 1), st.binary(min_size=16, max_size=16), st.sampled_from(["", "a", "a/b"]))
+def test_names_of_packs_round_trip(cluster: str, broker: int, digits: bytes, prefix: str) -> None:
+    control, name = ControlKeys(prefix, cluster), PackName(broker, digits.hex())
+    assert PackName.parse(str(name)) == name
+    key = control.pack(name)
+    assert control.pack_of(key) == name
+    assert key.startswith(control.packs(broker))
+    assert "//" not in key
+    assert ControlKeys(prefix, f"{cluster}x").pack_of(key) is None
+    assert control.pack_of(str(name)) is None
+    assert control.pack_of(control.head(broker)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0f" * 16,
+        f"5/{'0f' * 16}",
+        f"5/{'0F' * 16}.pack",
+        f"5/{'0f' * 15}.pack",
+        f"5/{'0f' * 16}.pack\n",
+        f"5/{'0f' * 16}.log",
+        f"05/{'0f' * 16}.pack",
+        f"-5/{'0f' * 16}.pack",
+        f"\u0665/{'0f' * 16}.pack",
+        f"../5/{'0f' * 16}.pack",
+        f"/5/{'0f' * 16}.pack",
+        f"5//{'0f' * 16}.pack",
+    ],
+)
+def test_only_a_packs_name_becomes_its_key(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a pack"):
+        PackName.parse(text)
+    assert ControlKeys("ts", "c").pack_of(f"ts/_tails/c/{text}") is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "x" * 250, "a@b", "a\n"])
