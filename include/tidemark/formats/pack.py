@@ -68,10 +68,7 @@ _TRAILER = Struct(">7sBQIII")
 """Magic, version, footer's position, length and CRC32C, number of ranges. The CRC32C of these 28 bytes follows."""
 _END: Final = 64 << 10
 """Bytes of the end of a pack that are read at once: trailer and footer, if there are no more than some 100 ranges."""
-_REMEDY: Final = (
-    "nothing else is read from it: restore the object from a version of the bucket, "
-    "or wait until its agent has sealed what is in it"
-)
+_REMEDY: Final = "restore it from a version of the bucket, or wait until its agent has sealed what is in it"
 
 
 def _check_pack(text: str) -> str:
@@ -289,8 +286,8 @@ def read_footer(store: Store, key: str, size: int | None = None) -> list[PackedR
         footer = store.get_range(key, trailer.position, trailer.position + trailer.length)
     if crc32c(footer) != trailer.crc32c:
         raise _damaged(key, f"footer: its CRC32C is not {trailer.crc32c:08x} as the trailer says")
-    if footer.count(b"\n") != trailer.count or not footer.endswith(b"\n"):
-        raise _damaged(key, f"footer: has not one line for each of {trailer.count} ranges")
+    if footer.count(b"\n") != trailer.ranges or not footer.endswith(b"\n"):
+        raise _damaged(key, f"footer: has not one line for each of {trailer.ranges} ranges")
     ranges: list[Range] = []
     at = 0
     for number, line in enumerate(footer.split(b"\n")[:-1]):
@@ -343,7 +340,7 @@ class _Trailer(NamedTuple):
     position: int
     length: int
     crc32c: int
-    count: int
+    ranges: int
 
 
 def _trailer(raw: bytes, key: str, size: int) -> _Trailer:
@@ -363,8 +360,8 @@ def _trailer(raw: bytes, key: str, size: int) -> _Trailer:
     if trailer.position + trailer.length + TRAILER_SIZE != size:
         rule = f"{trailer.length} bytes at {trailer.position} do not end before the trailer of a pack of {size} bytes"
         raise _damaged(key, f"footer: {rule}")
-    if not 1 <= trailer.count <= MOST_RANGES:
-        raise _damaged(key, f"trailer: {trailer.count} ranges, and a pack has 1 to {MOST_RANGES}")
+    if not 1 <= trailer.ranges <= MOST_RANGES:
+        raise _damaged(key, f"trailer: {trailer.ranges} ranges, and a pack has 1 to {MOST_RANGES}")
     return trailer
 
 

@@ -249,7 +249,9 @@ def test_ranges_that_contradict_themselves_are_refused(disk: Disk, changes: dict
     with pytest.raises(ValidationError):
         content(**changes)
     body = pack_of(b"abc", line(0, 3, **changes))
-    with pytest.raises(FormatError, match=rf"^{KEY}: range 0: .*{rule}.*; nothing else is read from it: restore"):
+    with pytest.raises(
+        FormatError, match=rf"^{KEY}: range 0: .*{rule}.*; restore it from a version of the bucket, or wait"
+    ):
         read_footer(disk, disk.place(body), len(body))
     pointer = RangePointer(pack=str(NAME), position=3, length=len(body) - TRAILER_SIZE - 3)
     with pytest.raises(FormatError, match=rf"^{KEY}: line at byte 3: .*{rule}"):
@@ -286,7 +288,7 @@ def test_each_byte_of_a_range_counts(disk: Disk) -> None:
         first, second = read_footer(disk, disk.place(bytes(damaged)))
         good, bad = (second, first) if at < 5 else (first, second)
         assert read_range_bytes(disk, good)
-        told = rf"^{KEY}: {bad.range}: crc32c: bytes {bad.range.position} to {bad.range.end} have .*; nothing else"
+        told = rf"^{KEY}: {bad.range}: crc32c: bytes {bad.range.position} to {bad.range.end} have .*; restore it"
         with pytest.raises(FormatError, match=told):
             read_range_bytes(disk, bad)
 
