@@ -22,6 +22,10 @@ _INDEX_INTERVAL = 4096
 _MOST_ENTRIES = 1 << 16
 """About as many at most: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
 
+_SEARCHED_FOR_EVER = 2
+"""As many entries an ``.index`` never has: in it, Pinterest's consumer of tiered storage searches for ever for an offset
+before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
+
 _INDEX_ENTRY, _TIME_ENTRY, _ABORTED_ENTRY = Struct(">ii"), Struct(">qi"), Struct(">hqqqq")
 _BATCH_HEADER = 61
 _ABORT = 0
@@ -58,7 +62,10 @@ class DerivedIndexes:
     def files(self, name: SegmentName) -> Iterator[Bytes]:
         """The files of all batches so far, for the segment ``name``; a ``.txnindex`` only if a transaction aborted."""
         self._add_time()
-        yield Bytes(name.file("index"), bytes(self._index))
+        if len(self._index) == _SEARCHED_FOR_EVER * _INDEX_ENTRY.size:
+            yield Bytes(name.file("index"), bytes(self._index[: _INDEX_ENTRY.size]))
+        else:
+            yield Bytes(name.file("index"), bytes(self._index))
         yield Bytes(name.file("timeindex"), bytes(self._times))
         if self._aborted:
             yield Bytes(name.file("txnindex"), bytes(self._aborted))

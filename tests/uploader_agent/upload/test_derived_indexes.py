@@ -59,6 +59,14 @@ def test_each_entry_names_a_batch_and_the_times_are_running_maxima(rng: random.R
     assert times[-1].timestamp == max(one.max_timestamp for one in headers)
 
 
+@pytest.mark.parametrize(("batches", "entries"), [(1, 0), (2, 1), (3, 1), (4, 3), (5, 4)])
+def test_there_are_never_two_entries(batches: int, entries: int) -> None:
+    """Pinterest's consumer would search for ever: ``tests/uploader_agent/test_pinterest.py``."""
+    content = b"".join(batch(1000 + number, [Record(0, T0, value=bytes(5000))]) for number in range(batches))
+    found = parse_offset_index(indexes(content, 1000)["index"], 1000, len(content), "index")
+    assert [entry.last_offset for entry in found] == list(range(1001, 1001 + entries))
+
+
 def test_the_entries_of_a_large_run_are_further_apart(rng: random.Random) -> None:
     content = run_of(rng, 0, 60)
     few = DerivedIndexes(0, 1 << 30)
