@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,28 +32,37 @@ _SHA256 = Path(__file__).with_name("jars.sha256")
 class JarSet:
     """``direct`` jars come alone, ``transitive`` ones with what they need at run time.
 
-    Of that, organisations that match a regular expression in ``without`` are left out.
+    Of that, organisations that match a regular expression in ``without`` are left out. ``orphans`` are jars whose
+    parent POM was never published: they come alone, and their own POM is not read.
     """
 
     direct: tuple[str, ...] = ()
     transitive: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
 
     def ivy_xml(self) -> str:
-        """The set as an Ivy module."""
-        lines = [_dependency(gav, transitive=False) for gav in self.direct]
-        lines += [_dependency(gav, transitive=True) for gav in self.transitive]
+        """The set without its ``orphans`` as an Ivy module."""
+        lines = [_dependency(gav, "default->master", transitive=False) for gav in self.direct]
+        lines += [_dependency(gav, "default->runtime,master", transitive=True) for gav in self.transitive]
         lines += [f'<exclude org={quoteattr(org)} matcher="regexp"/>' for org in self.without]
-        return (
-            '<ivy-module version="2.0"><info organisation="tidemark" module="jars"/>'
-            '<configurations><conf name="default"/></configurations>'
-            f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
-        )
+        return _module(lines)
+
+    def orphans_xml(self) -> str:
+        """The ``orphans`` as an Ivy module, to be resolved without POMs; empty if there are none."""
+        return _module(_dependency(gav, "default", transitive=False) for gav in self.orphans) if self.orphans else ""
 
 
-def _dependency(gav: str, *, transitive: bool) -> str:
+def _module(lines: Iterable[str]) -> str:
+    return (
+        '<ivy-module version="2.0"><info organisation="tidemark" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
+    )
+
+
+def _dependency(gav: str, conf: str, *, transitive: bool) -> str:
     org, name, rev = gav.split(":")
-    conf = "default->runtime,master" if transitive else "default->master"
     return f'<dependency org="{org}" name="{name}" rev="{rev}" transitive="{str(transitive).lower()}" conf="{conf}"/>'
 
 
@@ -98,6 +107,16 @@ JAR_SETS = {
     ),
     # Spark's from_avro, a peer likewise: 4.1.1 is the newest on Maven Central. Of spark-protobuf no 4.x is there.
     "spark-avro": JarSet(direct=("org.apache.spark:spark-avro_2.13:4.1.1",)),
+    # Pinterest's consumer of tiered storage. Of 1.0.1 these two jars are on Maven Central, of later versions none. The
+    # uploader's jar holds what else the consumer needs, Kafka's client 3.4.0 included. Its AWS SDK of 2022 knows no
+    # endpoint but AWS's own, so a newer one goes first on the class path.
+    "pinterest": JarSet(
+        transitive=(f"software.amazon.awssdk:s3:{_AWS_SDK}", "software.amazon.nio.s3:aws-java-nio-spi-for-s3:1.1.1"),
+        without=(r"org\.slf4j", "commons-logging", "commons-codec", r"ch\.qos\.logback"),
+        orphans=tuple(
+            f"com.pinterest.kafka.tieredstorage:{name}:1.0.1" for name in ("ts-consumer", "ts-segment-uploader")
+        ),
+    ),
 }
 
 
@@ -107,7 +126,7 @@ def fetch(name: str, *, verify: bool = True) -> Path:
     RuntimeError if a jar is not the one whose SHA-256 is recorded; ``verify=False`` is for recording it.
     """
     jar_set = JAR_SETS[name]
-    digest = hashlib.sha256(jar_set.ivy_xml().encode()).hexdigest()[:8]
+    digest = hashlib.sha256((jar_set.ivy_xml() + jar_set.orphans_xml()).encode()).hexdigest()[:8]
     target = cache_dir() / "jars" / f"{name}-{digest}"
     if target.exists():
         return target
@@ -136,17 +155,31 @@ def _fetch_into(target: Path, name: str, jar_set: JarSet, *, verify: bool) -> No
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as work:
         jars = Path(work, "jars")
         ivy_xml = Path(work, "ivy.xml")
+        settings = os.environ.get("TIDEMARK_IVY_SETTINGS")
         ivy_xml.write_text(jar_set.ivy_xml())
-        _run_ivy(name, ivy_xml, jars)
+        _run_ivy(name, ivy_xml, jars, settings)
+        if jar_set.orphans:
+            ivy_xml.write_text(jar_set.orphans_xml())
+            _run_ivy(name, ivy_xml, jars, _without_poms(settings, Path(work, "ivysettings.xml")))
         wrong = _unexpected(name, jars)
         if wrong and verify:
             raise RuntimeError(f"jar set {name}: not what {_SHA256.name} says: {', '.join(wrong)}")
         jars.rename(target)
 
 
-def _run_ivy(name: str, ivy_xml: Path, jars: Path) -> None:
+def _without_poms(settings: str | None, path: Path) -> Path:
+    """``path``, with the settings of Ivy that are given, or its own, but for POMs: they are not read."""
+    if settings:
+        text = Path(settings).read_text(encoding="utf-8")
+    else:
+        resolver = '<ibiblio name="central" m2compatible="true"/>'
+        text = f'<ivysettings><settings defaultResolver="central"/><resolvers>{resolver}</resolvers></ivysettings>'
+    path.write_text(text.replace("<ibiblio ", '<ibiblio usepoms="false" '), encoding="utf-8")
+    return path
+
+
+def _run_ivy(name: str, ivy_xml: Path, jars: Path, settings: str | Path | None) -> None:
     [ivy] = (site_packages("dev") / "pyspark" / "jars").glob("ivy-*.jar")
-    settings = os.environ.get("TIDEMARK_IVY_SETTINGS")
     command = [
         *(java(), "-jar", ivy, "-cache", cache_dir() / "ivy", "-ivy", ivy_xml, "-types", "jar", "bundle"),
         *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),

@@ -1,7 +1,12 @@
-"""Kafka's Java client from a broker's own jars, driven from Python through Py4J's gateway: no compiler is needed."""
+"""Java's clients, driven from Python through Py4J's gateway: no compiler is needed.
+
+:class:`JavaClient` is Kafka's own, from a broker's jars.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Self
 
 from py4j.java_gateway import JavaGateway
@@ -14,23 +19,28 @@ from tests.support.waiting import HUNG
 _SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
 
-class JavaClient:
-    """A JVM with the client of one version; usable with ``with``. It ends with this process at the latest."""
+class JavaGatewayProcess:
+    """A JVM with a class path; usable with ``with``. It ends with this process at the latest."""
 
-    def __init__(self, version: KafkaVersion) -> None:
-        """Nothing is started yet."""
-        self._version = version
+    def __init__(self, classpath: str, *options: str, log: Path | None = None) -> None:
+        """Nothing is started yet. Standard output goes to ``log``, or nowhere."""
+        self._classpath, self._options, self._log = classpath, options, log or Path(os.devnull)
         self._gateway: Any = None
 
     def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._gateway = JavaGateway.launch_gateway(
-            classpath=class_path(f"kafka-{self._version}"),
-            javaopts=[*TINY_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"],
+            classpath=self._classpath,
+            javaopts=[*TINY_JVM, *self._options],
             java_path=str(java()),
             die_on_exit=True,
             enable_auth=True,
+            redirect_stdout=self._log.open("w"),
         )
-        return self
+        self._gateway.gateway_parameters.read_timeout = HUNG
 
     def __exit__(self, *_: object) -> None:
         process = self._gateway.java_process
@@ -38,12 +48,25 @@ class JavaClient:
         process.stdin.close()
         process.wait(HUNG)
 
+    @property
+    def jvm(self) -> Any:
+        """Java's packages."""
+        return self._gateway.jvm
+
+
+class JavaClient(JavaGatewayProcess):
+    """A JVM with the client of one version."""
+
+    def __init__(self, version: KafkaVersion) -> None:
+        """Nothing is started yet."""
+        super().__init__(class_path(f"kafka-{version}"), "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+
     def producer(self, settings: dict[str, str]) -> Any:
         """A ``KafkaProducer<byte[], byte[]>`` with ``settings``."""
-        properties = self._gateway.jvm.java.util.HashMap()
+        properties = self.jvm.java.util.HashMap()
         for name, value in {**settings, "key.serializer": _SERIALIZER, "value.serializer": _SERIALIZER}.items():
             properties.put(name, value)
-        return self._gateway.jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)
+        return self.jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)
 
     def record(
         self,
@@ -55,8 +78,8 @@ class JavaClient:
         headers: list[tuple[str, bytes | None]],
     ) -> Any:
         """A ``ProducerRecord``; ``timestamp`` is in milliseconds."""
-        kafka = self._gateway.jvm.org.apache.kafka
-        listed = self._gateway.jvm.java.util.ArrayList()
+        kafka = self.jvm.org.apache.kafka
+        listed = self.jvm.java.util.ArrayList()
         for name, content in headers:
             listed.add(kafka.common.header.internals.RecordHeader(name, content))
         return kafka.clients.producer.ProducerRecord(topic, partition, timestamp, key, value, listed)

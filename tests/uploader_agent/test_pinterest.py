@@ -1,0 +1,209 @@
+"""Pinterest's consumer, as published, reads what the agent seals.
+
+It lists the partition's ``.log`` objects, takes their names for offsets, and finds its place in one by the ``.index``.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import get_args
+
+import pytest
+from confluent_kafka import Producer
+from py4j.protocol import Py4JJavaError
+
+from tests.support.fixtures import SEED
+from tests.support.kafka import KafkaCluster
+from tests.support.pinterest import PinterestConsumer, PinterestJvm, Read
+from tests.support.s3 import S3Server
+from tests.tidemark.kafka_log.build import Record, batch
+from tests.uploader_agent.real import Deployment
+from tidemark.formats.keys import SegmentName
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.kafka_log import BatchHeader, Codec, scan_batches
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.s3_clients import forget_clients
+from uploader_agent.disk.log_dirs import find_segments
+
+TOPIC = "pinterest"
+BUCKET = "raw"
+T0 = 1_770_000_000_000
+ROUNDS = (("zstd", 3), ("gzip", 2), ("lz4", 7), ("snappy", 1), ("none", 8))
+"""Codec and batches of what is produced before each run of the agent; a segment of the broker holds five or six."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A partition that was sealed bit by bit, and the JVM that reads it."""
+
+    jvm: PinterestJvm
+    deployment: Deployment
+    produced: list[Read]
+    manifests: list[SegmentManifest]
+
+    @property
+    def store(self) -> Store:
+        return self.deployment.store
+
+    @property
+    def folder(self) -> str:
+        """Where the objects of the partition lie."""
+        return self.deployment.keys().folder
+
+    def copy(self, prefix: str) -> str:
+        """All objects once more, below another prefix; returns the folder of the partition there."""
+        folder = f"{prefix}/{self.folder.partition('/')[2]}"
+        for info in self.store.list(self.folder):
+            self.store.put(folder + info.key.removeprefix(self.folder), self.store.get(info.key).body)
+        return folder
+
+    def batches(self, manifest: SegmentManifest) -> list[BatchHeader]:
+        body = self.store.get(self.folder + manifest.log_name).body
+        return list(scan_batches([body], manifest.log_name, manifest.base_offset))
+
+    def consumer(self, prefix: str = TOPIC) -> AbstractContextManager[PinterestConsumer]:
+        kafka = self.deployment.cluster
+        return self.jvm.consumer(kafka.bootstrap, cluster=kafka.cluster_id, bucket=BUCKET, prefix=prefix, topic=TOPIC)
+
+    def read(self, prefix: str) -> list[Read]:
+        """All that the consumer reads of what lies below ``prefix``."""
+        with self.consumer(prefix) as consumer:
+            return consumer.read(len(self.produced))
+
+
+@pytest.fixture(scope="module")
+def sealed(kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sealed]:
+    root, env = tmp_path_factory.mktemp("pinterest"), s3_server.env()
+    kafka.create_topic(TOPIC, config={"internal.segment.bytes": "32768"})
+    options = StoreOptions(endpoint_url=s3_server.endpoint, path_style=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        forget_clients()
+        store = open_store(f"s3://{BUCKET}", options)
+        settings = {"store": options.model_dump(mode="json", exclude_defaults=True), "tail_after": "0s"}
+        deployment = Deployment(root, kafka, store, TOPIC, TOPIC, **settings)
+        produced: list[Read] = []
+        rng = random.Random(f"{SEED}:pinterest")
+        for codec, batches in ROUNDS:
+            produced += produce(kafka, codec, batches, len(produced), rng)
+            assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
+        with PinterestJvm(env, root / "consumer.log") as jvm:
+            jvm.know_bucket(BUCKET)
+            yield Sealed(jvm, deployment, produced, deployment.manifests())
+    forget_clients()
+
+
+def produce(kafka: KafkaCluster, codec: str, batches: int, start: int, rng: random.Random) -> list[Read]:
+    """Batches of four records, of some 5 kB each; the offset of the first is ``start``."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": codec, "linger.ms": 1000})
+    sent: list[Read] = []
+    for _ in range(batches):
+        for _ in range(4):
+            number = start + len(sent)
+            headers = (("number", b"%d" % number), ("none", None)) if number % 3 == 0 else ()
+            key = None if number % 4 == 0 else b"key-%d" % number
+            value = None if number % 11 == 10 else rng.randbytes(1300) + bytes(200)
+            sent.append(Read(number, T0 + 10 * number, key, value, headers))
+            producer.produce(TOPIC, value, key, partition=0, timestamp=sent[-1].timestamp, headers=list(headers))
+        assert producer.flush(30) == 0
+    return sent
+
+
+def test_it_reads_every_offset_with_its_value(sealed: Sealed) -> None:
+    assert sealed.read(TOPIC) == sealed.produced
+    folder = sealed.deployment.folder()
+    begun = {one.base_offset for one in find_segments(folder)}
+    bases = {one.base_offset for one in sealed.manifests}
+    assert len(begun) > 2, "Kafka has not rolled"
+    assert len(bases - begun) > 2, "no seal begins within a segment of the broker"
+    assert [one.next_offset for one in sealed.manifests[:-1]] == [one.base_offset for one in sealed.manifests[1:]]
+    headers = [header for manifest in sealed.manifests for header in sealed.batches(manifest)]
+    assert {header.codec for header in headers} == set(get_args(Codec))
+    assert max(header.record_count for header in headers) > 1
+
+
+def test_there_are_runs_whose_index_would_have_two_entries(sealed: Sealed) -> None:
+    """In such an index the consumer searches for ever: a poll would not return."""
+    sizes = {len(sealed.batches(one)): one.objects[one.name.file("index")].size // 8 for one in sealed.manifests}
+    assert sizes[1] == 0
+    assert sizes[3] == 1, "three batches, each of more than 4096 bytes: Kafka makes two entries"
+    assert max(sizes.values()) > 2
+
+
+@pytest.mark.full
+def test_it_seeks_into_each_seal(sealed: Sealed) -> None:
+    with sealed.consumer() as consumer:
+        for manifest in reversed(sealed.manifests):
+            for offset in {manifest.base_offset, (manifest.base_offset + manifest.next_offset) // 2}:
+                consumer.seek(offset)
+                found = consumer.poll()
+                assert found, offset
+                assert found == sealed.produced[offset : offset + len(found)]
+        consumer.seek(sealed.manifests[2].base_offset + 1)
+        assert consumer.read(len(sealed.produced)) == sealed.produced[sealed.manifests[2].base_offset + 1 :]
+        assert consumer.bounds() == (0, sealed.manifests[-1].base_offset)
+        with pytest.raises(Py4JJavaError, match="UnsupportedOperationException"):
+            consumer.offset_for_time(T0)
+
+
+@pytest.mark.full
+def test_a_seal_without_its_log_ends_the_reading(sealed: Sealed) -> None:
+    """The proof that the tests above would notice a seal that is not there."""
+    lost = sealed.manifests[len(sealed.manifests) // 2]
+    sealed.store.delete(sealed.copy("pinterest-without-log") + lost.log_name)
+    assert sealed.read("pinterest-without-log") == sealed.produced[: lost.base_offset]
+
+
+@pytest.mark.full
+def test_it_does_not_recover_from_a_seal_without_its_index(sealed: Sealed) -> None:
+    """Nor if the index comes later, as the agent puts it after the ``.log``; a new consumer reads on."""
+    lost = sealed.manifests[len(sealed.manifests) // 2]
+    folder = sealed.copy("pinterest-without-index")
+    index = folder + lost.name.file("index")
+    body = sealed.store.get(index).body
+    sealed.store.delete(index)
+    with sealed.consumer("pinterest-without-index") as consumer:
+        assert consumer.read(lost.base_offset) == sealed.produced[: lost.base_offset]
+        assert consumer.poll() == []
+        with pytest.raises(Py4JJavaError, match="NoSuchKeyException"):
+            consumer.poll()
+        sealed.store.put(index, body)
+        assert consumer.read(len(sealed.produced)) == []
+    assert sealed.read("pinterest-without-index") == sealed.produced
+
+
+@pytest.mark.full
+def test_a_branch_of_its_own_name_hides_what_is_before_its_end(sealed: Sealed) -> None:
+    """As after an unclean election: the consumer takes ``<base>-<epoch>`` for a number.
+
+    It fails before this name, without a word to who polls. Behind it, it reads the plain name's branch.
+    """
+    at = sealed.manifests[len(sealed.manifests) // 2].base_offset
+    folder, name = sealed.copy("pinterest-branches"), SegmentName.of_branch(at, 7)
+    sealed.store.put(folder + name.file("log"), batch(at, [Record(delta, T0, value=b"other") for delta in range(4)]))
+    sealed.store.put(folder + name.file("index"), b"")
+    sealed.store.put(folder + name.file("timeindex"), struct.pack(">qi", T0, 0))
+    with sealed.consumer("pinterest-branches") as consumer:
+        assert consumer.read(len(sealed.produced)) == []
+        with pytest.raises(Py4JJavaError, match="NumberFormatException"):
+            consumer.bounds()
+        consumer.seek(at)
+        assert consumer.poll() == []
+        consumer.seek(at + 1)
+        assert consumer.read(len(sealed.produced)) == sealed.produced[at + 1 :]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("extension", ["timeindex", "manifest.json", "offset.wm"])
+def test_it_needs_neither_times_nor_what_is_ours(sealed: Sealed, extension: str) -> None:
+    prefix = f"pinterest-without-{extension}"
+    folder = sealed.copy(prefix)
+    for info in list(sealed.store.list(folder)):
+        if info.key.endswith(extension):
+            sealed.store.delete(info.key)
+    assert sealed.read(prefix) == sealed.produced
