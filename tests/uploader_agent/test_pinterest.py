@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
 import pytest
 from confluent_kafka import Producer
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.support.pinterest import PinterestConsumer, PinterestJvm, Read
 from tests.support.s3 import S3Server
+from tests.support.waiting import HUNG
 from tests.tidemark.kafka_log.build import Record, batch
 from tests.uploader_agent.real import Deployment
 from tidemark.formats.keys import SegmentName
@@ -65,9 +68,13 @@ class Sealed:
         body = self.store.get(self.folder + manifest.log_name).body
         return list(scan_batches([body], manifest.log_name, manifest.base_offset))
 
-    def consumer(self, prefix: str = TOPIC) -> AbstractContextManager[PinterestConsumer]:
+    def consumer(
+        self, prefix: str = TOPIC, jvm: PinterestJvm | None = None
+    ) -> AbstractContextManager[PinterestConsumer]:
         kafka = self.deployment.cluster
-        return self.jvm.consumer(kafka.bootstrap, cluster=kafka.cluster_id, bucket=BUCKET, prefix=prefix, topic=TOPIC)
+        return (jvm or self.jvm).consumer(
+            kafka.bootstrap, cluster=kafka.cluster_id, bucket=BUCKET, prefix=prefix, topic=TOPIC
+        )
 
     def read(self, prefix: str) -> list[Read]:
         """All that the consumer reads of what lies below ``prefix``."""
@@ -133,6 +140,33 @@ def test_there_are_runs_whose_index_would_have_two_entries(sealed: Sealed) -> No
     assert sizes[1] == 0
     assert sizes[3] == 1, "three batches, each of more than 4096 bytes: Kafka makes two entries"
     assert max(sizes.values()) > 2
+
+
+@pytest.mark.full
+def test_in_an_index_of_two_entries_it_searches_for_ever(sealed: Sealed, s3_server: S3Server, tmp_path: Path) -> None:
+    """Why the agent makes none: here is one as Kafka makes it, and a JVM of its own, which ends with the search."""
+    seal = sealed.manifests[0]
+    _, second, third = sealed.batches(seal)
+    entries = (second.last_offset, second.position, third.last_offset, third.position)
+    sealed.store.put(sealed.copy("pinterest-two") + seal.name.file("index"), struct.pack(">iiii", *entries))
+    with PinterestJvm(s3_server.env(), tmp_path / "consumer.log") as jvm:
+        jvm.know_bucket(BUCKET)
+        with sealed.consumer("pinterest-two", jvm) as consumer:
+            consumer.seek(seal.next_offset)
+            assert consumer.poll(), "of what is behind it"
+            consumer.seek(seal.base_offset)
+            found: list[Read] = []
+
+            def poll() -> None:
+                with suppress(Py4JError):
+                    found.extend(consumer.poll())
+
+            searching = threading.Thread(target=poll)
+            searching.start()
+            searching.join(5)
+            assert searching.is_alive()
+    searching.join(HUNG)
+    assert found == []
 
 
 @pytest.mark.full

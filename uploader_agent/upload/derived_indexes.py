@@ -23,8 +23,8 @@ _MOST_ENTRIES = 1 << 16
 """About as many at most: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
 
 _SEARCHED_FOR_EVER = 2
-"""As many entries an ``.index`` never has: in it, Pinterest's consumer of tiered storage searches for ever for an offset
-before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
+"""As many entries an ``.index`` never has: in it, Pinterest's consumer of tiered storage would search for ever for an
+offset before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
 
 _INDEX_ENTRY, _TIME_ENTRY, _ABORTED_ENTRY = Struct(">ii"), Struct(">qi"), Struct(">hqqqq")
 _BATCH_HEADER = 61
