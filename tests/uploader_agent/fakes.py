@@ -298,8 +298,8 @@ class World:
 
     def damaged(self, base: int, tp: TopicPartition = T) -> str:
         """The suffix of the one segment with damaged bytes at ``base``."""
-        start = f"{base:020d}-"
-        [suffix] = {name.removeprefix(start).partition(".")[0] for name in self.names(tp) if name.endswith(".corrupt")}
+        found = [SegmentName.parse(name) for name in self.names(tp) if ".corrupt-" in name]
+        [suffix] = [one[0].suffix for one in found if one is not None and one[0].base == base]
         return suffix
 
     def names(self, tp: TopicPartition = T) -> list[str]:

@@ -144,7 +144,7 @@ class Deployment:
 
     def manifests(self, partition: int = 0, place: str | None = None) -> list[SegmentManifest]:
         keys = self.keys(partition, place)
-        names = [info.key for info in self.store.list(keys.folder) if info.key.endswith(".manifest.json")]
+        names = [info.key for info in self.store.list(keys.folder) if ".manifest.json" in info.key]
         return [SegmentManifest.from_bytes(self.store.get(name).body, name) for name in names]
 
     def check_exact(self, partition: int = 0, place: str | None = None) -> list[SegmentManifest]:

@@ -143,7 +143,7 @@ def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> N
     assert json.loads(body.splitlines()[1])["next_offset"] == 200
     disk.lineage([(3, 0), (4, 100)])
     disk.segment(100, records(100, 200, epoch=4, value="other"))
-    assert f"{100:020d}-4.manifest.json" in once(), "another branch"
+    assert f"{100:020d}.manifest.json-4" in once(), "another branch"
     assert "AccessDenied" not in operated.log()
 
 

@@ -112,7 +112,7 @@ class UploadWorkers:
         if stored is None or not isinstance(task.job, Work):
             return task.job == SURVEY
         manifest, seconds = stored.manifest, self._runtime.monotonic() - started
-        size = sum(total.size for name, total in manifest.objects.items() if name.endswith((".log", ".corrupt")))
+        size = manifest.objects[manifest.log_name].size
         self._metrics.segments.labels(manifest.state).inc()
         self._metrics.corrupt.inc(manifest.state == "corrupt")
         self._metrics.bytes.inc(size)

@@ -24,7 +24,7 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
-_SEGMENT_FILE = re.compile(r"([0-9]{20})(?:-([0-9]{1,10}|damaged-[0-9a-f]{8}))?\.(.+)", re.ASCII)
+_SEGMENT_FILE = re.compile(r"([0-9]{20})\.([a-z]+(?:\.[a-z]+)*)(?:-([0-9]{1,10}|damaged-[0-9a-f]{8}))?", re.ASCII)
 _PACK = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9a-f]{32})\.pack", re.ASCII)
 
 
@@ -39,11 +39,13 @@ class TopicPartition(NamedTuple):
 
 
 class SegmentName(NamedTuple):
-    """What the objects of a segment are called: ``<base>``, or ``<base>-<suffix>``.
+    """What the objects of a segment are called: ``<base>.<extension>``, or ``<base>.<extension>-<suffix>``.
 
     An object is never replaced. So a segment whose plain name another branch of the log has is named by the leader
-    epoch of its first batch as well (``…42-7``), and damaged bytes by their CRC32C (``…42-damaged-9a3f01c2``). An
-    offset and an epoch name one record batch, so whoever finds a name finds that batch in it.
+    epoch of its first batch as well (``…42.log-7``), and damaged bytes by their CRC32C
+    (``…42.corrupt-damaged-9a3f01c2``). An offset and an epoch name one record batch, so whoever finds a name finds that
+    batch in it. The suffix comes last, because Pinterest's consumer takes all before ``.log`` for a number, and leaves
+    other names alone.
     """
 
     base: int
@@ -59,12 +61,20 @@ class SegmentName(NamedTuple):
         """The name of damaged bytes."""
         return cls(base, f"damaged-{crc32c:08x}")
 
-    def __str__(self) -> str:
-        return f"{self.base:0{OFFSET_DIGITS}d}" + (f"-{self.suffix}" if self.suffix else "")
+    @classmethod
+    def parse(cls, file: str) -> tuple[SegmentName, str] | None:
+        """(segment, extension) of the name of an object; None if it is none of a segment's."""
+        match = _SEGMENT_FILE.fullmatch(file)
+        return (cls(int(match[1]), match[3] or ""), match[2]) if match else None
+
+    @property
+    def is_of_damage(self) -> bool:
+        """Whether it is that of damaged bytes."""
+        return self.suffix.startswith("damaged")
 
     def file(self, extension: str) -> str:
         """The name of one of the segment's objects; ``extension`` has no dot: ``log``, ``index``, ``manifest.json``."""
-        return f"{self}.{extension}"
+        return f"{self.base:0{OFFSET_DIGITS}d}.{extension}" + (f"-{self.suffix}" if self.suffix else "")
 
 
 class PackName(NamedTuple):
@@ -202,8 +212,7 @@ class PartitionKeys:
 
     def segment_of(self, key: str) -> tuple[SegmentName, str] | None:
         """(segment, extension) of a key of this partition that is one of a segment's objects, else None."""
-        match = _SEGMENT_FILE.fullmatch(key.removeprefix(self.folder))
-        return (SegmentName(int(match[1]), match[2] or ""), match[3]) if match else None
+        return SegmentName.parse(key.removeprefix(self.folder))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
+from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.kafka_log import Lineage
 from tidemark.raw.topic import RawTopic
@@ -134,12 +135,16 @@ def _waiting(table: TopicTable, key: tuple[int, int], start: int, end: int) -> t
 
 
 def _segment(store: Store, key: str) -> SegmentInfo:
-    name = f"{key.rpartition('.')[0]}.manifest.json"
+    folder, _, file = key.rpartition("/")
+    parsed = SegmentName.parse(file)
+    gone = SegmentInfo(store=store.url, key=key, present=False)
+    if parsed is None:
+        return gone
     try:
-        found = SegmentManifest.load(store, name)
+        found = SegmentManifest.load(store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
     except NotFound:
-        return SegmentInfo(store=store.url, key=key, present=False)
-    log = found.objects.get(key.rpartition("/")[2])
+        return gone
+    log = found.objects.get(file)
     return SegmentInfo(
         store=store.url,
         key=key,

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes, tombstones
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, PartitionKeys, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.kafka_log import AbortedTransaction, parse_txn_index
@@ -82,7 +82,7 @@ def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
 def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
     """The objects of the segments that start in ``[first, end)``, by base, as the store lists them."""
     # The keys of base offset `first` sort after its bare digits.
-    for info in store.list(keys.folder, start_after=keys.file(str(SegmentName(first)))):
+    for info in store.list(keys.folder, start_after=keys.file(f"{first:0{OFFSET_DIGITS}d}")):
         named = keys.segment_of(info.key)
         if named is None:
             continue

@@ -50,7 +50,7 @@ class Segment:
 
     def sibling(self, extension: str) -> str:
         """The key of another file of the segment: ``index``, ``txnindex``."""
-        return f"{self.key.rpartition('.')[0]}.{extension}"
+        return f"{self.key.rpartition('/')[0]}/{self.name.file(extension)}"
 
 
 class SegmentPiece(NamedTuple):
@@ -73,7 +73,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
     name = manifest.name
     log = manifest.objects.get(manifest.log_name)
     if log is None or not key.endswith(f"/{name.file(MANIFEST_EXTENSION)}"):
-        rule = f"objects: does not list {manifest.log_name}" if log is None else f"is the manifest of segment {name}"
+        rule = f"objects: does not list {manifest.log_name}" if log is None else f"is that of {manifest.log_name}"
         raise FormatError(key, rule)
     if manifest.damage:
         size, end = manifest.damage.position, manifest.damage.offset

@@ -254,8 +254,9 @@ def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
 
 
 def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_Group]:
-    for name, members in groupby(objects.listed(store, keys), key=lambda entry: entry.name):
-        yield _Group(name, {entry.extension: entry.info for entry in members})
+    for _, listed in groupby(objects.listed(store, keys), key=lambda entry: entry.name.base):
+        for name, members in groupby(sorted(listed, key=lambda entry: entry.name), key=lambda entry: entry.name):
+            yield _Group(name, {entry.extension: entry.info for entry in members})
 
 
 def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentManifest | None:

@@ -59,10 +59,10 @@ def test_known_keys() -> None:
     keys = PartitionKeys(Endpoint("s3://raw", "ts", 3), "my-cluster", "my-topic", 0)
     assert keys.segment(SegmentName(42), "log") == "ts/111/my-cluster/my-topic-0/00000000000000000042.log"
     folder = "ts/111/my-cluster/my-topic-0/"
-    assert keys.segment(SegmentName.of_branch(42, 7), "log") == f"{folder}00000000000000000042-7.log"
+    assert keys.segment(SegmentName.of_branch(42, 7), "log") == f"{folder}00000000000000000042.log-7"
     damaged = SegmentName.of_damage(42, 0x9A3F01C2)
-    assert keys.segment(damaged, "corrupt") == f"{folder}00000000000000000042-damaged-9a3f01c2.corrupt"
-    assert keys.segment_of(f"{folder}00000000000000000042-other.log") is None
+    assert keys.segment(damaged, "corrupt") == f"{folder}00000000000000000042.corrupt-damaged-9a3f01c2"
+    assert keys.segment_of(f"{folder}00000000000000000042.log-other") is None
     control = ControlKeys("ts", "c")
     assert control.index(7) == "ts/_watermarks/c/7.json"
     assert control.incarnations("t") == "ts/_topics/c/t.json"

@@ -182,7 +182,7 @@ class _Judge:
     def _body(self, manifest: SegmentManifest) -> bytes:
         """The log as far as it is sound; every object proved."""
         fetched = {name: self._store.get(self._keys.file(name)) for name in manifest.objects}
-        [log] = [name for name in fetched if name.endswith((".log", ".corrupt"))]
+        log = manifest.log_name
         for name, known in manifest.objects.items():
             content, etag = fetched[name]
             proved = (len(content), f"{crc32c(content):08x}", etag)

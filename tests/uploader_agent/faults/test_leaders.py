@@ -83,7 +83,7 @@ def keys_of(fleet: Fleet, topic: str) -> PartitionKeys:
 
 
 def stored(fleet: Fleet, keys: PartitionKeys) -> list[SegmentManifest]:
-    names = [info.key for info in fleet.store.list(keys.folder) if info.key.endswith(".manifest.json")]
+    names = [info.key for info in fleet.store.list(keys.folder) if ".manifest.json" in info.key]
     return [SegmentManifest.from_bytes(fleet.store.get(name).body, name) for name in names]
 
 

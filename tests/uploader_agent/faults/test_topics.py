@@ -97,7 +97,7 @@ def test_grows_and_moves_and_stands_still(kraft3: KafkaCluster, make_fleet: Make
 def states(fleet: Fleet, topic: str) -> list[str]:
     """The states of the stored segments."""
     keys = fleet.reader.keys(topic, topic_id(folder(fleet.leader(topic).broker, topic, 0)), 0)
-    names = [info.key for info in fleet.store.list(keys.folder) if info.key.endswith(".manifest.json")]
+    names = [info.key for info in fleet.store.list(keys.folder) if ".manifest.json" in info.key]
     return [SegmentManifest.from_bytes(fleet.store.get(name).body, name).state for name in names]
 
 

@@ -315,12 +315,13 @@ def test_many_fill_at_a_time(leader: World) -> None:
     no_errors(leader.once())
     assert leader.watermark()[1].next_offset == 300
     for name in leader.names():
-        if name.endswith("manifest.json"):
-            check_objects(leader, int(name[:20]))
+        parsed = SegmentName.parse(name)
+        if parsed is not None and parsed[1] == "manifest.json":
+            check_objects(leader, parsed[0])
 
 
-def check_objects(world: World, base: int) -> None:
-    for name, total in world.manifest(base).objects.items():
+def check_objects(world: World, segment: SegmentName) -> None:
+    for name, total in world.manifest(segment.base, suffix=segment.suffix).objects.items():
         info = world.store.head(world.keys().file(name))
         assert (info.size, info.etag, f"{info.crc32c:08x}") == (total.size, total.etag, total.crc32c), name
 

@@ -102,8 +102,8 @@ def test_damage_at_the_very_start_is_a_gap(world: World) -> None:
     partition.fill(0, end=100)
     partition.segment(0, b"\xff" + records(0, 100)[1:])
     agent = world.once()
-    name = f"{0:020d}-{world.damaged(0)}"
-    assert world.names() == [f"{name}.corrupt", f"{name}.manifest.json", "offset.wm"]
+    name = SegmentName(0, world.damaged(0))
+    assert world.names() == [name.file("corrupt"), name.file("manifest.json"), "offset.wm"]
     assert world.watermark()[1].next_offset == 0
     [gap] = agent.leadership.partitions[T].remote.gaps
     assert (gap.start, gap.end, gap.reason) == (0, 100, "corrupt")

@@ -11,7 +11,7 @@ from tests.uploader_agent.simulation.clock import START
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tidemark.formats.gaps import Gap
 from tidemark.formats.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
@@ -125,7 +125,7 @@ class Oracle:
             start, end = manifest.base_offset, manifest.next_offset
             keys = _keys(partition, store)
             assert keys is not None
-            there = store.objects[keys.segment(SegmentName(start), "log")].body
+            there = store.objects[keys.file(manifest.log_name)].body
             if manifest.state == "corrupt" or there != partition.content(start, end):
                 yield f"{partition.at}: {start} to {end} is stored as {manifest.state}, and its bytes are not the log's"
             present |= Intervals([(start, end)])
@@ -146,7 +146,7 @@ def _offsets(gaps: Iterable[Gap]) -> Intervals:
 def _manifests(partition: Partition, store: SimulatedStore) -> Iterator[SegmentManifest]:
     keys = _keys(partition, store)
     for key in [key for key in store.objects if keys and key.startswith(keys.folder)]:
-        if key.endswith(".manifest.json"):
+        if ".manifest.json" in key:
             yield SegmentManifest.from_bytes(store.objects[key].body, key)
 
 

@@ -41,8 +41,9 @@ def third(world: World, second: World) -> World:
 
 def mismatched(world: World) -> list[str]:
     """The ``.log`` objects that are not those of their manifests. One without a manifest counts for nobody."""
-    bases = [int(name[:20]) for name in world.names() if name.endswith(".manifest.json")]
-    described = {f"{base:020d}.log": world.manifest(base).objects[f"{base:020d}.log"].etag for base in bases}
+    names = [SegmentName.parse(name) for name in world.names() if ".manifest.json" in name]
+    found = [world.manifest(one[0].base, suffix=one[0].suffix) for one in names if one is not None]
+    described = {one.log_name: one.objects[one.log_name].etag for one in found}
     head = world.store.inner.head
     return [name for name, etag in described.items() if head(world.keys().file(name)).etag != etag]
 

@@ -122,7 +122,7 @@ class StoredSegments:
             if segment is None:
                 self._table = self._table.without(name)
                 return None
-            damaged = segment.key.endswith(".corrupt")  # its manifest's time is that of the damaged part as well
+            damaged = segment.name.is_of_damage  # its manifest's time is that of the damaged part as well
             self._table.learn(name, segment.end, ANY_TIME if damaged else segment.max_timestamp)
             self._read[name] = segment
             if len(self._read) > _KEPT:
