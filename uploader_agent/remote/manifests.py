@@ -133,6 +133,12 @@ def write_over(
     return StoredManifest(manifest, made.etag)
 
 
+def begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
+    """Whether the segment's first batch is on ``lineage``."""
+    diverges = Lineage(manifest.lineage).divergence(lineage, manifest.next_offset)
+    return diverges is None or diverges > manifest.base_offset
+
+
 def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
     """Whether both describe the same bytes in the same way, regardless of their writer and time."""
     return stored.topic_id == ours.topic_id and _speaks_of(stored) == _speaks_of(ours)

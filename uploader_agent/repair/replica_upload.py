@@ -70,17 +70,30 @@ class Surroundings:
 
 
 def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
-    """Read ``offset.wm`` and the manifests next to ``wanted``, below and above."""
+    """Read ``offset.wm`` and the nearest manifests of its lineage beside ``wanted``, below and above."""
     stored = watermark.read(store, keys)
     listed = listing.list_segments(store, keys, max(0, wanted.start - listing.REACH)).manifests
-    below = [entry.name for entry in listed if entry.name.base < wanted.start][-1:]
-    above = [entry.name for entry in listed if entry.name.base >= wanted.end][:1]
-    near = [beside.manifest for name in below + above if (beside := manifests.read(store, keys, name))]
+    below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
+    above = [entry.name for entry in listed if entry.name.base >= wanted.end]
+    near = [live for names in (below, above) if (live := _nearest(store, keys, names, stored)) is not None]
     lineages = [(Lineage(manifest.lineage), manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((Lineage(stored.watermark.lineage), stored.watermark.next_offset))
     policies = {manifest.cleanup_policy for manifest in near}
     return Surroundings(stored, tuple(lineages), policies.pop() if len(policies) == 1 else UNKNOWN_POLICY)
+
+
+def _nearest(
+    store: Store, keys: PartitionKeys, names: Iterable[SegmentName], stored: StoredWatermark | None
+) -> SegmentManifest | None:
+    """The manifest of the first of ``names`` that does not begin on a dead branch."""
+    for name in names:
+        found = manifests.read(store, keys, name)
+        if found is not None and (
+            stored is None or manifests.begins_on(found.manifest, Lineage(stored.watermark.lineage))
+        ):
+            return found.manifest
+    return None
 
 
 def overlapping(segments: Sequence[LocalSegment], wanted: Intervals, high_watermark: int) -> list[Work]:

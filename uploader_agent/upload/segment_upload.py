@@ -221,7 +221,7 @@ class _Upload:
         route = self._route
         stored = manifests.read(route.store, route.keys, name)
         if stored is not None:
-            if not _begins_on(stored.manifest, lineage):
+            if not manifests.begins_on(stored.manifest, lineage):
                 return None
             if stored.manifest.objects[name.file("log")].etag != log.etag:
                 raise Diverged(f"{log.key}: is not what its manifest describes, and differs from {self._path}")
@@ -242,7 +242,7 @@ class _Upload:
         lineage = self._files.lineage()
         for sound in _names(self._base, scanned, lineage):
             stored = manifests.read(store, keys, sound)
-            if stored is not None and _begins_on(stored.manifest, lineage):
+            if stored is not None and manifests.begins_on(stored.manifest, lineage):
                 return stored
         name = SegmentName.of_damage(self._base, scanned.crc32c)
         there = create(store, keys.segment(name, "corrupt"), Summed(self._run.log, scanned.crc32c))
@@ -271,9 +271,3 @@ def _names(base: int, scanned: ScannedSegment, lineage: Lineage) -> Iterator[Seg
         epoch = lineage.epoch_at(base)
     if epoch is not None:
         yield SegmentName.of_branch(base, epoch)
-
-
-def _begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
-    """Whether the segment's first batch is on ``lineage``."""
-    diverges = Lineage(manifest.lineage).divergence(lineage, manifest.next_offset)
-    return diverges is None or diverges > manifest.base_offset
