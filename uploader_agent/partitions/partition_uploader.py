@@ -253,8 +253,9 @@ class PartitionUploader:
             new = watermark.compute(self._state(lineage, before, previous), previous)
             if before and not watermark.says_more(new, before.watermark):
                 return
-            bases = self._remote.readable_bases
-            base = watermark.last_base(bases, new.next_offset, before.base_offset if before else new.start_offset)
+            known = before.base_offset if before else new.start_offset
+            lowest = known if known < new.next_offset else new.start_offset
+            base = watermark.last_base(self._remote.readable_bases, new.next_offset, lowest)
             try:
                 written = watermark.write(store, keys, base, new, foreign or before)
             except PreconditionFailed:

@@ -137,9 +137,10 @@ class RemoteState:
 
     @property
     def readable_bases(self) -> list[int]:
-        """Base offsets of the segments that are held in memory and are not corrupt."""
+        """Base offsets of the segments that are held in memory, are not corrupt and begin on this leader's lineage."""
         with self._lock:
-            return [segment.base_offset for segment in self._log.segments.values() if segment.state != "corrupt"]
+            known = [one for one in self._log.segments.values() if one.state != "corrupt"]
+            return [one.base_offset for one in known if one.readable_end > one.base_offset]
 
     @property
     def manifests_read(self) -> dict[SegmentName, str]:

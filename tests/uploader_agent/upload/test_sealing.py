@@ -212,6 +212,24 @@ def test_a_log_that_returns_to_a_branch_finds_what_is_stored_of_it(world: World)
     assert read(world) == list(range(250))
 
 
+@pytest.mark.parametrize(("cut", "line_1"), [(0, 0), (60, 0), (100, 0), (250, 200)])
+def test_line_1_goes_down_with_a_cut(world: World, cut: int, line_1: int) -> None:
+    """It names a segment below the next offset, and never one of the dead branch."""
+    world.disk.partition().fill(0, 100, 200, end=300)
+    world.once()
+    assert world.watermark()[0] == 200
+    second = world.another(2, leads={T: Led(5, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (5, cut)] if cut else [(5, 0)])
+    base = cut // 100 * 100
+    partition.fill(*range(0, base, 100), end=base) if base else None
+    partition.segment(base, records(base, cut) if cut > base else b"")
+    second.metadata.default_high = cut
+    no_errors(second.once())
+    found = world.watermark()
+    assert (found[0], found[1].next_offset) == (line_1, cut)
+
+
 @pytest.mark.parametrize("left", ["damaged", "empty"])
 def test_what_does_not_begin_with_a_batch_of_the_log_stays(world: World, left: str) -> None:
     content = b"\xff" + records(0, 100)[1:] if left == "damaged" else b""
