@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit, types
+from numba import njit, typeof, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -25,6 +25,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 READ_ONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 BOOLEANS = types.boolean[::1]
 READ_ONLY_INT32 = types.Array(types.int32, 1, "C", readonly=True)
+BYTES = types.uint8[::1]
+NUMBERS = types.int64[::1]
+NUMBER_ROWS = types.int64[:, ::1]
+
+
+def type_of(value: object) -> types.Type:
+    """The type of an argument like ``value``."""
+    found: types.Type = typeof(value)  # type: ignore[no-untyped-call]  # numba has no types here
+    return found
 
 
 def helper(function: Function) -> Function:

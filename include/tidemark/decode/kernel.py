@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tidemark.decode.batch_headers import HEADERS
 from tidemark.decode.jit import READ_ONLY_BYTES, copy_bytes, helper, kernel
 from tidemark.decode.schema import MAX_MILLISECONDS
+from tidemark.decode.wire import is_utf8, varint
 from tidemark.kafka_log.batch import APPEND_TIME
 
 MIN_RECORD_BYTES: Final = 7
@@ -168,12 +169,12 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     last_delta = -1
     for record in range(header.record_count):
-        size, at = _varint(memory, at, end, 5)
+        size, at = varint(memory, at, end, 5)
         if at < 0 or size < MIN_RECORD_BYTES - 1 or size > end - at:
             return _LENGTH, record, totals
         record_end = at + size
-        timestamp_delta, at = _varint(memory, at + 1, record_end, 10)  # past the attributes, of which none is in use
-        delta, at = _varint(memory, at, record_end, 5)
+        timestamp_delta, at = varint(memory, at + 1, record_end, 10)  # past the attributes, of which none is in use
+        delta, at = varint(memory, at, record_end, 5)
         if at < 0 or delta <= last_delta or delta > header.last_offset_delta:
             return _OFFSET, record, totals
         last_delta = delta
@@ -189,7 +190,7 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
         keep = offset >= from_offset and offset < to_offset
         write = fill and keep
 
-        size, at = _varint(memory, at, record_end, 5)
+        size, at = varint(memory, at, record_end, 5)
         if at < 0 or size < -1 or size > record_end - at:
             return _KEY, record, totals
         key_size = max(size, 0)
@@ -199,7 +200,7 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
         no_key += keep and size < 0
         at += key_size
 
-        size, at = _varint(memory, at, record_end, 5)
+        size, at = varint(memory, at, record_end, 5)
         if at < 0 or size < -1 or size > record_end - at:
             return _VALUE, record, totals
         value_size = max(size, 0)
@@ -209,17 +210,17 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
         no_value += keep and size < 0
         at += value_size
 
-        count, at = _varint(memory, at, record_end, 5)
+        count, at = varint(memory, at, record_end, 5)
         if at < 0 or count < 0:
             return _HEADERS, record, totals
         for _ in range(count):
-            size, at = _varint(memory, at, record_end, 5)
+            size, at = varint(memory, at, record_end, 5)
             if at < 0 or size < 0 or size > record_end - at:
                 return _HEADERS, record, totals
-            if not fill and not _is_utf8(memory, at, at + size):
+            if not fill and not is_utf8(memory, at, at + size):
                 return _UTF8, record, totals
             value_at = at + size
-            header_value_size, value_at = _varint(memory, value_at, record_end, 5)
+            header_value_size, value_at = varint(memory, value_at, record_end, 5)
             if value_at < 0 or header_value_size < -1 or header_value_size > record_end - value_at:
                 return _HEADERS, record, totals
             if write:
@@ -263,45 +264,5 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
 
 
 @helper
-def _varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tuple[int, int]:
-    """(number, index after it); the index is -1 if it is cut off or too long, or if ``at`` is."""
-    if at < 0:
-        return 0, -1
-    raw = np.uint64(0)
-    shift = np.uint64(0)
-    for index in range(at, min(end, at + most_bytes)):
-        byte = memory[index]
-        raw |= np.uint64(byte & 0x7F) << shift
-        if byte < 0x80:
-            return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), index + 1
-        shift += np.uint64(7)
-    return 0, -1
-
-
-@helper
 def _set_bit(bits: NDArray[np.uint8], index: int) -> None:
     bits[index >> 3] |= np.uint8(1 << (index & 7))
-
-
-@helper
-def _is_utf8(memory: NDArray[np.uint8], at: int, end: int) -> bool:
-    """Whether the bytes are UTF-8 as RFC 3629 has it: no surrogates, no overlong forms, nothing above U+10FFFF."""
-    while at < end:
-        lead = memory[at]
-        at += 1
-        if lead < 0x80:
-            continue
-        if lead < 0xC2 or lead > 0xF4:
-            return False
-        more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
-        if more > end - at:
-            return False
-        lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
-        highest = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
-        if memory[at] < lowest or memory[at] > highest:
-            return False
-        for index in range(at + 1, at + more):
-            if memory[index] & 0xC0 != 0x80:
-                return False
-        at += more
-    return True

@@ -51,7 +51,9 @@ MODULES: Final = (
     "tidemark.decode.batch_headers",
     "tidemark.decode.kernel",
     "tidemark.decode.rowhash",
+    "tidemark.parsers.avro_kernel",
     "tidemark.parsers.json_batch",
+    "tidemark.parsers.slots",
 )
 """The modules with kernels; they register as they are imported."""
 

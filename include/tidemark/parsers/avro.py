@@ -1,22 +1,30 @@
-"""Avro: each record by fastavro, from the schema that wrote it into the table's."""
+"""Avro: records from the schema that wrote them into the table's, by a compiled loop or else by fastavro.
+
+Rows are grouped by the schema that wrote them. ``avro_program`` says which schemas the loop reads by.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 
 from tidemark.parsers.avro_bounds import UnboundedSchema, check_levels
+from tidemark.parsers.avro_program import block_reader
 from tidemark.parsers.avro_types import Types, table_type
 from tidemark.parsers.avro_writers import Writers, WriterSchema, parsed_schema
 from tidemark.parsers.base import Parsed
-from tidemark.parsers.confluent_framing import schema_numbers, split_frame
-from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
+from tidemark.parsers.block_parser import FEWEST, Group, parse_in_blocks
+from tidemark.parsers.confluent_framing import HEAD, numbered, schema_numbers, split_frame
+from tidemark.parsers.row_parser import RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas
 from tidemark.parsers.settings import AvroParser, SettingsFile
+from tidemark.parsers.slots import BlockReader, Unsupported
 
 _UNREADABLE: Final = (
     *(EOFError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError),
@@ -37,13 +45,54 @@ class AvroColumns:
         self.columns: pa.Schema = pa.schema([pa.field(one.name, table_type(one.type)) for one in fields])
         schemas = _schemas(settings)
         self._writers = None if schemas is None else Writers(schemas, self._reader)
+        self._own = self._loop(self._reader)
+        self._loops: dict[int, BlockReader | None] = {}
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Decode each value by the schema that wrote it; one that this cannot read is refused with the reason."""
+        return self.parse_by(rows, vectorised=True)
+
+    def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
+        """... in blocks where that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
         if self._writers is not None:
             self._writers.learn(schema_numbers(values))
-        return parse_by_row(values, self._read, self._raw, self.columns, self._settings.event_time)
+        return parse_in_blocks(
+            values,
+            self._groups(values) if vectorised else (),
+            lambda left: read_rows(left, self._read, self._raw, self.columns),
+            self.columns,
+            self._settings.event_time,
+        )
+
+    def _groups(self, values: pa.Array[Any]) -> Iterator[Group]:
+        """The rows of each schema that a loop reads by."""
+        if self._writers is None:
+            if self._own is not None:
+                yield Group(self._own, np.arange(len(values)), 0)
+            return
+        framed, numbers = numbered(values)
+        found, counts = np.unique(numbers, return_counts=True)
+        for number in found[counts >= FEWEST].tolist():
+            loop = self._loop_of(number, self._writers)
+            if loop is not None:
+                yield Group(loop, framed[numbers == number], HEAD)
+
+    def _loop_of(self, number: int, writers: Writers) -> BlockReader | None:
+        """What reads by this schema; None if its records are refused, or for fastavro."""
+        if number not in self._loops:
+            try:
+                writer = writers.get(number).parsed
+            except RefusedRecord:
+                return None
+            self._loops[number] = self._own if writer is self._reader else self._loop(writer)
+        return self._loops[number]
+
+    def _loop(self, writer: Any) -> BlockReader | None:
+        try:
+            return block_reader(writer, self._reader, list(self._raw))
+        except Unsupported:
+            return None
 
     def _read(self, value: bytes) -> dict[str, Any]:
         (writer, blind), data = WriterSchema(self._reader), value

@@ -25,7 +25,7 @@ _TIMES: Final[dict[str, pa.DataType]] = {
     "timestamp-micros": TIMESTAMP_TYPE,
     "date": pa.date32(),
 }
-_DECIMAL: Final = "tidemark-decimal"
+DECIMAL_MARK: Final = "tidemark-decimal"
 """What fastavro is to take a ``decimal`` for; its own takes time by the square of a value's bytes, and rounds."""
 
 _MAX_DECIMAL_BYTES: Final = 32
@@ -139,7 +139,7 @@ def plain_types(schema: Any) -> Any:
     # What starts with two underscores would tell fastavro that the schema is parsed already.
     kept = {key: value for key, value in schema.items() if key != "logicalType" and not key.startswith("__")}
     if schema.get("logicalType") == "decimal":
-        kept["logicalType"] = _DECIMAL
+        kept["logicalType"] = DECIMAL_MARK
     for key in ("type", "items", "values"):
         if key in kept:
             kept[key] = plain_types(kept[key])
@@ -156,4 +156,4 @@ def _decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:
     return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
 
 
-LOGICAL_READERS[f"bytes-{_DECIMAL}"] = LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _decimal
+LOGICAL_READERS[f"bytes-{DECIMAL_MARK}"] = LOGICAL_READERS[f"fixed-{DECIMAL_MARK}"] = _decimal

@@ -135,6 +135,20 @@ def no_rows(columns: pa.Schema, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(rows, one.type) for one in columns], schema=columns)
 
 
+def joined(blocks: list[tuple[NDArray[np.int64], pa.RecordBatch]], rows: int, columns: pa.Schema) -> pa.RecordBatch:
+    """A row for each of ``rows``; null where no block has one. A block says which rows its own are."""
+    if len(blocks) and len(blocks[0][0]) == rows:
+        return blocks[0][1]
+    place = np.full(rows, -1, np.int64)
+    at = np.concatenate([one for one, _ in blocks]) if blocks else np.empty(0, np.int64)
+    place[at] = np.arange(len(at))
+    table = pa.Table.from_batches([one for _, one in blocks], columns).combine_chunks()
+    [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
+    if len(at) == rows and (np.diff(at) == 1).all():
+        return batch
+    return batch.take(array(pa.int64(), place, np.packbits(place >= 0, bitorder="little")))
+
+
 Made = TypeVar("Made")
 
 

@@ -9,30 +9,42 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidemark.parsers.base import bounds
 from tidemark.parsers.row_parser import RefusedRecord
 
-_HEAD: Final = 5
+HEAD: Final = 5
+"""Bytes before what a schema has written."""
+
 _MAX_VARINT: Final = 5
 
 
 def split_frame(value: bytes) -> tuple[int, bytes]:
     """(number of the schema, what it wrote). Raises RefusedRecord."""
-    if len(value) < _HEAD or value[0] != 0:
+    if len(value) < HEAD or value[0] != 0:
         raise RefusedRecord("does not start with a zero byte and the number of a schema, as Confluent's framing does")
-    return int.from_bytes(value[1:_HEAD], "big"), value[_HEAD:]
+    return int.from_bytes(value[1:HEAD], "big"), value[HEAD:]
 
 
 def schema_numbers(values: pa.Array[Any]) -> list[int]:
     """The numbers of schemas that binary ``values`` name, those of most values first, then lower ones first."""
-    starts, data = bounds(values)
-    at = starts[:-1][np.diff(starts) >= _HEAD]
-    at = at[data[at] == 0]
-    numbers = sum((data[at + place].astype(np.int64) << 8 * (4 - place) for place in range(1, _HEAD)), np.int64(0))
+    _, numbers = numbered(values)
     found, counts = np.unique(numbers, return_counts=True)
     ordered: list[int] = found[np.lexsort((found, -counts))].tolist()
     return ordered
+
+
+def numbered(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(which of binary ``values`` begin as :func:`split_frame` has it, the numbers of schemas that these name)."""
+    starts, data = bounds(values)
+    rows = np.flatnonzero(np.diff(starts) >= HEAD)
+    rows = rows[data[starts[rows]] == 0]
+    at = starts[rows]
+    numbers = np.zeros(len(rows), np.int64)
+    for place in range(1, HEAD):
+        numbers = numbers << 8 | data[at + place]
+    return rows, numbers
 
 
 def split_message(value: bytes) -> tuple[tuple[int, ...], bytes]:

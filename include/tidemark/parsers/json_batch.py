@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, kernel
 from tidemark.decode.schema import array
-from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of
+from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of, joined
 from tidemark.parsers.json_document import MAX_DEPTH, RefusedValue, document, raw_value, value_at
 from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
@@ -78,7 +78,7 @@ class JsonColumns:
         for wanted in _cut(values, given[~odd]):
             blocks += self._block(values, wanted, refused)
         blocks += [self._slow(values, wanted, refused) for wanted in _cut(values, given[odd])]
-        raw = self._joined(blocks, len(values))
+        raw = joined([(one.rows, one.columns) for one in blocks], len(values), self._raw)
         missing = self._convert(raw, given, refused)
         return Parsed(missing, refused, None, event_time_of(missing, self._settings.event_time))
 
@@ -139,19 +139,6 @@ class JsonColumns:
             raw_value(value_at(found, one.keys), kind, one.name)
             for one, kind in zip(self._settings.columns, self._types, strict=True)
         ]
-
-    def _joined(self, blocks: list[_Block], rows: int) -> pa.RecordBatch:
-        """All blocks as one, a row for each of ``rows``; null where no block has one."""
-        if len(blocks) and len(blocks[0].rows) == rows:
-            return blocks[0].columns
-        place = np.full(rows, -1, np.int64)
-        at = np.concatenate([one.rows for one in blocks]) if blocks else np.empty(0, np.int64)
-        place[at] = np.arange(len(at))
-        table = pa.Table.from_batches([one.columns for one in blocks], self._raw).combine_chunks()
-        [joined] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=self._raw)]
-        if len(at) == rows and (np.diff(at) == 1).all():
-            return joined
-        return joined.take(array(pa.int64(), place, np.packbits(place >= 0, bitorder="little")))
 
     def _convert(self, raw: pa.RecordBatch, given: Indices, refused: dict[int, str]) -> pa.RecordBatch:
         """The declared types; what does not fit, or is missing, refuses its row."""

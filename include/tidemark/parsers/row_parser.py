@@ -32,13 +32,21 @@ def parse_by_row(
 
     What it answers has the fields of ``raw``, and is cast to ``columns``, of the same names.
     """
+    batch, refused = read_rows(values, read, raw, columns)
+    return Parsed(batch, refused, None, event_time_of(batch, event_time))
+
+
+def read_rows(
+    values: pa.Array[Any], read: Callable[[bytes], dict[str, Any]], raw: pa.Schema, columns: pa.Schema
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """(columns, why rows are refused), as :func:`parse_by_row` has them."""
     refused: dict[int, str] = {}
     pieces = [
         _piece(values.slice(start, end - start), start, read, raw, columns, refused) for start, end in _cut(values)
     ]
     table = pa.Table.from_batches([batch for piece in pieces for batch in piece], columns).combine_chunks()
     [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
-    return Parsed(batch, refused, None, event_time_of(batch, event_time))
+    return batch, refused
 
 
 def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:

@@ -1,0 +1,61 @@
+"""What several kernels read from bytes: numbers of variable length, and text."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.decode.jit import helper, load_u64
+
+_HIGH_BITS = np.uint64(0x8080808080808080)
+
+
+@helper
+def varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tuple[int, int]:
+    """(number, index after it) of a zigzag varint; the index is -1 if it is cut off or too long, or if ``at`` is."""
+    raw, at = unsigned_varint(memory, at, end, most_bytes)
+    return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), at
+
+
+@helper
+def unsigned_varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tuple[np.uint64, int]:
+    """... of a varint without a sign. Bits beyond the 64th are dropped."""
+    if at < 0:
+        return np.uint64(0), -1
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    for index in range(at, min(end, at + most_bytes)):
+        byte = memory[index]
+        raw |= np.uint64(byte & 0x7F) << shift
+        if byte < 0x80:
+            return raw, index + 1
+        shift += np.uint64(7)
+    return np.uint64(0), -1
+
+
+@helper
+def is_utf8(memory: NDArray[np.uint8], at: int, end: int) -> bool:
+    """Whether the bytes are UTF-8 as RFC 3629 has it: no surrogates, no overlong forms, nothing above U+10FFFF."""
+    while at < end:
+        while end - at >= 8 and load_u64(memory, at) & _HIGH_BITS == 0:
+            at += 8
+        if at == end:
+            break
+        lead = memory[at]
+        at += 1
+        if lead < 0x80:
+            continue
+        if lead < 0xC2 or lead > 0xF4:
+            return False
+        more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
+        if more > end - at:
+            return False
+        lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+        highest = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+        if memory[at] < lowest or memory[at] > highest:
+            return False
+        for index in range(at + 1, at + more):
+            if memory[index] & 0xC0 != 0x80:
+                return False
+        at += more
+    return True

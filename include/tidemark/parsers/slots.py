@@ -1,0 +1,288 @@
+"""Columns that a compiled loop fills row by row, and what makes Arrow of them.
+
+A *level* is what has a length of its own: the rows, and the items of each list. Each column belongs to a level, and has
+a *slot* of 64 bits and a byte of validity for each row or item of it. A number lies in its slot. Text and bytes stay
+where they are: their slot has the place (upper half) and the size (lower half). The slot of a list has the number of
+items up to its end; that of a struct has nothing.
+
+The columns of a struct, and of structs within it, follow the struct's own if they are of its level. Within a null
+struct they have slots of zero that are valid, as in what ``pa.array`` makes of None: zero, no text, an empty list.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidemark.decode.jit import BYTES, NUMBERS, READ_ONLY_BYTES, copy_bytes, helper, kernel, type_of
+from tidemark.decode.schema import array, octets, variable
+
+BLOCK_BYTES: Final = 4 << 20
+BLOCK_ROWS: Final = 1 << 14
+MAX_SLOTS: Final = 8 << 20
+"""Of a block's columns together, 9 bytes each. A record that needs more by itself is read in another way."""
+
+MAX_COLUMNS: Final = 4096
+
+NO_LEVEL: Final = -1
+"""Of a loop: all levels were long enough."""
+
+_SIZE_BITS = 32
+_SIZE = (1 << 32) - 1
+
+Indices = NDArray[np.int64]
+Bits = NDArray[np.bool_]
+
+
+class Unsupported(Exception):
+    """A schema that no compiled loop reads."""
+
+
+class Slots(NamedTuple):
+    """By level: where its first column starts, slots of a column, and how many are in use. Then all columns' slots."""
+
+    starts: Indices
+    strides: Indices
+    lengths: Indices
+    values: Indices
+    valid: NDArray[np.uint8]
+
+    @classmethod
+    def sized(cls, columns: list[int], lengths: list[int]) -> Slots:
+        """For so many columns of so many slots by level."""
+        sizes = [count * length for count, length in zip(columns, lengths, strict=True)]
+        starts = np.cumsum([0, *sizes[:-1]])
+        total = sum(sizes)
+        used = np.zeros(len(columns), np.int64)
+        return cls(starts, np.array(lengths, np.int64), used, np.empty(total, np.int64), np.empty(total, np.uint8))
+
+
+SLOTS: Final = type_of(Slots.sized([1], [1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A column of the table, or a part of one.
+
+    ``index`` is its place among the columns of its level, ``count`` how many there are with those within it. ``texts``
+    are an enum's, of which the slot has the number; the first is empty. A decimal's slot is ``unsigned`` or not. The
+    entries of a list that is ``ordered`` are put in the order of their keys.
+    """
+
+    type: pa.DataType
+    level: int
+    index: int
+    count: int = 1
+    children: tuple[Node, ...] = ()
+    texts: pa.Array[Any] | None = None
+    unsigned: bool = False
+    ordered: bool = False
+
+
+class Layout:
+    """Gives columns their places."""
+
+    def __init__(self) -> None:
+        self.columns: list[int] = [0]
+
+    def level(self) -> int:
+        """A level more: its number."""
+        self.columns.append(0)
+        return len(self.columns) - 1
+
+    def column(self, level: int) -> int:
+        """A column more in this level: its index. Raises Unsupported if there are too many."""
+        self.columns[level] += 1
+        if sum(self.columns) > MAX_COLUMNS:
+            raise Unsupported(f"has more than {MAX_COLUMNS} columns")
+        return self.columns[level] - 1
+
+
+Loop = Callable[[NDArray[np.uint8], Indices, Indices, Slots, Bits], int]
+"""Reads the values between starts and ends into slots, and marks those that it has read; answers the level that is too
+short, or NO_LEVEL. A value that it leaves unmarked has left nothing in the slots."""
+
+
+class BlockReader:
+    """Reads values by a compiled loop, block by block."""
+
+    def __init__(self, layout: Layout, columns: tuple[Node, ...], schema: pa.Schema, loop: Loop) -> None:
+        self._layout = layout
+        self._columns = columns
+        self._schema = schema
+        self._loop = loop
+        self._items = [1] * len(layout.columns)
+
+    def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[tuple[Indices, pa.RecordBatch]]:
+        """(which of the values were read, their columns) of each block; the others are for another reader."""
+        waiting = list(reversed(_cut(ends - starts)))
+        while waiting:
+            first, end = waiting.pop()
+            good = np.zeros(end - first, np.bool_)
+            slots = self._filled(data, starts[first:end], ends[first:end], good)
+            if slots is None:
+                if end - first > 1:
+                    middle = (first + end) // 2
+                    waiting += [(middle, end), (first, middle)]
+            elif good.any():
+                columns = [_arrow(one, slots, data) for one in self._columns]
+                yield first + np.flatnonzero(good), pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _filled(self, data: NDArray[np.uint8], starts: Indices, ends: Indices, good: Bits) -> Slots | None:
+        """The slots of a block; None if they were too many."""
+        rows = len(starts)
+        lengths = [rows, *(rows * one for one in self._items[1:])]
+        if self._slots(lengths) > MAX_SLOTS:
+            lengths = [rows] * len(lengths)
+        while self._slots(lengths) <= MAX_SLOTS:
+            slots = Slots.sized(self._layout.columns, lengths)
+            level = self._loop(data, starts, ends, slots, good)
+            if level == NO_LEVEL:
+                self._items = [int(2 * used // rows) + 1 for used in slots.lengths]
+                return slots
+            lengths[level] *= 2
+        return None
+
+    def _slots(self, lengths: list[int]) -> int:
+        return sum(count * length for count, length in zip(self._layout.columns, lengths, strict=True))
+
+
+def _cut(sizes: Indices) -> list[tuple[int, int]]:
+    """Where blocks of values of these sizes start and end."""
+    if not len(sizes):
+        return []
+    number = np.maximum((np.cumsum(sizes) - 1) // BLOCK_BYTES, np.arange(len(sizes)) // BLOCK_ROWS)
+    cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
+    return list(itertools.pairwise(cuts))
+
+
+def _arrow(node: Node, slots: Slots, data: NDArray[np.uint8]) -> pa.Array[Any]:
+    length = int(slots.lengths[node.level])
+    at = int(slots.starts[node.level] + node.index * slots.strides[node.level])
+    values = slots.values[at : at + length]
+    valid = slots.valid[at : at + length]
+    bits = None if valid.all() else np.packbits(valid, bitorder="little")
+    kind = node.type
+    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        return _nested(node, slots, data, values, bits)
+    if node.texts is not None:
+        found: pa.Array[Any] = node.texts.take(array(pa.int64(), values.copy(), bits))
+        return found
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        offsets = _offsets(np.cumsum(values & _SIZE))
+        copied = np.empty(offsets[-1], np.uint8)
+        _copy_all(data, values, copied)
+        return variable(kind, offsets, copied, bits)
+    return _fixed_width(node, values, bits)
+
+
+def _nested(
+    node: Node, slots: Slots, data: NDArray[np.uint8], values: Indices, bits: NDArray[np.uint8] | None
+) -> pa.Array[Any]:
+    validity = None if bits is None else pa.py_buffer(bits.data)
+    children = [_arrow(one, slots, data) for one in node.children]
+    if pa.types.is_struct(node.type):
+        return pa.Array.from_buffers(node.type, len(values), [validity], children=children)
+    # A list that is empty or null ends where the one before it does.
+    offsets = _offsets(np.maximum.accumulate(values))
+    if node.ordered:
+        children = [_by_key(children[0], offsets)]
+    return pa.Array.from_buffers(node.type, len(values), [validity, pa.py_buffer(offsets.data)], children=children)
+
+
+def _offsets(ends: Indices) -> NDArray[np.int32]:
+    found = np.zeros(len(ends) + 1, np.int32)
+    found[1:] = ends
+    return found
+
+
+def _by_key(entries: pa.Array[Any], offsets: NDArray[np.int32]) -> pa.Array[Any]:
+    """``entries``, of which those between two offsets are in one list, by list and key."""
+    lists = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    columns = [array(pa.int64(), lists), pc.struct_field(entries, [0])]
+    order = pc.sort_indices(
+        pa.RecordBatch.from_arrays(columns, names=["list", "key"]),
+        sort_keys=[("list", "ascending"), ("key", "ascending")],
+    )
+    found: pa.Array[Any] = entries.take(order)
+    return found
+
+
+def _fixed_width(node: Node, values: Indices, bits: NDArray[np.uint8] | None) -> pa.Array[Any]:
+    kind = node.type
+    made: NDArray[Any]
+    if pa.types.is_boolean(kind):
+        made = np.packbits(values != 0, bitorder="little")
+    elif pa.types.is_decimal(kind):
+        made = np.empty((len(values), 2), np.int64)
+        made[:, 0] = values
+        made[:, 1] = 0 if node.unsigned else values >> 63
+    elif pa.types.is_float32(kind):
+        # By way of a double, as Python's numbers are: that is seen in the bits of what is not a number.
+        with np.errstate(invalid="ignore"):
+            made = values.astype(np.int32).view(np.float32).astype(np.float64).astype(np.float32)
+    else:
+        made = values.astype(np.int32) if kind.bit_width == 32 else values.copy()
+    validity = None if bits is None else pa.py_buffer(bits.data)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(cast("Any", made.data))])
+
+
+@kernel(READ_ONLY_BYTES, NUMBERS, BYTES)
+def _copy_all(data: NDArray[np.uint8], values: Indices, copied: NDArray[np.uint8]) -> None:
+    """Copy the bytes that ``values`` are the slots of, one after the other."""
+    at = 0
+    for value in values:
+        size = value & _SIZE
+        copy_bytes(copied, at, data, value >> _SIZE_BITS, size)
+        at += size
+
+
+@helper
+def bytes_slot(at: int, size: int) -> int:
+    """The slot of bytes."""
+    return (at << _SIZE_BITS) | size
+
+
+@helper
+def same_bytes(data: NDArray[np.uint8], one: int, other: int) -> bool:
+    """Whether two slots are of the same bytes."""
+    size = one & _SIZE
+    same = size == other & _SIZE
+    at = 0
+    while same and at < size:
+        same = data[(one >> _SIZE_BITS) + at] == data[(other >> _SIZE_BITS) + at]
+        at += 1
+    return same
+
+
+@helper
+def put(slots: Slots, at: int, value: int) -> None:
+    """Set a slot that is valid."""
+    slots.values[at] = value
+    slots.valid[at] = 1
+
+
+@helper
+def put_nulls(slots: Slots, at: int, stride: int, count: int) -> None:
+    """Make the slot at ``at`` null, and those of the other ``count`` - 1 columns that are within its column empty."""
+    slots.values[at] = 0
+    slots.valid[at] = 0
+    for _ in range(count - 1):
+        at += stride
+        put(slots, at, 0)
+
+
+def value_places(values: pa.Array[Any]) -> tuple[NDArray[np.uint8], Indices, Indices]:
+    """The bytes of binary ``values``, and where each value starts and ends."""
+    if not len(values):
+        return octets(None), np.empty(0, np.int64), np.empty(0, np.int64)
+    _, offsets, data = values.buffers()
+    places = octets(offsets).view(np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return octets(data), places[:-1], places[1:]
