@@ -53,6 +53,7 @@ MODULES: Final = (
     "tidemark.decode.rowhash",
     "tidemark.parsers.avro_kernel",
     "tidemark.parsers.json_batch",
+    "tidemark.parsers.protobuf_kernel",
     "tidemark.parsers.slots",
 )
 """The modules with kernels; they register as they are imported."""

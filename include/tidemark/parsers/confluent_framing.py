@@ -5,6 +5,7 @@ By Confluent's documentation, "Schema Registry serializers: wire format".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ HEAD: Final = 5
 """Bytes before what a schema has written."""
 
 _MAX_VARINT: Final = 5
+_MAX_IN_BYTE: Final = 64
 
 
 def split_frame(value: bytes) -> tuple[int, bytes]:
@@ -57,6 +59,18 @@ def split_message(value: bytes) -> tuple[tuple[int, ...], bytes]:
         index, at = _varint(value, at)
         indexes.append(index)
     return tuple(indexes) or (0,), value[at:]
+
+
+def of_message(values: pa.Array[Any], indexes: tuple[int, ...]) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """(which of binary ``values`` name the message of ``indexes`` as serializers do, bytes before the message)."""
+    rows, _ = numbered(values)
+    starts, data = bounds(values)
+    frames = [bytes(2 * one for one in (len(indexes), *indexes))] if max(indexes) < _MAX_IN_BYTE else []
+    for frame in [*frames, b"\0"] if indexes == (0,) else frames:
+        found = rows[np.diff(starts)[rows] >= HEAD + len(frame)]
+        for place, byte in enumerate(frame, HEAD):
+            found = found[data[starts[found] + place] == byte]
+        yield found, HEAD + len(frame)
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:

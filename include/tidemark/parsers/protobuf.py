@@ -1,9 +1,15 @@
-"""Protobuf: each record by Google's library, as one message of a descriptor set."""
+"""Protobuf: records as one message of a descriptor set, by a compiled loop or else by Google's library.
+
+``protobuf_tables`` says which messages the loop reads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
@@ -11,10 +17,13 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from tidemark.parsers.base import Parsed
-from tidemark.parsers.confluent_framing import split_frame, split_message
-from tidemark.parsers.protobuf_types import message_fields
-from tidemark.parsers.row_parser import RefusedRecord, parse_by_row
+from tidemark.parsers.block_parser import Group, parse_in_blocks
+from tidemark.parsers.confluent_framing import of_message, split_frame, split_message
+from tidemark.parsers.protobuf_tables import block_reader
+from tidemark.parsers.protobuf_types import message_fields, requires_in_map
+from tidemark.parsers.row_parser import RefusedRecord, read_rows
 from tidemark.parsers.settings import ProtobufParser, SettingsFile
+from tidemark.parsers.slots import BlockReader, Unsupported
 
 _OUT_OF_MEMORY: Final = "Arena alloc failed"
 """What Google's library says in a DecodeError where memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
@@ -33,13 +42,38 @@ class ProtobufColumns:
         self._class = message_factory.GetMessageClass(message)
         self._indexes = _indexes(message)
         fields = message_fields(message)
+        # FindInitializationErrors of protobuf 7.36.2 reads memory that is not there if such a field is missing.
+        self._requires_in_map = requires_in_map(message)
         self._takes = [(name, one.take) for name, one in fields]
         self.columns: pa.Schema = pa.schema([pa.field(name, one.kind) for name, one in fields])
+        self._loop: BlockReader | None = None
+        with suppress(Unsupported):
+            self._loop = block_reader(message, self.columns)
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Decode each value as the message; one that this cannot read is refused with the reason."""
+        return self.parse_by(rows, vectorised=True)
+
+    def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
+        """... in blocks where that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
-        return parse_by_row(values, self._read, self.columns, self.columns, self._settings.event_time)
+        return parse_in_blocks(
+            values,
+            self._groups(values) if vectorised else (),
+            lambda left: read_rows(left, self._read, self.columns, self.columns),
+            self.columns,
+            self._settings.event_time,
+        )
+
+    def _groups(self, values: pa.Array[Any]) -> Iterator[Group]:
+        """The rows that are framed as they should be."""
+        if self._loop is None:
+            return
+        if self._settings.framing == "confluent":
+            for rows, skipped in of_message(values, self._indexes):
+                yield Group(self._loop, rows, skipped)
+        else:
+            yield Group(self._loop, np.arange(len(values)), 0)
 
     def _read(self, value: bytes) -> dict[str, Any]:
         if self._settings.framing == "confluent":
@@ -55,8 +89,8 @@ class ProtobufColumns:
                 raise MemoryError(str(error)) from error  # what other records have taken may be the reason
             raise RefusedRecord(f"is not a valid {self._settings.message}: {error}") from error
         if not found.IsInitialized():
-            missing = ", ".join(found.FindInitializationErrors())
-            raise RefusedRecord(f"lacks fields that {self._settings.message} requires: {missing}")
+            missing = "" if self._requires_in_map else ": " + ", ".join(found.FindInitializationErrors())
+            raise RefusedRecord(f"lacks fields that {self._settings.message} requires{missing}")
         try:
             return {name: take(found) for name, take in self._takes}
         except ValueError as error:

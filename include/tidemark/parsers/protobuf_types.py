@@ -28,7 +28,7 @@ _SIMPLE: Final[dict[int, pa.DataType]] = {
     _F.TYPE_STRING: pa.string(),
     _F.TYPE_BYTES: pa.binary(),
 }
-_WRAPPERS: Final = {
+WRAPPERS: Final = {
     f"google.protobuf.{name}Value"
     for name in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
 }
@@ -59,6 +59,17 @@ def message_fields(message: Descriptor, path: str = "", above: tuple[str, ...] =
     return [(one.name, _field(one, f"{path}.{one.name}".lstrip("."), above)) for one in message.fields]
 
 
+def requires_in_map(message: Descriptor, *, in_map: bool = False) -> bool:
+    """Whether a map in ``message``, which does not hold itself, may have values with required fields."""
+    for field in message.fields:
+        if field.is_required and in_map:
+            return True
+        inner = field.message_type
+        if inner is not None and requires_in_map(inner, in_map=in_map or inner.GetOptions().map_entry):
+            return True
+    return False
+
+
 def _field(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
     name = field.name
     message = field.message_type
@@ -80,7 +91,11 @@ def _map(name: str, message: Descriptor, path: str, above: tuple[str, ...]) -> T
 
     def take(found: Any) -> Any:
         entries = getattr(found, name)
-        return [{"key": key.take(one), "value": value.take(entries[one])} for one in sorted(entries)]
+        try:
+            keys = sorted(entries)
+        except TypeError as error:  # proto2 takes any bytes for text, and hands them out as bytes
+            raise ValueError("keys of a map that are not UTF-8") from error
+        return [{"key": key.take(one), "value": value.take(entries[one])} for one in keys]
 
     return Taken(kind, take)
 
@@ -94,7 +109,7 @@ def _value(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
         return Taken(_SIMPLE[field.type], _same)
     if message.full_name == "google.protobuf.Timestamp":
         return Taken(TIMESTAMP_TYPE, _timestamp)
-    if message.full_name in _WRAPPERS:
+    if message.full_name in WRAPPERS:
         return Taken(_SIMPLE[message.fields_by_name["value"].type], lambda found: found.value)
     fields = message_fields(message, path, above)
     takes = [(name, one.take) for name, one in fields]
