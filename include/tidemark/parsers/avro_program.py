@@ -59,10 +59,10 @@ def block_reader(writer: Any, reader: Any, fields: list[pa.Field[Any]]) -> Block
         operations = np.array(program.operations, np.int64)
     except (RecursionError, OverflowError) as error:
         raise Unsupported("has more levels, or larger values, than a program") from error
-    frames = np.zeros((program.depth + 1, op.FRAME), np.int64)
-    before = np.zeros(len(table.layout.columns), np.int64)
 
     def loop(data: NDArray[np.uint8], starts: Indices, ends: Indices, slots: Slots, good: Bits) -> int:
+        frames = np.zeros((program.depth + 1, op.FRAME), np.int64)
+        before = np.zeros(len(table.layout.columns), np.int64)
         level: int = op.read_records(data, starts, ends, operations, frames, before, slots, good)
         return level
 

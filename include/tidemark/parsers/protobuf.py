@@ -20,7 +20,7 @@ from tidemark.parsers.base import Parsed
 from tidemark.parsers.block_parser import Group, parse_in_blocks
 from tidemark.parsers.confluent_framing import of_message, split_frame, split_message
 from tidemark.parsers.protobuf_tables import block_reader
-from tidemark.parsers.protobuf_types import message_fields, requires_in_map
+from tidemark.parsers.protobuf_types import has_maps, message_fields
 from tidemark.parsers.row_parser import RefusedRecord, read_rows
 from tidemark.parsers.settings import ProtobufParser, SettingsFile
 from tidemark.parsers.slots import BlockReader, Unsupported
@@ -42,8 +42,8 @@ class ProtobufColumns:
         self._class = message_factory.GetMessageClass(message)
         self._indexes = _indexes(message)
         fields = message_fields(message)
-        # FindInitializationErrors of protobuf 7.36.2 reads memory that is not there if such a field is missing.
-        self._requires_in_map = requires_in_map(message)
+        # FindInitializationErrors of protobuf 7.36.2 may end the process where a message with a map is within another.
+        self._has_maps = has_maps(message)
         self._takes = [(name, one.take) for name, one in fields]
         self.columns: pa.Schema = pa.schema([pa.field(name, one.kind) for name, one in fields])
         self._loop: BlockReader | None = None
@@ -89,7 +89,7 @@ class ProtobufColumns:
                 raise MemoryError(str(error)) from error  # what other records have taken may be the reason
             raise RefusedRecord(f"is not a valid {self._settings.message}: {error}") from error
         if not found.IsInitialized():
-            missing = "" if self._requires_in_map else ": " + ", ".join(found.FindInitializationErrors())
+            missing = "" if self._has_maps else ": " + ", ".join(found.FindInitializationErrors())
             raise RefusedRecord(f"lacks fields that {self._settings.message} requires{missing}")
         try:
             return {name: take(found) for name, take in self._takes}

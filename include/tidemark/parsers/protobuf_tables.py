@@ -58,12 +58,15 @@ def block_reader(message: Descriptor, columns: pa.Schema) -> BlockReader:
         np.array(builder.members, np.int64),
         np.array(builder.required, np.int64),
         np.array(builder.enums, np.int64),
-        np.zeros((_MAX_DEPTH + 1, 2), np.int64),
-        np.zeros(len(builder.layout.columns), np.int64),
+        np.zeros((0, 2), np.int64),
+        np.zeros(0, np.int64),
     )
 
     def loop(data: NDArray[np.uint8], starts: Indices, ends: Indices, slots: Slots, good: Bits) -> int:
-        level: int = op.read_messages(data, starts, ends, made, slots, good)
+        frames = np.zeros((_MAX_DEPTH + 1, 2), np.int64)
+        before = np.zeros(len(builder.layout.columns), np.int64)
+        tables = made._replace(frames=frames, before=before)
+        level: int = op.read_messages(data, starts, ends, tables, slots, good)
         return level
 
     return BlockReader(builder.layout, nodes, columns, loop)

@@ -59,15 +59,10 @@ def message_fields(message: Descriptor, path: str = "", above: tuple[str, ...] =
     return [(one.name, _field(one, f"{path}.{one.name}".lstrip("."), above)) for one in message.fields]
 
 
-def requires_in_map(message: Descriptor, *, in_map: bool = False) -> bool:
-    """Whether a map in ``message``, which does not hold itself, may have values with required fields."""
-    for field in message.fields:
-        if field.is_required and in_map:
-            return True
-        inner = field.message_type
-        if inner is not None and requires_in_map(inner, in_map=in_map or inner.GetOptions().map_entry):
-            return True
-    return False
+def has_maps(message: Descriptor) -> bool:
+    """Whether ``message``, which does not hold itself, or a message within it has a map."""
+    inner = [one.message_type for one in message.fields if one.message_type is not None]
+    return any(one.GetOptions().map_entry or has_maps(one) for one in inner)
 
 
 def _field(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:

@@ -288,8 +288,8 @@ def test_what_has_no_tables(tmp_path: Path) -> None:
         assert same(parser, [data] * FEWEST) == 0
 
 
-def test_a_required_field_within_a_map_that_is_missing_refuses_its_row_alone(tmp_path: Path) -> None:
-    """The library's list of what is missing would end the process."""
+def test_a_required_field_that_is_missing_beside_a_map_refuses_its_row_alone(tmp_path: Path) -> None:
+    """The library's own list of what is missing may end the process where there are maps."""
     file = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
     inner = file.message_type.add(name="Inner")
     inner.field.add(name="a", number=1, type=F.TYPE_INT32, label=F.LABEL_REQUIRED)
