@@ -22,7 +22,7 @@ from kafka.errors import NoError
 
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import Broker, KafkaVersion
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tidemark.kafka_log import parse_leader_epoch_checkpoint, parse_partition_metadata
 
 Answer = TypeVar("Answer")
@@ -148,13 +148,18 @@ def await_leader(cluster: KafkaCluster, topic: str, node: int, partition: int = 
     wait_until(lambda: leader_of(cluster, topic, partition) == node, what=what)
 
 
-def await_in_sync(cluster: KafkaCluster, topic: str, count: int) -> None:
+def await_in_sync(cluster: KafkaCluster, topic: str, count: int, timeout: float = HUNG) -> None:
     """Wait until each partition has ``count`` replicas in sync."""
 
     def synced() -> bool:
         return all(len(part.isrs) == count for part in describe(cluster, topic).values())
 
-    wait_until(synced, what=f"{count} replicas of {topic} in sync")
+    wait_until(synced, what=f"{count} replicas of {topic} in sync", timeout=timeout)
+
+
+def lagging(cluster: KafkaCluster, topic: str) -> set[int]:
+    """The node ids that have a replica of ``topic`` which is not in sync."""
+    return {node for part in describe(cluster, topic).values() for node in {*part.replicas} - {*part.isrs}}
 
 
 def elect_preferred(cluster: KafkaCluster, topic: str, partition: int) -> None:
