@@ -42,6 +42,8 @@ _FLAGS = (
     "-s3.autoCreateBucket=false",
     "-master.telemetry=false",
     "-volume.preStopSeconds=0",
+    # Each bucket takes a volume of its own. Without this their number follows from the free space of the disk.
+    "-volume.max=1000",
 )
 # All that the server gets of this machine's environment: it would take AWS_* for an identity of its own.
 _ENVIRONMENT = ("PATH", "TMPDIR", "LANG")
