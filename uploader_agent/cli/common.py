@@ -161,15 +161,18 @@ class CommandAnswer:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._rows: list[tuple[Any, ...]] = []
+        self._widths: set[int] = set()
 
     def add(self, line: Any) -> None:
         """Print ``line``, or keep it for the table."""
+        self._widths.add(len(line))
         if self._output is Output.json:
             typer.echo(json.dumps(line._asdict()))
         else:
             self._rows.append(line)
 
     def close(self, heads: list[str]) -> None:
-        """Print the table, if it is one."""
+        """Print the table, if it is one; ``heads`` are of all the lines' fields, also where no table is printed."""
+        assert self._widths <= {len(heads)}, f"{len(heads)} heads over lines of {self._widths} fields"
         if self._output is Output.text:
             typer.echo(columns([heads, *self._rows]))

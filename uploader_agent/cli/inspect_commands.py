@@ -35,7 +35,7 @@ def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, outpu
         total = upload_plan.total_of(lines)
         for line in (*lines, total):
             answer.add(line)
-        answer.close(["PARTITION", "SEGMENTS", "OF THEM TAILS", "BYTES", "PUT", "GET", "ERROR"])
+        answer.close(["PARTITION", "SEGMENTS", "OF THEM TAILS", "BYTES", "PUT", "ERROR"])
         if total.error or not components.leadership.seen:
             raise typer.Exit(1)
 

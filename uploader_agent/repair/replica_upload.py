@@ -57,6 +57,11 @@ class Surroundings:
     lineages: tuple[tuple[Lineage, int], ...]
     cleanup_policy: str
 
+    @property
+    def lineage(self) -> Lineage:
+        """That of ``offset.wm``; without one nothing is known."""
+        return _lineage(self.stored)
+
     def known_lineages(self, own: Lineage) -> KnownLineages:
         """The lineage of ``offset.wm``, and ``own``, that of a replica's log."""
         return KnownLineages.of(self.stored.watermark if self.stored else None, own)
@@ -75,7 +80,7 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     listed = listing.list_segments(store, keys, max(0, wanted.start - listing.REACH)).manifests
     below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
     above = [entry.name for entry in listed if entry.name.base >= wanted.end]
-    near = [live for names in (below, above) if (live := _nearest(store, keys, names, stored)) is not None]
+    near = [live for names in (below, above) if (live := _nearest(store, keys, names, _lineage(stored))) is not None]
     lineages = [(Lineage(manifest.lineage), manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((Lineage(stored.watermark.lineage), stored.watermark.next_offset))
@@ -83,15 +88,17 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     return Surroundings(stored, tuple(lineages), policies.pop() if len(policies) == 1 else UNKNOWN_POLICY)
 
 
+def _lineage(stored: StoredWatermark | None) -> Lineage:
+    return Lineage(stored.watermark.lineage) if stored else Lineage()
+
+
 def _nearest(
-    store: Store, keys: PartitionKeys, names: Iterable[SegmentName], stored: StoredWatermark | None
+    store: Store, keys: PartitionKeys, names: Iterable[SegmentName], lineage: Lineage
 ) -> SegmentManifest | None:
     """The manifest of the first of ``names`` that does not begin on a dead branch."""
     for name in names:
         found = manifests.read(store, keys, name)
-        if found is not None and (
-            stored is None or manifests.begins_on(found.manifest, Lineage(stored.watermark.lineage))
-        ):
+        if found is not None and manifests.begins_on(found.manifest, lineage):
             return found.manifest
     return None
 
@@ -133,6 +140,8 @@ class Replica:
     def _bring(self, work: Work, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
         route, judge = self.route, partial(self._judge, work, surroundings)
         there = manifests.read(route.store, route.keys, SegmentName(work.base_offset))
+        if there is not None and not self.again and _has(there.manifest, work.end, surroundings.lineage):
+            return None
         seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)
         rules = Rules(judge, partial(self._publish_again, there), put_derived) if self.again else Rules(judge)
         return upload(route, work, seen, rules, StoredBefore(has_log=there is not None))
@@ -170,3 +179,8 @@ def bring_all(
             yield work, replica.bring(work, surroundings, high_watermark)
         except (ReplicaRefused, Diverged, OffLineage, SegmentChanged) as error:
             yield work, error
+
+
+def _has(stored: SegmentManifest, end: int, lineage: Lineage) -> bool:
+    """Whether the segment has all offsets from its base up to ``end``, on ``lineage``."""
+    return stored.next_offset >= end and Lineage(stored.lineage).divergence(lineage, end) is None

@@ -240,6 +240,19 @@ def test_what_one_replica_lacks_another_one_brings(leader: World, follower: Worl
     assert leader.watermark()[1].next_offset == 300
 
 
+def test_what_another_replica_has_brought_is_not_brought_again(leader: World, follower: World) -> None:
+    """The leader has not looked again, so that its gap is open still."""
+    replica(follower, 100, end=200)
+    follower.once()
+    late = leader.another(3, leads={})
+    replica(late, 100, end=200)
+    leader.store.puts.clear()
+    agent = late.once()
+    assert agent.metrics.filled._value.get() == 0
+    assert leader.store.puts == [leader.control.index(3)]
+    assert leader.manifest(100).broker == 2
+
+
 def corrupted(world: World) -> World:
     """Broker 1 leads, and its [100, 200) has a bit that flipped in the last batch."""
     partition = world.disk.partition()
