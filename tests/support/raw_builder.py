@@ -188,9 +188,10 @@ class RawBuilder:
             there = SegmentManifest.load(self.store, keys.manifest(plain))
         except NotFound:
             return plain
-        left = Lineage(there.lineage).divergence(lineage, there.next_offset)
         epoch = lineage.epoch_at(base)
-        return plain if left is None or left > base or epoch is None else SegmentName.of_branch(base, epoch)
+        if epoch is None or Lineage(there.lineage).divergence(lineage, base + 1) is None:
+            return plain
+        return SegmentName.of_branch(base, epoch)
 
     def seals(
         self,

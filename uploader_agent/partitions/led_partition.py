@@ -152,9 +152,7 @@ class LedPartition:
     def _take(self, observation: Observation) -> None:
         before = self.uploader.local
         self.observation = observation
-        self.uploader.local = replace(
-            before, offsets=observation.offsets, observed_start=before.disk_start, log_end=observation.log_end
-        )
+        self.uploader.local = replace(before, offsets=observation.offsets, observed_start=before.disk_start)
         self._observations += 1
         if before.disk_start != before.observed_start:
             self.uploader.reconsider_gaps()

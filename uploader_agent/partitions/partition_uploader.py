@@ -75,7 +75,7 @@ class LocalLog:
 
     ``segments`` are held or on the disk, by base offset, the last one active. ``offsets`` come from the broker or its
     checkpoint. ``disk_start`` is the base offset of the first segment on the disk, None without one. ``observed_start``
-    is its value when the broker gave the ``offsets``. ``log_end`` is the log end offset seen then, None if not known.
+    is its value when the broker gave the ``offsets``.
     """
 
     segments: tuple[LocalSegment, ...] = ()
@@ -83,7 +83,6 @@ class LocalLog:
     cleanup_policy: str = UNKNOWN_POLICY
     disk_start: int | None = None
     observed_start: int | None = None
-    log_end: int | None = None
 
     @property
     def rotated(self) -> Intervals:
@@ -218,8 +217,7 @@ class PartitionUploader:
         return lineage
 
     def _observed(self, offsets: Offsets) -> Observed:
-        local = self.local
-        return Observed(offsets, local.cleanup_policy, self._led.leader_epoch, local.log_end)
+        return Observed(offsets, self.local.cleanup_policy, self._led.leader_epoch)
 
     def _search_store(self, lineage: Lineage) -> None:
         """If it is time, search the store for data of holes."""

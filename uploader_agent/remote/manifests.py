@@ -27,15 +27,11 @@ class StoredManifest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the broker says about a partition while a segment is uploaded.
-
-    ``log_end`` is the log end offset that was seen last; None if that is not known.
-    """
+    """What the broker says about a partition while a segment is uploaded."""
 
     offsets: Offsets
     cleanup_policy: str
     leader_epoch: int
-    log_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +98,7 @@ def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> Store
         PreconditionFailed: it does not, as after a repair; look again.
     """
     key = keys.manifest(manifest.name)
-    content = Bytes(MANIFEST_EXTENSION, manifest.to_bytes())
-    there = create(store, key, Summed(content, checksum(content)))
+    there = create(store, key, _content(manifest))
     if isinstance(there, ObjectSum):
         return StoredManifest(manifest, there.etag)
     stored = SegmentManifest.load(store, key, if_match=there.etag)
@@ -121,9 +116,7 @@ def write_over(
     Raises:
         PreconditionFailed: another agent wrote one; look again.
     """
-    key = keys.manifest(manifest.name)
-    content = Bytes(MANIFEST_EXTENSION, manifest.to_bytes())
-    ours = Summed(content, checksum(content))
+    key, ours = keys.manifest(manifest.name), _content(manifest)
     if seen is not None:
         there = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
         return StoredManifest(manifest, replace(store, key, ours, there).etag)
@@ -133,10 +126,14 @@ def write_over(
     return StoredManifest(manifest, made.etag)
 
 
+def _content(manifest: SegmentManifest) -> Summed:
+    content = Bytes(MANIFEST_EXTENSION, manifest.to_bytes())
+    return Summed(content, checksum(content))
+
+
 def begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
     """Whether the segment's first batch is on ``lineage``."""
-    diverges = Lineage(manifest.lineage).divergence(lineage, manifest.next_offset)
-    return diverges is None or diverges > manifest.base_offset
+    return Lineage(manifest.lineage).divergence(lineage, manifest.base_offset + 1) is None
 
 
 def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:

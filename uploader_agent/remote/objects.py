@@ -23,14 +23,20 @@ class Summed(NamedTuple):
     crc32c: int
 
 
-def create(store: Store, key: str, ours: Summed) -> ObjectSum | ObjectInfo:
-    """Create ``key``; our object's sum if it now holds our bytes, else the object that is there instead."""
-    try:
-        etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c, if_none_match=True)
-    except (PreconditionFailed, UnknownOutcome) as error:
-        stored = _read_back(store, key, error)
-        return summed(ours, stored.etag) if same(store, stored, ours) else stored
-    return summed(ours, etag)
+def create(store: Store, key: str, ours: Summed, *, look_first: bool = False) -> ObjectSum | ObjectInfo:
+    """Create ``key``; our object's sum if it now holds our bytes, else the object that is there instead.
+
+    ``look_first`` if something is probably there, so that no bytes are sent for nothing.
+    """
+    stored = find(store, key) if look_first else None
+    if stored is None:
+        try:
+            etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c, if_none_match=True)
+        except (PreconditionFailed, UnknownOutcome) as error:
+            stored = _read_back(store, key, error)
+        else:
+            return _summed(ours, etag)
+    return _summed(ours, stored.etag) if _same(store, stored, ours) else stored
 
 
 def replace(store: Store, key: str, ours: Summed, stored: ObjectInfo) -> ObjectSum:
@@ -43,10 +49,10 @@ def replace(store: Store, key: str, ours: Summed, stored: ObjectInfo) -> ObjectS
         etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c, if_match=stored.etag)
     except UnknownOutcome as error:
         there = _read_back(store, key, error)
-        if not same(store, there, ours):
+        if not _same(store, there, ours):
             raise
         etag = there.etag
-    return summed(ours, etag)
+    return _summed(ours, etag)
 
 
 def create_derived(store: Store, key: str, ours: Summed) -> ObjectSum:
@@ -73,7 +79,7 @@ PutDerived = Callable[[Store, str, Summed], ObjectSum]
 """How what follows from a ``.log`` gets under its key: :func:`create_derived`, or :func:`put_derived` in repairs."""
 
 
-def same(store: Store, stored: ObjectInfo, ours: Summed) -> bool:
+def _same(store: Store, stored: ObjectInfo, ours: Summed) -> bool:
     """Whether the stored bytes are ours."""
     return stored.size == ours.content.size and stored_checksum(store, stored) == ours.crc32c
 
@@ -86,7 +92,7 @@ def find(store: Store, key: str) -> ObjectInfo | None:
         return None
 
 
-def summed(ours: Summed, etag: str) -> ObjectSum:
+def _summed(ours: Summed, etag: str) -> ObjectSum:
     """The sum that proves our object in a manifest."""
     return ObjectSum(size=ours.content.size, crc32c=f"{ours.crc32c:08x}", etag=etag)
 

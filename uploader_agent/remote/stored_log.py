@@ -40,8 +40,16 @@ class StoredSegment:
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
         opened = tuple(UnfinishedTransaction(**transaction.model_dump()) for transaction in manifest.open_transactions)
-        base, end = manifest.base_offset, manifest.next_offset
-        return cls(manifest.name, base, end, readable, manifest.state, manifest.broker, opened, own)
+        return cls(
+            name=manifest.name,
+            base_offset=manifest.base_offset,
+            next_offset=manifest.next_offset,
+            readable_end=readable,
+            state=manifest.state,
+            broker=manifest.broker,
+            open_transactions=opened,
+            lineage=own,
+        )
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from uploader_agent.hold import Hold
 from uploader_agent.remote import manifests
 from uploader_agent.remote.lineage import KnownLineages, OffLineage
 from uploader_agent.remote.manifests import Facts, Observed, StoredManifest
-from uploader_agent.remote.objects import PutDerived, Summed, create, create_derived, find, same, summed
+from uploader_agent.remote.objects import PutDerived, Summed, create, create_derived
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.implausible_fields import doubt
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
@@ -146,7 +146,7 @@ class _Upload:
         if self._work.is_tail and lineage != known:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
         lineage = self._rules.judge(scanned, lineage)
-        placed = self._keep_damaged(scanned) if scanned.damage else self._place(scanned, lineage)
+        placed = self._keep_damaged(scanned, lineage) if scanned.damage else self._place(scanned, lineage)
         if isinstance(placed, StoredManifest):
             return placed
         name, sent = placed
@@ -201,9 +201,7 @@ class _Upload:
         key = ""
         for name in _names(self._base, scanned, lineage):
             key = self._route.keys.segment(name, "log")
-            there = (find(store, key) if self._before.has_log else None) or create(store, key, ours)
-            if isinstance(there, ObjectInfo) and same(store, there, ours):
-                there = summed(ours, there.etag)
+            there = create(store, key, ours, look_first=self._before.has_log)
             if isinstance(there, ObjectSum):
                 return name, {name.file("log"): there}
             adopted = self._adopt(name, there, lineage)
@@ -235,11 +233,10 @@ class _Upload:
         logger.info("stored_segment_adopted", partition=str(route.tp), key=log.key, next_offset=facts.next_offset)
         return self._publish(facts)
 
-    def _keep_damaged(self, scanned: ScannedSegment) -> _Placed | StoredManifest:
+    def _keep_damaged(self, scanned: ScannedSegment, lineage: Lineage) -> _Placed | StoredManifest:
         """Keep all bytes of a damaged run, unless the store has a sound copy already."""
         store, keys = self._route.store, self._route.keys
         logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
-        lineage = self._files.lineage()
         for sound in _names(self._base, scanned, lineage):
             stored = manifests.read(store, keys, sound)
             if stored is not None and manifests.begins_on(stored.manifest, lineage):

@@ -262,8 +262,12 @@ class ControlKeys:
 
     def pack_of(self, key: str) -> PackName | None:
         """The name of the pack whose key is ``key``; None if it is no pack's of this cluster and prefix."""
-        match = _PACK.fullmatch(key.removeprefix(self.tails)) if key.startswith(self.tails) else None
-        return PackName(int(match[1]), match[2]) if match else None
+        if not key.startswith(self.tails):
+            return None
+        try:
+            return PackName.parse(key.removeprefix(self.tails))
+        except ValueError:
+            return None
 
     @property
     def heads(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 import fastavro
@@ -20,7 +19,7 @@ from tidemark.parsers.avro_types import Types, table_type
 from tidemark.parsers.avro_writers import Writers, WriterSchema, parsed_schema
 from tidemark.parsers.base import Parsed
 from tidemark.parsers.block_parser import FEWEST, Group, parse_in_blocks
-from tidemark.parsers.confluent_framing import HEAD, numbered, schema_numbers, split_frame
+from tidemark.parsers.confluent_framing import HEAD, by_frequency, numbered, split_frame
 from tidemark.parsers.row_parser import RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas
 from tidemark.parsers.settings import AvroParser, SettingsFile
@@ -45,7 +44,7 @@ class AvroColumns:
         self.columns: pa.Schema = pa.schema([pa.field(one.name, table_type(one.type)) for one in fields])
         schemas = _schemas(settings)
         self._writers = None if schemas is None else Writers(schemas, self._reader)
-        self._own = self._loop(self._reader)
+        self._loop = self._loop_by(self._reader)
         self._loops: dict[int, BlockReader | None] = {}
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
@@ -55,28 +54,31 @@ class AvroColumns:
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
         """... in blocks where that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
-        if self._writers is not None:
-            self._writers.learn(schema_numbers(values))
+        groups = self._groups(values)
         return parse_in_blocks(
             values,
-            self._groups(values) if vectorised else (),
+            groups if vectorised else (),
             lambda left: read_rows(left, self._read, self._raw, self.columns),
             self.columns,
             self._settings.event_time,
         )
 
-    def _groups(self, values: pa.Array[Any]) -> Iterator[Group]:
-        """The rows of each schema that a loop reads by."""
+    def _groups(self, values: pa.Array[Any]) -> list[Group]:
+        """The rows of each schema that a loop reads by, after those that ``values`` name are learnt."""
         if self._writers is None:
-            if self._own is not None:
-                yield Group(self._own, np.arange(len(values)), 0)
-            return
+            return [] if self._loop is None else [Group(self._loop, np.arange(len(values)), 0)]
         framed, numbers = numbered(values)
-        found, counts = np.unique(numbers, return_counts=True)
-        for number in found[counts >= FEWEST].tolist():
+        named = by_frequency(numbers)
+        self._writers.learn(named)
+        groups: list[Group] = []
+        for number in named:
+            rows = framed[numbers == number]
+            if len(rows) < FEWEST:
+                break  # nor has any that follows as many
             loop = self._loop_of(number, self._writers)
             if loop is not None:
-                yield Group(loop, framed[numbers == number], HEAD)
+                groups.append(Group(loop, rows, HEAD))
+        return groups
 
     def _loop_of(self, number: int, writers: Writers) -> BlockReader | None:
         """What reads by this schema; None if its records are refused, or for fastavro."""
@@ -85,10 +87,10 @@ class AvroColumns:
                 writer = writers.get(number).parsed
             except RefusedRecord:
                 return None
-            self._loops[number] = self._own if writer is self._reader else self._loop(writer)
+            self._loops[number] = self._loop if writer is self._reader else self._loop_by(writer)
         return self._loops[number]
 
-    def _loop(self, writer: Any) -> BlockReader | None:
+    def _loop_by(self, writer: Any) -> BlockReader | None:
         try:
             return block_reader(writer, self._reader, list(self._raw))
         except Unsupported:

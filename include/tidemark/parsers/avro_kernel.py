@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from tidemark.decode.jit import BOOLEANS, NUMBER_ROWS, NUMBERS, READ_ONLY_BYTES, helper, kernel, load_u64
 from tidemark.decode.schema import MAX_MILLISECONDS
 from tidemark.decode.wire import is_utf8, varint
-from tidemark.parsers.slots import NO_LEVEL, SLOTS, Bits, Indices, Slots, bytes_slot, put, put_nulls, same_bytes
+from tidemark.parsers.base import Bits, Indices
+from tidemark.parsers.slots import NO_LEVEL, SLOTS, Slots, bytes_slot, put, put_nulls, same_bytes
 
 END = 0
 LONG = 1

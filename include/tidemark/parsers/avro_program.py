@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tidemark.parsers import avro_kernel as op
 from tidemark.parsers.avro_types import DECIMAL_MARK, table_type
-from tidemark.parsers.slots import Bits, BlockReader, Indices, Layout, Node, Slots, Unsupported
+from tidemark.parsers.base import Bits, Indices
+from tidemark.parsers.slots import BlockReader, Layout, Node, Slots, Unsupported
 
 _MAX_OPERATIONS: Final = 8192
 _SIMPLE: Final = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -21,7 +22,13 @@ _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DAY: Final = 86_400_000_000
 _LIMIT: Final = (1 << 63) - 1
 
+BLOCK_BYTES: Final = 4 << 20
+"""Of the values that are read at once, about."""
+
+BLOCK_ROWS: Final = 1 << 14
+
 Bits = NDArray[np.bool_]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,15 @@ def bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]
     _, offsets, data = values.buffers()
     starts = octets(offsets).view(np.int32)[values.offset : values.offset + len(values) + 1]
     return starts, octets(data)
+
+
+def blocks(sizes: NDArray[Any]) -> list[tuple[int, int]]:
+    """Where the blocks of values of these sizes start and end: of BLOCK_ROWS at most, and about BLOCK_BYTES."""
+    if not len(sizes):
+        return []
+    number = np.maximum((np.cumsum(sizes, dtype=np.int64) - 1) // BLOCK_BYTES, np.arange(len(sizes)) // BLOCK_ROWS)
+    cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
+    return list(pairwise(cuts))
 
 
 def no_rows(columns: pa.Schema, rows: int) -> pa.RecordBatch:

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.schema import array
-from tidemark.parsers.base import Parsed, event_time_of, joined
+from tidemark.parsers.base import Indices, Parsed, event_time_of, joined
 from tidemark.parsers.settings import EventTime
-from tidemark.parsers.slots import BlockReader, Indices, value_places
+from tidemark.parsers.slots import BlockReader, value_places
 
 FEWEST: Final = 8
 """Rows for which the loop is worth calling."""

@@ -29,9 +29,8 @@ def split_frame(value: bytes) -> tuple[int, bytes]:
     return int.from_bytes(value[1:HEAD], "big"), value[HEAD:]
 
 
-def schema_numbers(values: pa.Array[Any]) -> list[int]:
-    """The numbers of schemas that binary ``values`` name, those of most values first, then lower ones first."""
-    _, numbers = numbered(values)
+def by_frequency(numbers: NDArray[np.int64]) -> list[int]:
+    """The numbers of schemas that values name, each once, those of most values first, then lower ones first."""
     found, counts = np.unique(numbers, return_counts=True)
     ordered: list[int] = found[np.lexsort((found, -counts))].tolist()
     return ordered

@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 
 from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, kernel
 from tidemark.decode.schema import array
-from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of, joined
+from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
 from tidemark.parsers.json_document import MAX_DEPTH, RefusedValue, document, raw_value, value_at
 from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
 
-BLOCK_BYTES: Final = 4 << 20
-BLOCK_ROWS: Final = 1 << 14
 _SMALLEST: Final = 8
 """Rows of a failing block that are no longer worth halving."""
 
@@ -35,8 +33,6 @@ _SPACE: Final = 0x20
 _BRACE: Final = ord("{")
 _BRACE_BIT: Final = ord("{") ^ ord("[")
 _N, _SMALL_A, _I, _SMALL_N = b"NaIn"
-
-Indices = NDArray[np.int64]
 
 
 class _Block(NamedTuple):
@@ -212,13 +208,9 @@ def _mark(starts: NDArray[np.int32], data: NDArray[np.uint8], odd: NDArray[np.bo
 
 
 def _cut(values: pa.Array[Any], wanted: Indices) -> list[Indices]:
-    """``wanted`` in pieces of about BLOCK_BYTES."""
-    if not len(wanted):
-        return []
+    """``wanted`` in blocks."""
     starts, _ = bounds(values)
-    sizes = np.cumsum((starts[wanted + 1] - starts[wanted]).astype(np.int64))
-    number = np.maximum((sizes - 1) // BLOCK_BYTES, np.arange(len(wanted)) // BLOCK_ROWS)
-    return np.split(wanted, np.flatnonzero(np.diff(number)) + 1)
+    return [wanted[first:end] for first, end in blocks(starts[wanted + 1] - starts[wanted])]
 
 
 def _lines(values: pa.Array[Any]) -> pa.Buffer:

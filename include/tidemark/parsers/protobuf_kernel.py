@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from tidemark.decode.jit import BOOLEANS, NUMBERS, READ_ONLY_BYTES, helper, kernel, load_u64, type_of
 from tidemark.decode.wire import is_utf8, unsigned_varint
-from tidemark.parsers.slots import NO_LEVEL, SLOTS, Bits, Indices, Slots, bytes_slot, put, put_nulls, same_bytes
+from tidemark.parsers.base import Bits, Indices
+from tidemark.parsers.slots import NO_LEVEL, SLOTS, Slots, bytes_slot, put, put_nulls, same_bytes
 
 INT64 = 0
 INT32 = 1

@@ -15,8 +15,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from numpy.typing import NDArray
 
 from tidemark.parsers import protobuf_kernel as op
+from tidemark.parsers.base import Bits, Indices
 from tidemark.parsers.protobuf_types import WRAPPERS
-from tidemark.parsers.slots import Bits, BlockReader, Indices, Layout, Node, Slots, Unsupported
+from tidemark.parsers.slots import BlockReader, Layout, Node, Slots, Unsupported
 
 _F: Final = FieldDescriptor
 _KINDS: Final = {

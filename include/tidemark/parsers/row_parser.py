@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.schema import array
-from tidemark.parsers.base import Parsed, bisected, bounds, event_time_of, shortened
-from tidemark.parsers.settings import EventTime
+from tidemark.parsers.base import bisected, bounds, shortened
 
 PIECE_ROWS: Final = 4096
 PIECE_BYTES: Final = 4 << 20
@@ -21,25 +20,13 @@ class RefusedRecord(ValueError):
     """A record that cannot be read; the message is the reason."""
 
 
-def parse_by_row(
-    values: pa.Array[Any],
-    read: Callable[[bytes], dict[str, Any]],
-    raw: pa.Schema,
-    columns: pa.Schema,
-    event_time: EventTime | None,
-) -> Parsed:
-    """Read each of ``values`` that is not null by ``read``, which raises RefusedRecord.
-
-    What it answers has the fields of ``raw``, and is cast to ``columns``, of the same names.
-    """
-    batch, refused = read_rows(values, read, raw, columns)
-    return Parsed(batch, refused, None, event_time_of(batch, event_time))
-
-
 def read_rows(
     values: pa.Array[Any], read: Callable[[bytes], dict[str, Any]], raw: pa.Schema, columns: pa.Schema
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """(columns, why rows are refused), as :func:`parse_by_row` has them."""
+    """(columns, why rows are refused): each of ``values`` that is not null, by ``read``, which raises RefusedRecord.
+
+    What it answers has the fields of ``raw``, and is cast to ``columns``, of the same names.
+    """
     refused: dict[int, str] = {}
     pieces = [
         _piece(values.slice(start, end - start), start, read, raw, columns, refused) for start, end in _cut(values)

@@ -11,7 +11,6 @@ struct they have slots of zero that are valid, as in what ``pa.array`` makes of 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
@@ -22,10 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode.jit import BYTES, NUMBERS, READ_ONLY_BYTES, copy_bytes, helper, kernel, type_of
-from tidemark.decode.schema import array, octets, variable
+from tidemark.decode.schema import array, variable
+from tidemark.parsers.base import Bits, Indices, blocks, bounds
 
-BLOCK_BYTES: Final = 4 << 20
-BLOCK_ROWS: Final = 1 << 14
 MAX_SLOTS: Final = 8 << 20
 """Of a block's columns together, 9 bytes each. A record that needs more by itself is read in another way."""
 
@@ -36,9 +34,6 @@ NO_LEVEL: Final = -1
 
 _SIZE_BITS = 32
 _SIZE = (1 << 32) - 1
-
-Indices = NDArray[np.int64]
-Bits = NDArray[np.bool_]
 
 
 class Unsupported(Exception):
@@ -122,7 +117,7 @@ class BlockReader:
 
     def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[tuple[Indices, pa.RecordBatch]]:
         """(which of the values were read, their columns) of each block; the others are for another reader."""
-        waiting = list(reversed(_cut(ends - starts)))
+        waiting = list(reversed(blocks(ends - starts)))
         while waiting:
             first, end = waiting.pop()
             good = np.zeros(end - first, np.bool_)
@@ -152,15 +147,6 @@ class BlockReader:
 
     def _slots(self, lengths: list[int]) -> int:
         return sum(count * length for count, length in zip(self._layout.columns, lengths, strict=True))
-
-
-def _cut(sizes: Indices) -> list[tuple[int, int]]:
-    """Where blocks of values of these sizes start and end."""
-    if not len(sizes):
-        return []
-    number = np.maximum((np.cumsum(sizes) - 1) // BLOCK_BYTES, np.arange(len(sizes)) // BLOCK_ROWS)
-    cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
-    return list(itertools.pairwise(cuts))
 
 
 def _arrow(node: Node, slots: Slots, data: NDArray[np.uint8]) -> pa.Array[Any]:
@@ -281,8 +267,6 @@ def put_nulls(slots: Slots, at: int, stride: int, count: int) -> None:
 
 def value_places(values: pa.Array[Any]) -> tuple[NDArray[np.uint8], Indices, Indices]:
     """The bytes of binary ``values``, and where each value starts and ends."""
-    if not len(values):
-        return octets(None), np.empty(0, np.int64), np.empty(0, np.int64)
-    _, offsets, data = values.buffers()
-    places = octets(offsets).view(np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    return octets(data), places[:-1], places[1:]
+    starts, data = bounds(values)
+    places = starts.astype(np.int64)
+    return data, places[:-1], places[1:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -13,14 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.tidemark.parsers.support import records, rows_of
+from tests.tidemark.parsers.support import mutated, read_by_loop, records, refused_alike, rows_of, varint
 from tests.tidemark.parsers.test_avro import AT, FULL, RECORD, avro, encoded, framed
-from tests.tidemark.parsers.test_fuzz import _mutated as mutated
-from tests.tidemark.parsers.test_fuzz import _told as told
 from tidemark.parsers.avro import AvroColumns
 from tidemark.parsers.avro_program import block_reader
 from tidemark.parsers.block_parser import FEWEST
-from tidemark.parsers.slots import Unsupported, value_places
+from tidemark.parsers.slots import Unsupported
 
 HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
 NAMES = tuple("abcdefgh")
@@ -150,29 +148,7 @@ class Schemas:
 
 def number(value: int) -> bytes:
     """A long."""
-    left = ((value << 1) ^ (value >> 63)) & ((1 << 64) - 1)
-    found = bytearray()
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*found, left])
-
-
-def same(parser: Any, values: Sequence[bytes | None]) -> int:
-    """Check that both readers say the same of ``values``; how many they refuse."""
-    rows = rows_of(values)
-    found, expected = parser.parse(rows), parser.parse_by(rows, vectorised=False)
-    assert found.refused == expected.refused
-    assert told(found.columns) == told(expected.columns)
-    found.columns.validate(full=True)
-    assert found.columns.schema == parser.columns
-    return len(found.refused)
-
-
-def read_by_loop(parser: Any, values: list[bytes]) -> int:
-    """How many of ``values``, without frames, the loop reads."""
-    assert parser._own is not None
-    return sum(len(read) for read, _ in parser._own.read(*value_places(pa.array(values, pa.binary()))))
+    return varint(((value << 1) ^ (value >> 63)) & ((1 << 64) - 1))
 
 
 def test_any_schema_and_any_bytes(
@@ -185,7 +161,7 @@ def test_any_schema_and_any_bytes(
         parser = avro(tmp_path, schema)
         good = [schemas.encoded(schema) for _ in range(60)]
         values = [mutated(rng, one) if rng.random() < 0.3 else one for one in good]
-        refused += same(parser, [*values, None, b"", good[0] + b"\0", *good[:1]])
+        refused += refused_alike(parser, [*values, None, b"", good[0] + b"\0", *good[:1]])
         total += len(values)
     tried("values by the loop and by fastavro", total)
     assert 0 < refused < total
@@ -203,7 +179,7 @@ def test_schemas_that_evolve(tmp_path: Path, rng: random.Random, full: bool) -> 
         parser = avro(tmp_path, table, "framing: confluent\nschemas: ids")
         chosen = [rng.randrange(len(writers)) for _ in range(120)]
         values = [framed(at, schemas.encoded(writers[at])) for at in chosen]
-        same(parser, [mutated(rng, one) if rng.random() < 0.3 else one for one in values])
+        refused_alike(parser, [mutated(rng, one) if rng.random() < 0.3 else one for one in values])
         assert isinstance(parser, AvroColumns)
         by_loop += sum(parser._loops.get(at) is not None for at in range(1, len(writers)))
     assert by_loop > 0
@@ -213,7 +189,7 @@ def test_the_loop_reads_what_is_usual(tmp_path: Path, rng: random.Random) -> Non
     parser = avro(tmp_path, FULL)
     values = [encoded(FULL, RECORD | {"id": at, "tags": ["x"] * rng.randrange(9)}) for at in range(100)]
     assert read_by_loop(parser, values) == len(values)
-    assert same(parser, values) == 0
+    assert refused_alike(parser, values) == 0
 
 
 def test_each_cut_and_each_tail(tmp_path: Path) -> None:
@@ -221,7 +197,7 @@ def test_each_cut_and_each_tail(tmp_path: Path) -> None:
     values = [good[:cut] for cut in range(len(good))] + [good + bytes([tail]) for tail in range(256)] + [good]
     parser = avro(tmp_path, FULL)
     assert read_by_loop(parser, values) == 1
-    assert same(parser, values) == len(values) - 1
+    assert refused_alike(parser, values) == len(values) - 1
 
 
 @pytest.mark.parametrize(
@@ -254,7 +230,7 @@ def test_each_cut_and_each_tail(tmp_path: Path) -> None:
 )
 def test_unusual_bytes(tmp_path: Path, kind: Any, data: bytes) -> None:
     parser = avro(tmp_path, {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]})
-    same(parser, [data] * FEWEST)
+    refused_alike(parser, [data] * FEWEST)
 
 
 def test_signalling_nans_are_the_same_bits(tmp_path: Path) -> None:
@@ -271,11 +247,11 @@ def test_long_lists_between_short_ones(tmp_path: Path, monkeypatch: pytest.Monke
     sizes = [1, 0, 3000, 1, 50, *[2] * 40, 1000]
     values = [encoded(schema, {"x": [{"k": at, "n": None} for at in range(size)]}) for size in sizes]
     parser = avro(tmp_path, schema)
-    assert same(parser, values) == 0
+    assert refused_alike(parser, values) == 0
     assert read_by_loop(parser, values) == len(values)
     monkeypatch.setattr("tidemark.parsers.slots.MAX_SLOTS", 10_000)
     assert read_by_loop(parser, values) == len(values) - 1
-    assert same(parser, values) == 0
+    assert refused_alike(parser, values) == 0
 
 
 def test_many_rows_are_read_in_blocks(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tests.support.bounded import bounded
 from tests.tidemark.parsers import test_protobuf
 from tests.tidemark.parsers.registry_server import Registry, serving
-from tests.tidemark.parsers.support import rows_of, topic_of
+from tests.tidemark.parsers.support import LENGTHS, mutated, rows_of, told, topic_of, varint
 from tests.tidemark.parsers.test_avro import FULL, RECORD, encoded, framed
 from tests.tidemark.parsers.test_json import COLUMNS
 from tests.tidemark.parsers.test_protobuf import order, order_file
@@ -31,13 +31,6 @@ MEMORY = 1 << 30
 SECONDS = 600
 BATCH = 64
 SCHEMAS = 24
-_LENGTHS = (
-    b"\xff" * 9 + b"\x01",
-    b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f",
-    b"\x80" * 30,
-    b"\xff\xff\xff\xff\x0f",
-    b"\x01",
-)
 _TYPES: tuple[Any, ...] = (
     *("null", "boolean", "int", "long", "float", "double", "bytes", "string", "State", "User", "Order", "shop.Order"),
     *({"type": "array", "items": "null"}, {"type": "map", "values": "null"}, {"type": "array", "items": "Order"}, []),
@@ -50,25 +43,6 @@ _TYPES: tuple[Any, ...] = (
     ),
     {"type": {"type": "string"}},
 )
-
-
-def _mutated(rng: random.Random, value: bytes) -> bytes:
-    """``value`` with bytes changed, cut, doubled, put in, and lengths that lie."""
-    found = bytearray(value)
-    for _ in range(rng.choice((0, 1, 1, 2, 5))):
-        at = rng.randrange(len(found) + 1)
-        kind = rng.randrange(5)
-        if kind == 0:
-            del found[at:]
-        elif kind == 1:
-            found[at : at + 1] = rng.choice(_LENGTHS)
-        elif kind == 2:
-            found[at:at] = found[max(0, at - 20) : at] * rng.choice((1, 2, 200))
-        elif kind == 3:
-            found[at : at + 1] = rng.randbytes(1)
-        else:
-            found[at:at] = rng.randbytes(rng.randrange(8))
-    return bytes(found)
 
 
 def _json(rng: random.Random) -> bytes:
@@ -89,12 +63,12 @@ def _json(rng: random.Random) -> bytes:
         "ratio": 1.5,
         "raw": "AA==",
     }
-    return _mutated(rng, json.dumps(good).encode())
+    return mutated(rng, json.dumps(good).encode())
 
 
 def _avro(rng: random.Random) -> bytes:
     record = RECORD | {"tags": ["a"] * rng.randrange(200), "sizes": {str(at): at for at in range(rng.randrange(9))}}
-    return _mutated(rng, encoded(FULL, record))
+    return mutated(rng, encoded(FULL, record))
 
 
 def _protobuf(rng: random.Random) -> bytes:
@@ -105,17 +79,9 @@ def _protobuf(rng: random.Random) -> bytes:
     if kind == 1:
         return b"\x3b" * times + b"\x3c" * times  # groups that nobody knows
     if kind == 2:
-        return b"\xf2\x07" + _varint(times) + b"\x00" * times  # an unknown field
+        return b"\xf2\x07" + varint(times) + b"\x00" * times  # an unknown field
     fields = {**test_protobuf.FIELDS, "lines": [{"sku": "x", "count": 1}] * rng.randrange(50)}
-    return _mutated(rng, order(**fields))
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*found, number])
+    return mutated(rng, order(**fields))
 
 
 def _schema(rng: random.Random) -> str:
@@ -134,13 +100,13 @@ def _schema(rng: random.Random) -> str:
         else:
             schema["fields"].remove(field)
     text = json.dumps(schema)
-    return text if rng.random() < 0.8 else _mutated(rng, text.encode()).decode("utf-8", "replace")
+    return text if rng.random() < 0.8 else mutated(rng, text.encode()).decode("utf-8", "replace")
 
 
 def _in_frame(rng: random.Random, value: bytes, *, inner: bytes = b"") -> bytes:
     number = rng.choice((*range(SCHEMAS + 3), 7, 7, (1 << 31) + 5))
     whole = framed(number, inner + value)
-    return whole if rng.random() < 0.9 else _mutated(rng, whole)
+    return whole if rng.random() < 0.9 else mutated(rng, whole)
 
 
 def fuzz(parser: Parser, make: Callable[[random.Random], bytes], rng: random.Random, count: int) -> Counter[str]:
@@ -154,16 +120,10 @@ def fuzz(parser: Parser, make: Callable[[random.Random], bytes], rng: random.Ran
         for row in rng.sample(range(BATCH), 3):
             alone = parser.parse(rows.slice(row, 1))
             assert alone.refused.get(0) == parsed.refused.get(row), values[row]
-            assert _told(alone.columns) == _told(parsed.columns.slice(row, 1)), values[row]
+            assert told(alone.columns) == told(parsed.columns.slice(row, 1)), values[row]
         totals.update(values=BATCH, bytes=sum(map(len, values)), refused=len(parsed.refused))
     totals["rows"] = totals["values"] - totals["refused"]
     return totals
-
-
-def _told(columns: pa.RecordBatch) -> list[str]:
-    """All values as text: NaN is NaN, and times may be those of any year, which Python's are not."""
-    whole: dict[str, Any] = {"window": 1 << 30, "container_window": 1 << 30, "element_size_limit": 1 << 30}
-    return [column.to_string(**whole) for column in columns.columns]
 
 
 def _check(parsed: Parsed, parser: Parser, values: Sequence[bytes]) -> None:
@@ -191,7 +151,7 @@ KINDS: dict[str, tuple[str, Callable[[random.Random], bytes]]] = {
     "protobuf": (_PROTOBUF, _protobuf),
     "protobuf in frames": (
         _PROTOBUF + "framing: confluent",
-        lambda rng: _in_frame(rng, _protobuf(rng), inner=rng.choice((b"\x02\x02", b"\x02\x02", *_LENGTHS))),
+        lambda rng: _in_frame(rng, _protobuf(rng), inner=rng.choice((b"\x02\x02", b"\x02\x02", *LENGTHS))),
     ),
     "function": (
         "kind: function\nfunction: tests.tidemark.parsers.test_fuzz:picky\ncolumns: [{name: size, type: int32}]",

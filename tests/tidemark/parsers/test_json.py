@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.tidemark.parsers.support import records, rows_of, topic_of
-from tidemark.parsers import json_batch
+from tidemark.parsers import base
 from tidemark.parsers.json_batch import JsonColumns
 from tidemark.parsers.settings import JsonParser
 
@@ -230,7 +230,7 @@ def test_the_bisection_finds_exactly_the_bad_rows(rng: random.Random) -> None:
         bad = {row for row in range(count) if rng.random() < rng.choice((0.0, 0.01, 0.3))}
         wrong = (b'{"id":', b"x", b'{"id":"1"}', b'{"id":1,"small":999}', b'{"id":1}{"id":2}', b'{"id":1,', b'"id":2}')
         values = [rng.choice(wrong) if row in bad else b'{"id":%d}' % row for row in range(count)]
-        with patch.object(json_batch, "BLOCK_BYTES", 300):
+        with patch.object(base, "BLOCK_BYTES", 300):
             parsed = PARSER.parse(rows_of(values))
         assert set(parsed.refused) == bad
         assert [row.get("id") for row in records(parsed)] == [None if row in bad else row for row in range(count)]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pool, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-from tests.tidemark.parsers.support import rows_of
-from tests.tidemark.parsers.test_fuzz import _mutated as mutated
-from tests.tidemark.parsers.test_fuzz import _told as told
-from tests.tidemark.parsers.test_fuzz import _varint as varint
+from tests.tidemark.parsers.support import mutated, read_by_loop, refused_alike, rows_of, varint
 from tests.tidemark.parsers.test_protobuf import FIELDS, order, order_file, protobuf
 from tidemark.parsers.block_parser import FEWEST
-from tidemark.parsers.slots import value_places
 
 F = FieldDescriptorProto
 NUMBERS = (1, 2, 3, 4, 5, 15, 16, 17, 1000, 1500, 536_870_911)
@@ -174,23 +169,6 @@ def descriptor(file: FileDescriptorProto, name: str) -> Descriptor:
     return pool.FindMessageTypeByName(name)
 
 
-def same(parser: Any, values: Sequence[bytes | None]) -> int:
-    """Check that both readers say the same of ``values``; how many they refuse."""
-    rows = rows_of(values)
-    found, expected = parser.parse(rows), parser.parse_by(rows, vectorised=False)
-    assert found.refused == expected.refused
-    assert told(found.columns) == told(expected.columns)
-    found.columns.validate(full=True)
-    assert found.columns.schema == parser.columns
-    return len(found.refused)
-
-
-def read_by_loop(parser: Any, values: Sequence[bytes]) -> int:
-    """How many of ``values``, without frames, the loop reads."""
-    assert parser._loop is not None
-    return sum(len(read) for read, _ in parser._loop.read(*value_places(pa.array(values, pa.binary()))))
-
-
 def test_any_message_and_any_bytes(
     tmp_path: Path, rng: random.Random, full: bool, tried: Callable[[str, int], None]
 ) -> None:
@@ -203,7 +181,7 @@ def test_any_message_and_any_bytes(
         good = [files.encoded(message) for _ in range(60)]
         joined = [one + other for one, other in zip(good[:10], good[10:20], strict=True)]
         values = [*good, *joined, *(mutated(rng, one) for one in good[:20])]
-        refused += same(parser, [*values, None, b""])
+        refused += refused_alike(parser, [*values, None, b""])
         total += len(values)
         by_loop += read_by_loop(parser, good) if parser._loop else 0
     tried("messages by the loop and by Google's library", total)
@@ -215,7 +193,7 @@ def test_written_messages_are_read_by_the_loop(tmp_path: Path, rng: random.Rando
     parser = protobuf(tmp_path, order_file(), "shop.Order")
     values = [order(**FIELDS | {"id": at, "lines": [{"sku": "x"}] * rng.randrange(5)}) for at in range(100)]
     assert read_by_loop(parser, values) == len(values)
-    assert same(parser, values) == 0
+    assert refused_alike(parser, values) == 0
 
 
 def test_maps_come_in_the_order_of_their_keys(tmp_path: Path, rng: random.Random) -> None:
@@ -225,7 +203,7 @@ def test_maps_come_in_the_order_of_their_keys(tmp_path: Path, rng: random.Random
         keys = rng.sample(["", "a", "b", "Zoë", "日", "\U0001f600", "aa"], 5)
         values.append(b"".join(order(sizes={key: at}) for at, key in enumerate(keys)))
     assert read_by_loop(parser, values) == len(values)
-    assert same(parser, values) == 0
+    assert refused_alike(parser, values) == 0
 
 
 @pytest.mark.parametrize("message", ["shop.Order", "shop.Other", "shop.Order.Line"])
@@ -234,13 +212,13 @@ def test_frames(tmp_path: Path, message: str) -> None:
     frames = [b"\x02\x02", b"\x00", b"\x02\x00", b"\x04\x02\x00", b"\x82\x00\x02", b"\xff\xff\xff\xff\xff", b""]
     values = [b"\0\0\0\0\x07" + frame + data for frame in frames for data in (b"", b"\x0a\x01a", b"\x08\x05")]
     values += [b"", b"\x01\0\0\0\x07\x00", b"\0\0\0\0"]
-    assert 0 < same(parser, [*values * FEWEST, None]) < len(values) * FEWEST
+    assert 0 < refused_alike(parser, [*values * FEWEST, None]) < len(values) * FEWEST
 
 
 def test_each_cut_and_each_tail(tmp_path: Path) -> None:
     good = order(**FIELDS)
     values = [good[:cut] for cut in range(len(good))] + [good + bytes([tail]) for tail in range(256)] + [good]
-    assert same(protobuf(tmp_path, order_file(), "shop.Order"), values) > 256
+    assert refused_alike(protobuf(tmp_path, order_file(), "shop.Order"), values) > 256
 
 
 @pytest.mark.parametrize(
@@ -271,7 +249,7 @@ def test_each_cut_and_each_tail(tmp_path: Path) -> None:
     ],
 )
 def test_unusual_bytes(tmp_path: Path, data: bytes) -> None:
-    same(protobuf(tmp_path, order_file(), "shop.Order"), [data] * FEWEST)
+    refused_alike(protobuf(tmp_path, order_file(), "shop.Order"), [data] * FEWEST)
 
 
 def test_what_has_no_tables(tmp_path: Path) -> None:
@@ -285,7 +263,7 @@ def test_what_has_no_tables(tmp_path: Path) -> None:
     for name, data in (("Extended", b"\x08\x05"), ("Grouped", b"\x0b\x10\x05\x0c")):
         parser: Any = protobuf(tmp_path, file, f"old.{name}")
         assert parser._loop is None
-        assert same(parser, [data] * FEWEST) == 0
+        assert refused_alike(parser, [data] * FEWEST) == 0
 
 
 def test_a_required_field_that_is_missing_beside_a_map_refuses_its_row_alone(tmp_path: Path) -> None:
@@ -322,4 +300,4 @@ def test_a_large_message_is_read_by_itself(tmp_path: Path, monkeypatch: pytest.M
     assert read_by_loop(parser, values) == len(values)
     monkeypatch.setattr("tidemark.parsers.slots.MAX_SLOTS", 5000)
     assert read_by_loop(parser, values) == len(values) - 1
-    assert same(parser, values) == 0
+    assert refused_alike(parser, values) == 0

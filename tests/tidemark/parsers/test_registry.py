@@ -18,7 +18,7 @@ from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.parsers import avro_writers, schema_registry
 from tidemark.parsers.base import Parser
-from tidemark.parsers.confluent_framing import schema_numbers
+from tidemark.parsers.confluent_framing import by_frequency, numbered
 
 GOOD = framed(2, encoded(V2, {"a": 2}))
 SECRET = "s3cr3t-that-nobody-sees"
@@ -233,9 +233,9 @@ def test_a_process_keeps_so_much_of_schemas(tmp_path: Path, server: Registry, mo
 def test_the_numbers_that_most_values_name_come_first() -> None:
     values = [framed(9, b""), b"", b"x1234", None, framed(3, b"x"), framed(9, b"y"), framed(1 << 31, b""), b"\0\0\0\0"]
     column = rows_of(values).column("kafka_value")
-    assert schema_numbers(column) == [9, 3, 1 << 31]
-    assert schema_numbers(column.slice(4, 2)) == [3, 9]
-    assert schema_numbers(column.slice(0, 0)) == []
+    assert by_frequency(numbered(column)[1]) == [9, 3, 1 << 31]
+    assert by_frequency(numbered(column.slice(4, 2))[1]) == [3, 9]
+    assert by_frequency(numbered(column.slice(0, 0))[1]) == []
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,10 @@ class SegmentTable:
     def without(self, name: SegmentName) -> SegmentTable:
         """This table without the segment ``name``."""
         index, fresh = self._index(name), SegmentTable()
-        fresh._extend(self, 0, len(self) if index is None else index)
-        fresh._extend(self, len(self) if index is None else index + 1, len(self))
+        if index is None:
+            return self
+        fresh._extend(self, 0, index)
+        fresh._extend(self, index + 1, len(self))
         return fresh
 
     def learn(self, name: SegmentName, end: int, max_timestamp: int | None) -> None:
