@@ -22,6 +22,9 @@ from bench import (
     endurance,
     executors,
     idle,
+    layouts,
+    live,
+    live_end,
     memory,
     orchestration,
     parsers,
@@ -45,9 +48,10 @@ PARTS = (
     "memory",
     "executors",
     "decode",
+    "layouts",
     "convert",
 )
-LONG = ("cadence", "endurance")
+LONG = ("cadence", "live", "endurance", "live-end")
 """Parts that run only when they are named."""
 
 
@@ -100,12 +104,15 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "orchestration": lambda: orchestration.measure(s3),
             "consumer": lambda: consumer.measure(s3),
             "cadence": cadence.measure,
+            "live": live.measure,
+            "live-end": lambda: live_end.measure(s3),
             "endurance": lambda: endurance.measure(options.minutes),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
             "memory": (memory.TOPICS, memory.measure),
             "executors": (executors.TOPICS, executors.measure),
+            "layouts": (layouts.TOPICS, layouts.measure),
             "decode": (topics, lambda made: decode.measure(made, topics, options.peer)),
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }

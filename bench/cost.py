@@ -16,14 +16,18 @@ DAYS: Final = 30.4
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars for a request: S3 Standard in us-east-1 by its price list (PUT, COPY, POST, LIST)."""
+    """US dollars for a request: S3 Standard in us-east-1 by its price list (PUT, COPY, POST, LIST; GET, HEAD)."""
 
     put: float = 0.005 / 1000
+    get: float = 0.0004 / 1000
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What the cost depends on; bytes are those of leaders alone, sizes in bytes, intervals in seconds."""
+    """What the cost depends on; bytes are those of leaders alone, sizes in bytes, intervals in seconds.
+
+    ``live_partitions`` of ``live_topics`` always have new records, and are promised ``freshness``.
+    """
 
     bytes_a_day: float = 200e12
     segment: float = 1 << 30
@@ -31,6 +35,9 @@ class Deployment:
     index_news: float = 10
     index_idle: float = 60
     fill_interval: float = 60
+    live_partitions: float = 0
+    live_topics: float = 0
+    freshness: float = 60
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,28 @@ class PerSegment:
     """Requests that one segment takes: its objects, manifest and ``offset.wm``."""
 
     put: float = 5
+
+
+TICKS: Final = 3
+"""Packs that a broker stores within a ``freshness``."""
+
+RANGES: Final = 256
+"""Ranges of a partition after which it is sealed."""
+
+
+@dataclass(frozen=True)
+class PerLanding:
+    """Requests that a live landing takes: of a broker's head and of each pack, of a partition, of a topic's commit.
+
+    The scan reads each version of a head, and the landing reads the last one again.
+    """
+
+    head_get: float = TICKS + 1
+    pack_get: float = 3
+    partition_get: float = 1
+    range_get: float = 1
+    topic_put: float = 7
+    topic_get: float = 11
 
 
 @dataclass(frozen=True)
@@ -61,11 +90,28 @@ def lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[
     yield Line(f"looking for gaps, every {deployment.fill_interval:g} s", listed, listed * prices.put)
 
 
+def live_lines(deployment: Deployment, each: PerLanding, prices: Prices) -> Iterator[Line]:
+    """The month's requests of what is packed and landed live; a landing comes once within each ``freshness``."""
+    landings = 86_400 * DAYS / deployment.freshness
+    packed = 2 * TICKS * deployment.brokers * landings
+    sealed = deployment.live_partitions * landings * TICKS / RANGES * PerSegment().put
+    yield Line(f"packs and heads, every {deployment.freshness / TICKS:g} s", packed, packed * prices.put)
+    yield Line(f"seals of packed partitions, after {RANGES} ranges", sealed, sealed * prices.put)
+    of_broker = each.head_get + TICKS * each.pack_get
+    of_partition = each.partition_get + TICKS * each.range_get
+    read = landings * (deployment.brokers * of_broker + deployment.live_partitions * of_partition)
+    yield Line("live landings: heads, packs, `offset.wm`, ranges", read, read * prices.get)
+    puts, gets = deployment.live_topics * landings * each.topic_put, deployment.live_topics * landings * each.topic_get
+    yield Line("live landings: plans and commits of topics", puts + gets, puts * prices.put + gets * prices.get)
+
+
 def table(deployments: dict[str, Deployment], each: PerSegment, prices: Prices) -> str:
     """Markdown: a line for each purpose of each deployment, and the sum."""
     rows = ["| deployment | requests | millions a month | $ a month |", "|---|---|---:|---:|"]
     for name, deployment in deployments.items():
         found = list(lines(deployment, each, prices))
+        if deployment.live_partitions:
+            found += live_lines(deployment, PerLanding(), prices)
         rows += [f"| {name} | {one.what} | {one.requests / 1e6:,.1f} | {one.dollars:,.0f} |" for one in found]
         rows.append(
             f"| {name} | **all** | {sum(one.requests for one in found) / 1e6:,.1f} | "
@@ -78,6 +124,9 @@ EXAMPLES: Final = {
     "200 TB a day, 3,000 brokers, 1 GiB segments": Deployment(),
     "the same, 100 MiB segments": Deployment(segment=100 << 20),
     "the same, 10 MiB segments": Deployment(segment=10 << 20),
+    "the same, 1 GiB segments, 1,000 live topics of 50,000 partitions at 60 s": Deployment(
+        live_partitions=50_000, live_topics=1000
+    ),
     "1 TB a day, 12 brokers": Deployment(bytes_a_day=1e12, brokers=12),
 }
 

@@ -38,7 +38,7 @@ def measure(made: Data, topics: Sequence[Topic], peer: Path | None) -> list[Row]
         decoders["the peer in C"] = _peer(peer, compiler)
     rows: list[Row] = []
     for topic in topics:
-        segment = _segment(made, topic)
+        segment = segment_of(made, topic)
         seconds: dict[str, list[float]] = {name: [] for name in decoders}
         found = {name: decode(segment) for name, decode in decoders.items()}
         if len(set(found.values())) != 1:
@@ -63,7 +63,7 @@ def _rows(topic: Topic, size: float, seconds: dict[str, list[float]]) -> list[Ro
     return rows
 
 
-def _segment(made: Data, topic: Topic) -> NDArray[np.uint8]:
+def segment_of(made: Data, topic: Topic) -> NDArray[np.uint8]:
     """The first bytes of the topic's largest segment, up to the end of a batch."""
     log = max(made.raw(topic).rglob("*.log"), key=lambda path: path.stat().st_size)
     with log.open("rb") as file:
@@ -91,7 +91,7 @@ def _peer(folder: Path, compiler: str) -> Decode:
         headers, _, _ = kdec.scan(segment)
         kdec.crc_check(segment, headers)
         records = size = 0
-        for rows in kdec.decode_segment(segment, hd=headers):
+        for rows in kdec.decodesegment(segment, hd=headers):
             records, size = records + len(rows), size + _bytes(rows.column("value"))
         return records, size
 

@@ -14,7 +14,7 @@ from bench.data import HOME
 from bench.measure import Row
 from tests.support.paths import ROOT, env_python
 from tests.support.s3 import S3Server
-from tidemark.formats.keys import ControlKeys, DeploymentKeys
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
@@ -48,8 +48,9 @@ def scans(s3: S3Server) -> list[Row]:
         cluster=CLUSTER,
         store="s3://raw",
         folder=keys.indexes,
+        heads=keys.heads,
         lake="s3://lake",
-        status=DeploymentKeys("orchestration", CLUSTER).scan,
+        lake_prefix="orchestration",
         options=StoreOptions(),
         seconds=SECONDS,
     )
@@ -137,6 +138,6 @@ def _baseline(topic: int) -> dict[str, Any]:
         landed=landed,
         size=1 << 30,
         age=waiting,
-        freshness=timedelta(minutes=15),
+        late_after=timedelta(minutes=15),
         look_again_at=utc_now() + timedelta(hours=1),
     ).model_dump(mode="json")

@@ -1,12 +1,11 @@
-"""One Airflow DAG per topic of the topics file."""
+"""One Airflow DAG per topic of the topics file; a task that starts makes its own alone."""
 
 from __future__ import annotations
 
+from airflow.sdk import get_parsing_context
+
 from tidemark_airflow import settings
-from tidemark_airflow.dag_factories.ingest import ingest_dag
+from tidemark_airflow.dag_factories.ingest import ingest_dags
 
-_deployment = settings.deployment()
-
-for _topic in settings.in_order(_deployment):
-    _dag = ingest_dag(_deployment, _topic)
+for _dag in ingest_dags(settings.deployment(), get_parsing_context().dag_id):
     globals()[_dag.dag_id] = _dag

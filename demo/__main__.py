@@ -84,21 +84,10 @@ def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production
     write(f"DuckDB, over what `tidemark files clicks` lists:\n  {_QUERY}\n")
     for row in auditor.duckdb.execute(_QUERY, [auditor.files(CLICKS), dates[0]]).fetchall():
         write("  " + "  ".join(str(value) for value in row) + "\n")
-    write(f"\nThe first rows could be queried {_first_rows(auditor, production):.0f} s after they were acknowledged.\n")
     exact = all(one.exact for one in accounts)
-    write(f"{'Every count is as it must be.' if exact else 'COUNTS DIFFER.'} {stack.logs()}\n")
+    write(f"\n{'Every count is as it must be.' if exact else 'COUNTS DIFFER.'} {stack.logs()}\n")
     write(f"Airflow's page was at {stack.airflow.url}; `make demo KEEP=1` leaves everything running.\n")
     return exact
-
-
-def _first_rows(auditor: Auditor, production: Production) -> float:
-    """Seconds from a topic's first acknowledgement to its first commit, of the topic where that was first."""
-    took = [
-        (landed - acknowledged).total_seconds()
-        for stream in STREAMS
-        if (landed := auditor.first_landed(stream)) and (acknowledged := production.acknowledged[stream.topic].first_at)
-    ]
-    return min(took)
 
 
 def _say_how_to_look(stack: Stack) -> None:

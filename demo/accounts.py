@@ -1,23 +1,22 @@
-"""The demo's accounts: what producers were told is written, against what is stored and what a table holds."""
+"""The demo's accounts: what producers were told is written, against what a table holds, and since when."""
 
 from __future__ import annotations
 
-import statistics
+import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import duckdb
 import duckdb_extension_httpfs
 
 from demo.streams import Acknowledged, Stream
 from tidemark.endpoints import resolver_of
-from tidemark.errors import NotFound
-from tidemark.formats import watermark
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.index_cache import read_indexes
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.watermark_index import merge
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment
@@ -25,32 +24,31 @@ from tidemark.topics import Deployment
 
 @dataclass
 class Account:
-    """One topic's numbers, in records; ``freshness`` is rotation to queryable, in seconds, by segment."""
+    """One topic's numbers, in records; ``waits`` are seconds from acknowledged to queryable, ascending."""
 
     topic: str
     produced: int
     aborted: int
-    uploaded: int = 0
-    active: int = 0
     landed: int = 0
     missing: int = 0
     duplicate: int = 0
     foreign: int = 0
     by_date: dict[str, int] = field(default_factory=dict)
-    freshness: list[float] = field(default_factory=list)
+    waits: Sequence[float] = ()
 
     @property
     def exact(self) -> bool:
-        """Whether every acknowledged record is in exactly one place, and nothing else is in the table."""
-        nothing_wrong = self.missing == self.duplicate == self.foreign == 0
-        return nothing_wrong and self.produced == self.landed + self.active
+        """Whether every acknowledged record is in the table once, and nothing else is."""
+        return self.missing == self.duplicate == self.foreign == 0 and self.produced == self.landed
 
     @property
-    def freshness_text(self) -> str:
-        """p50 and maximum."""
-        if not self.freshness:
+    def waits_text(self) -> str:
+        """p50, p99 and the longest; of n waits, p99 is the one below which 99 % lie."""
+        if not self.waits:
             return "-"
-        return f"{statistics.median(self.freshness):.0f} s / {max(self.freshness):.0f} s"
+        count = len(self.waits)
+        shown = (self.waits[max(0, math.ceil(share * count) - 1)] for share in (0.5, 0.99, 1.0))
+        return " / ".join(f"{seconds:.0f} s" for seconds in shown)
 
 
 class Auditor:
@@ -59,30 +57,21 @@ class Auditor:
     def __init__(self, deployment: Deployment, env: Mapping[str, str]) -> None:
         """``env`` has the S3 server's address and credentials, see :meth:`tests.support.s3.S3Server.env`."""
         self._deployment = deployment
-        self._raw = open_store(resolver_of(deployment.raw).default().store, deployment.store)
+        raw = resolver_of(deployment.raw).default()
+        self._raw = open_store(raw.store, deployment.store)
+        [cluster] = deployment.clusters
+        self._control = ControlKeys(raw.prefix, cluster)
         self.duckdb = prepare_duckdb(duckdb.connect(), env)
 
     def stored_up_to(self, stream: Stream) -> dict[int, int]:
-        """The contiguous end in the store by partition."""
-        ends: dict[int, int] = {}
-        for partition in range(stream.partitions):
-            keys = self._keys(stream, partition)
-            try:
-                _, line = watermark.parse(self._raw.get(keys.watermark).body, keys.watermark)
-            except NotFound:
-                continue
-            ends[partition] = line.next_offset if line else 0
-        return ends
+        """The end in the store by partition, in segments or in packs, as the agents say."""
+        found = merge(read_indexes(self._raw, self._control.indexes).kept.values())
+        return {tp.partition: entry.stored_end for tp, entry in found.items() if tp.topic == stream.topic}
 
     def ledger(self, stream: Stream) -> Ledger:
         """The table's newest committed ledger."""
         table = self._table(stream)
         return ledger_of(table, open_delta(table))
-
-    def first_landed(self, stream: Stream) -> datetime | None:
-        """When the first commit with rows was made; None without one."""
-        table = self._table(stream)
-        return min((ledger.committed_at for ledger in _history(table) if ledger.rows), default=None)
 
     def files(self, stream: Stream) -> list[str]:
         """URLs of the table's live files, as `tidemark files` gives them."""
@@ -93,18 +82,15 @@ class Auditor:
     def account(self, stream: Stream, acknowledged: Acknowledged) -> Account:
         """All numbers of a topic, row by row."""
         account = Account(stream.topic, acknowledged.count, acknowledged.aborted)
-        stored, landed = self.stored_up_to(stream), landed_up_to(self.ledger(stream))
         rows = self._rows(stream, account)
         for partition, offsets in acknowledged.committed.items():
             seen = rows.pop(partition, Counter())
-            account.uploaded += sum(offset < stored.get(partition, 0) for offset in offsets)
-            account.active += sum(offset >= stored.get(partition, 0) for offset in offsets)
-            account.missing += sum(offset < landed.get(partition, 0) and offset not in seen for offset in offsets)
-            account.foreign += len(seen.keys() - set(offsets))
+            account.missing += len(offsets.keys() - seen.keys())
+            account.foreign += len(seen.keys() - offsets.keys())
             account.duplicate += sum(seen.values()) - len(seen)
             account.landed += sum(seen.values())
         account.foreign += sum(len(seen) for seen in rows.values())
-        account.freshness = self._freshness(stream)
+        account.waits = sorted(self._waits(stream, acknowledged))
         return account
 
     def _rows(self, stream: Stream, account: Account) -> dict[int, Counter[int]]:
@@ -120,31 +106,14 @@ class Auditor:
         account.by_date = dict(sorted(dates.items()))
         return rows
 
-    def _freshness(self, stream: Stream) -> list[float]:
-        """Seconds from a segment's rotation to the commit that landed its last record."""
-        table = self._table(stream)
-        commits = list(_history(table))
-        found: list[float] = []
-        for partition in range(stream.partitions):
-            for manifest in self._manifests(stream, partition):
-                done = [
-                    ledger.committed_at
-                    for ledger in commits
-                    if (state := ledger.by_partition.get((0, partition))) and state.next_offset >= manifest.next_offset
-                ]
-                if manifest.rotated_at is not None and done:
-                    found.append((min(done) - manifest.rotated_at).total_seconds())
-        return found
-
-    def _manifests(self, stream: Stream, partition: int) -> list[SegmentManifest]:
-        keys = self._keys(stream, partition)
-        names = [item.key for item in self._raw.list(keys.folder) if item.key.endswith(".manifest.json")]
-        return [SegmentManifest.from_bytes(self._raw.get(name).body, name) for name in names]
-
-    def _keys(self, stream: Stream, partition: int) -> PartitionKeys:
-        cluster = self._deployment.topic(stream.topic).cluster
-        endpoint = resolver_of(self._deployment.raw).resolve(cluster, stream.topic, partition)
-        return PartitionKeys(endpoint, cluster, stream.topic, partition)
+    def _waits(self, stream: Stream, acknowledged: Acknowledged) -> list[float]:
+        """Seconds from each record's acknowledgement to the commit that landed it."""
+        landed = landings(self._table(stream))
+        return [
+            seconds
+            for partition, offsets in acknowledged.committed.items()
+            for seconds in waits(offsets.items(), landed.get(partition, ()))
+        ]
 
     def _table(self, stream: Stream) -> TopicTable:
         return open_topic_table(self._deployment, self._deployment.topic(stream.topic))
@@ -153,6 +122,23 @@ class Auditor:
 def landed_up_to(ledger: Ledger) -> dict[int, int]:
     """The next offset by partition."""
     return {state.partition: state.next_offset for state in ledger.partitions}
+
+
+def landings(table: TopicTable) -> dict[int, list[tuple[int, float]]]:
+    """By partition, what has landed with each commit: the next offset, and when that was (seconds since 1970)."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for ledger in _history(table):
+        for state in ledger.partitions:
+            found.setdefault(state.partition, []).append((state.next_offset, ledger.committed_at.timestamp()))
+    return {partition: ends[::-1] for partition, ends in found.items()}
+
+
+def waits(offsets: Iterable[tuple[int, float]], ends: Sequence[tuple[int, float]]) -> Iterator[float]:
+    """Seconds from when each of ``offsets`` was there until the first of ``ends``, which ascend, is beyond it."""
+    for offset, at in offsets:
+        first = bisect_right(ends, offset, key=lambda one: one[0])
+        if first < len(ends):
+            yield ends[first][1] - at
 
 
 def _history(table: TopicTable) -> list[Ledger]:
@@ -180,20 +166,18 @@ def prepare_duckdb(connection: duckdb.DuckDBPyConnection, env: Mapping[str, str]
 
 def table(accounts: list[Account]) -> str:
     """The accounts as a table of text."""
-    counts = ("produced", "(aborted)", "uploaded", "still active", "landed", "missing", "duplicate", "foreign")
-    head = ("topic", *counts, "rotation to queryable, p50 / max")
+    counts = ("produced", "(aborted)", "landed", "missing", "duplicate", "foreign")
+    head = ("topic", *counts, "append to queryable: p50 / p99 / longest")
     rows = [
         (
             one.topic,
             f"{one.produced:,}",
             f"{one.aborted:,}",
-            f"{one.uploaded:,}",
-            f"{one.active:,}",
             f"{one.landed:,}",
             f"{one.missing:,}",
             f"{one.duplicate:,}",
             f"{one.foreign:,}",
-            one.freshness_text,
+            one.waits_text,
         )
         for one in accounts
     ]

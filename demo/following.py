@@ -1,4 +1,4 @@
-"""Follows a demo until all that is stored has landed, says what it waits for, and knows when waiting is pointless.
+"""Follows a demo until all that was acknowledged has landed, says what it waits for, and knows when that is pointless.
 
 What ends a demo that does not settle: a part that ended, a topic whose runs fail over and over, or nothing happening at
 all. On a busy machine everything takes longer; as long as anything is sent, stored, landed or begins, it goes on.
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from demo.accounts import Auditor, landed_up_to
-from demo.stack import Stack
+from demo.stack import LIVE_DAG, Stack
 from demo.steps import Steps
-from demo.streams import SENSORS, STREAMS, Production, Stream
+from demo.streams import STREAMS, Production, Stream
 
 SAY_AFTER: Final = 20.0
 """Seconds without a row landing after which the demo says what it waits for, and again each time."""
@@ -32,22 +32,24 @@ Ends = dict[str, dict[int, int]]
 
 @dataclass(frozen=True)
 class Situation:
-    """How far everything is."""
+    """How far everything is: what was acknowledged, stored and landed."""
 
     sent: int
     rows: int
+    acknowledged: Ends
     stored: Ends
     landed: Ends
 
     def behind(self, stream: Stream) -> list[int]:
-        """The partitions of which less has landed than is stored."""
+        """The partitions of which less has landed than was acknowledged."""
         landed = self.landed[stream.topic]
-        return [number for number, end in sorted(self.stored[stream.topic].items()) if end > landed.get(number, 0)]
+        ends = sorted(self.acknowledged[stream.topic].items())
+        return [number for number, end in ends if end > landed.get(number, 0)]
 
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a topic's newest run that is not done."""
+    """The task of the newest run that is not done."""
 
     run: str
     name: str
@@ -70,7 +72,7 @@ class Follower:
         self._steps = steps
         self._production = production
         self._auditor = auditor
-        self._tasks: dict[str, Task | None] = {}
+        self._task: Task | None = None
         self._agent: dict[tuple[str, int], str] = {}
         self._landed_at = self._changed_at = self._said_at = time.monotonic()
 
@@ -80,8 +82,8 @@ class Follower:
         Raises TimeoutError when nothing happens any more, ProcessFailed for a part that ended, RuntimeError for runs
         that fail, and what a producer raised.
         """
-        last, announced = self._look(), False
-        while self._production.running or not self._settled(last):
+        last, announced, restarted = self._look(), False, False
+        while self._production.running or any(last.behind(stream) for stream in STREAMS):
             time.sleep(2 if self._production.running else 1)
             found = self._look()
             if found.rows != last.rows:
@@ -90,10 +92,13 @@ class Follower:
             if found != last:
                 self._changed_at = time.monotonic()
             last = found
+            if not restarted and self._production.half_sent:
+                restarted = True
+                self._stack.restart_broker()
             if not announced and not self._production.running:
                 announced = True
                 self._production.join()
-                self._steps.say("all sent and acknowledged; waiting for the last segments to land")
+                self._steps.say("all sent and acknowledged; waiting for the last of it to land")
             if time.monotonic() - self._said_at > SAY_AFTER:
                 self._check()
                 self._say(last)
@@ -104,33 +109,23 @@ class Follower:
         return Situation(
             sent=sum(self._production.sent.values()),
             rows=sum(ledger.rows for ledger in ledgers.values()),
+            acknowledged={topic: dict(one.ends) for topic, one in self._production.acknowledged.items()},
             stored={stream.topic: self._auditor.stored_up_to(stream) for stream in STREAMS},
             landed={topic: landed_up_to(ledger) for topic, ledger in ledgers.items()},
         )
 
-    def _settled(self, found: Situation) -> bool:
-        """Whether all that is stored has landed, and the quiet topic's tail is stored."""
-        return not self._unstored(found, SENSORS) and not any(found.behind(stream) for stream in STREAMS)
-
-    def _unstored(self, found: Situation, stream: Stream) -> list[int]:
-        """The partitions of which less is stored than was acknowledged; meant for when all is sent."""
-        committed = self._production.acknowledged[stream.topic].committed
-        stored = found.stored[stream.topic]
-        return [number for number, offsets in sorted(committed.items()) if stored.get(number, 0) <= max(offsets)]
-
     def _check(self) -> None:
         """Raise if waiting on is pointless."""
         self._stack.check()
-        tasks = {stream.topic: self._task(stream) for stream in STREAMS}
-        if tasks != self._tasks:
-            self._tasks, self._changed_at = tasks, time.monotonic()
-        running = any(task is not None and task.state == "running" for task in tasks.values())
-        patience = _TASK if running else _IDLE
+        task = self._current_task()
+        if task != self._task:
+            self._task, self._changed_at = task, time.monotonic()
+        patience = _TASK if task is not None and task.state == "running" else _IDLE
         if time.monotonic() - self._changed_at > patience:
-            raise TimeoutError(f"nothing has happened for {patience:.0f} s, and not all that is stored has landed")
+            raise TimeoutError(f"nothing has happened for {patience:.0f} s, and not all that was sent has landed")
 
-    def _task(self, stream: Stream) -> Task | None:
-        client, dag = self._stack.airflow.client, f"tidemark_ingest__demo__{stream.topic}"
+    def _current_task(self) -> Task | None:
+        client, dag = self._stack.airflow.client, LIVE_DAG
         failed = client.get(f"/dags/{dag}/dagRuns", state="failed", limit=1)["total_entries"]
         if failed >= _FAILED_RUNS:
             raise RuntimeError(f"{failed} runs of {dag} have failed: see their tasks' logs")
@@ -150,19 +145,21 @@ class Follower:
         except OSError as error:
             self._steps.say(f"the agent does not answer: {error}")
         reasons = [reason for stream in STREAMS for reason in self._reasons(found, stream)]
-        for reason in reasons or ["nothing is stored yet: segments are still being written"]:
+        for reason in reasons or ["nothing is acknowledged that has not landed"]:
             self._steps.say(f"{waited}: {reason}")
 
     def _reasons(self, found: Situation, stream: Stream) -> list[str]:
         stored, landed = found.stored[stream.topic], found.landed[stream.topic]
-        reasons = []
-        if behind := found.behind(stream):
-            task = self._tasks.get(stream.topic)
-            why = task.text if task else "no run of the topic's DAG is under way"
-            ends = (f"{number} ({landed.get(number, 0):,} of {stored[number]:,} stored offsets)" for number in behind)
-            reasons.append(f"{stream.topic}: partition {', '.join(ends)}: {why}")
-        if not self._production.running:
-            for number in self._unstored(found, stream):
-                why = self._agent.get((stream.topic, number), "the agent waits for nothing there")
+        reasons: list[str] = []
+        ends: list[str] = []
+        for number in found.behind(stream):
+            end = found.acknowledged[stream.topic][number]
+            if stored.get(number, 0) < end:
+                why = self._agent.get((stream.topic, number), "the agents wait for nothing there")
                 reasons.append(f"{stream.topic}: partition {number} is stored up to {stored.get(number, 0):,}: {why}")
+            else:
+                ends.append(f"{number} ({landed.get(number, 0):,} of {stored[number]:,} stored offsets)")
+        if ends:
+            why = self._task.text if self._task else "no run of the DAG is under way"
+            reasons.append(f"{stream.topic}: partition {', '.join(ends)}: {why}")
         return reasons

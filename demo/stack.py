@@ -1,4 +1,4 @@
-"""All parts on this machine: S3 server, Kafka broker, agent, Spark, Airflow, each on free ports of 127.0.0.1.
+"""All parts on this machine: S3 server, Kafka brokers, agents, Spark, Airflow, each on free ports of 127.0.0.1.
 
 Spark is a Connect server, which all topics share: a driver for each run would start a JVM for each.
 
@@ -37,6 +37,8 @@ from tidemark.topics import Deployment, load_topics
 
 HOME = STATE / "demo"
 TOPICS = ROOT / "include" / "topics.yaml"
+LIVE_DAG = "tidemark_live__demo"
+_BROKERS = 2
 _RECORDS = HOME / "processes.json"
 
 
@@ -57,8 +59,8 @@ class Stack:
         self.deployment: Deployment = load_topics(TOPICS)
         self.s3 = S3Server(HOME / "s3")
         os.environ.update(self.s3.env())  # for boto3, delta-rs and Spark in this process and its children
-        self.kafka = KafkaCluster(HOME / "kafka")
-        self._dags = [f"tidemark_ingest__{one.cluster}__{one.topic}" for one in self.deployment.topics]
+        self.kafka = KafkaCluster(HOME / "kafka", brokers=_BROKERS)
+        self._dags = [LIVE_DAG, *(f"tidemark_ingest__{one.cluster}__{one.topic}" for one in self.deployment.topics)]
         self._token = secrets.token_urlsafe()
         self.spark = ConnectServer(HOME / "spark", token=self._token)
         # A token goes without TLS to this name only.
@@ -79,12 +81,8 @@ class Stack:
             },
             unpaused=self._dags,
         )
-        self._agent_port = free_port()
-        self.agent = ManagedProcess(
-            "agent",
-            [env_bin("agent", "tidemark-agent"), "run", "--config", HOME / "agent.yaml"],
-            log=HOME / "agent.log",
-        )
+        self.agents = [Agent(number) for number in range(1, _BROKERS + 1)]
+        self._restart: Future[None] | None = None
 
     def start(self) -> None:
         """Start everything, side by side where it can be; all processes are recorded then."""
@@ -97,13 +95,18 @@ class Stack:
         pool.shutdown(wait=False)
         for one in self._starting:
             one.result()
-        servers = [self.spark.process.record(), self.agent.record(), *self.kafka.records(), self.s3.record()]
+        self.record()
+
+    def record(self) -> None:
+        """Write down what runs, for ``make down``."""
+        agents = [agent.process.record() for agent in self.agents]
+        servers = [self.spark.process.record(), *agents, *self.kafka.records(), self.s3.record()]
         records = [*reversed(self.airflow.records()), *servers]
         _RECORDS.write_text(json.dumps([asdict(record) for record in records]))
 
     def stop(self) -> None:
         """End what was started, at once: the next demo begins with nothing."""
-        wait(self._starting)
+        wait([*self._starting, *([self._restart] if self._restart else [])])
         self._in_turn("all ended", self._kill)
         _RECORDS.unlink(missing_ok=True)
 
@@ -112,16 +115,26 @@ class Stack:
         airflow = {"TIDEMARK_AIRFLOW_URL": self.airflow.url, "TIDEMARK_AIRFLOW_TOKEN": self.airflow.client.token}
         return {**self.s3.env(), **airflow, "TIDEMARK_TOPICS": str(TOPICS), "KAFKA": self.kafka.bootstrap}
 
+    def restart_broker(self) -> None:
+        """Stop a broker and start it again, in the background: the other one is elected leader of its partitions."""
+        pool = ThreadPoolExecutor(1)
+        broker = self.kafka.brokers[-1]
+        told = f"broker {broker.node_id} restarted while records are sent, which elects new leaders"
+        self._restart = pool.submit(self._in_turn, told, broker.restart)
+        pool.shutdown(wait=False)
+
     def agent_waits(self) -> dict[tuple[str, int], str]:
-        """Why the agent has not stored the end of a partition, in its own words; OSError if it does not answer."""
-        _, body = self._ask_agent("/waiting")
-        waits: list[dict[str, Any]] = json.loads(body)["partitions"]
+        """Why the agents have not stored the end of a partition, in their own words; OSError if one does not answer."""
+        waits = [one for agent in self.agents for one in agent.waits()]
         return {(one["topic"], one["partition"]): one["reason"] for one in reversed(waits)}
 
     def check(self) -> None:
         """Raise :class:`ProcessFailed` if a part has ended by itself."""
-        parts = [self.s3.process, *(one.process for one in self.kafka.brokers), self.agent, self.spark.process]
-        for process in [*parts, *self.airflow.processes]:
+        if self._restart is not None and self._restart.done():
+            self._restart.result()
+        brokers = [one.process for one in self.kafka.brokers if self._restart is None or self._restart.done()]
+        agents = [agent.process for agent in self.agents]
+        for process in [self.s3.process, *brokers, *agents, self.spark.process, *self.airflow.processes]:
             if not process.running:
                 raise ProcessFailed(f"{process.name} has ended\n{process.log_tail()}")
 
@@ -151,24 +164,25 @@ class Stack:
         self._in_turn("Spark's workers ready", lambda: job.run(HUNG))
 
     def _start_storage(self) -> None:
-        """Broker, S3 server and the agent, which needs both."""
+        """Brokers, S3 server and the agents, which need both."""
         self._in_turn(f"S3 server ready at {self.s3.endpoint}", self.s3.start)
         self._in_turn("Kafka's jars are there", lambda: fetch("kafka-4.3.1"))
-        self._in_turn("Kafka 4.3.1 broker ready", self.kafka.start)
+        self._in_turn(f"{_BROKERS} brokers of Kafka 4.3.1 ready", self.kafka.start)
         self._in_turn("topics created", lambda: streams.create_topics(self.kafka))
-        self._write_agent_file()
-        self._in_turn("agent running beside the broker", self._start_agent)
+        self._in_turn("an agent running beside each broker", self._start_agents)
 
     def _kill(self) -> None:
         """Airflow first, so that nothing else is missed by it."""
         self.airflow.kill()
-        for process in (self.spark.process, self.agent, *(one.process for one in self.kafka.brokers), self.s3.process):
+        coordinator = [self.kafka.coordinator] if self.kafka.coordinator else []
+        brokers = [*(one.process for one in self.kafka.brokers), *coordinator]
+        for process in [self.spark.process, *(agent.process for agent in self.agents), *brokers, self.s3.process]:
             process.kill()
 
     def logs(self) -> str:
         """Where to look when something fails."""
         return (
-            f"logs: {HOME.relative_to(ROOT)}/agent.log, kafka/broker-1/, s3/s3.log, spark/connect.log, "
+            f"logs: {HOME.relative_to(ROOT)}/agent-1.log, kafka/broker-1/, s3/s3.log, spark/connect.log, "
             "airflow/logs/ (one folder per DAG)"
         )
 
@@ -176,34 +190,58 @@ class Stack:
         with self._steps.step(what):
             action()
 
-    def _write_agent_file(self) -> None:
+    def _start_agents(self) -> None:
+        for agent in self.agents:
+            agent.start(self.kafka, self.deployment)
+
+
+class Agent:
+    """The agent beside one broker."""
+
+    def __init__(self, node_id: int) -> None:
+        """Nothing is started yet."""
+        self._node_id = node_id
+        self._port = free_port()
+        self._config = HOME / f"agent-{node_id}.yaml"
+        self.process = ManagedProcess(
+            f"agent-{node_id}",
+            [env_bin("agent", "tidemark-agent"), "run", "--config", self._config],
+            log=HOME / f"agent-{node_id}.log",
+        )
+
+    def start(self, kafka: KafkaCluster, deployment: Deployment) -> None:
+        """Start it, and wait until it is ready."""
         settings = {
             "cluster": "demo",
-            "broker": {"properties": str(self.kafka.brokers[0].properties_path)},
-            "raw": self.deployment.raw.model_dump(mode="json", include={"url", "entropy_bits"}),
+            "broker": {"properties": str(kafka.brokers[self._node_id - 1].properties_path)},
+            "raw": deployment.raw.model_dump(mode="json", include={"url", "entropy_bits"}),
             "store": {"region": "us-east-1"},
-            "state_dir": str(HOME / "agent"),
-            "tail_after": "5s",
-            "scan_interval": "3s",
+            "state_dir": str(HOME / f"agent-{self._node_id}"),
+            "freshness": {
+                one.topic: f"{one.freshness.total_seconds():g}s" for one in deployment.topics if one.freshness
+            },
             "metadata_interval": "2s",
             "index": {"min_interval": "1s"},
-            "http": {"port": self._agent_port},
+            "http": {"port": self._port},
         }
-        (HOME / "agent.yaml").write_text(yaml.safe_dump(settings))
+        self._config.write_text(yaml.safe_dump(settings))
+        self.process.start()
+        self.process.wait_until(self._is_ready)
 
-    def _start_agent(self) -> None:
-        self.agent.start()
-        self.agent.wait_until(self._agent_ready)
+    def waits(self) -> list[dict[str, Any]]:
+        """What it waits for; OSError if it does not answer."""
+        found: list[dict[str, Any]] = json.loads(self._ask("/waiting")[1])["partitions"]
+        return found
 
-    def _agent_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
-            return self._ask_agent("/-/ready")[0] == HTTPStatus.OK
+            return self._ask("/-/ready")[0] == HTTPStatus.OK
         except OSError:
             return False  # not listening yet
 
-    def _ask_agent(self, path: str) -> tuple[int, bytes]:
+    def _ask(self, path: str) -> tuple[int, bytes]:
         """Status and body."""
-        connection = HTTPConnection(HOST, self._agent_port, timeout=2)
+        connection = HTTPConnection(HOST, self._port, timeout=2)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

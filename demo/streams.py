@@ -2,10 +2,11 @@
 
 * ``clicks``: JSON clickstream with keys and headers, zstd, three partitions
 * ``orders``: transactions, most committed and some aborted, lz4, two partitions
-* ``sensors``: keyless, a few records a second; rolls by time, and its last segment stays active when it ends
+* ``sensors``: keyless, a few records a second
 
-Record times cover three dates. What is kept of each record is its partition and offset, which is all that is
-needed to say later whether it is missing or there twice.
+No topic has settings of its own: with Kafka's defaults, none of its segments is rotated while the demo runs. Record
+times cover three dates. What is kept of each record is its partition, its offset, and when it was acknowledged: that
+tells later whether it is missing or there twice, and how long it took to be queryable.
 """
 
 from __future__ import annotations
@@ -26,35 +27,37 @@ from confluent_kafka import KafkaError, Message, Producer
 from tests.support.kafka import KafkaCluster
 
 DAYS = 3
-SEGMENT = {"segment.bytes": str(1 << 20)}
+REPLICAS = 2
 
 Delivery = Callable[[KafkaError | None, Message], None]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic, how it is made, and how many records a minute's run gives it."""
+    """A topic, its partitions, and how many records it gets."""
 
     topic: str
     partitions: int
-    config: dict[str, str]
     records: int
 
 
-CLICKS = Stream("clicks", 3, SEGMENT, 180_000)
-ORDERS = Stream("orders", 2, SEGMENT, 60_000)
-SENSORS = Stream("sensors", 1, SEGMENT | {"segment.ms": "10000"}, 600)
+CLICKS = Stream("clicks", 3, 180_000)
+ORDERS = Stream("orders", 2, 60_000)
+SENSORS = Stream("sensors", 1, 600)
 STREAMS = (CLICKS, ORDERS, SENSORS)
 
 
 @dataclass
 class Acknowledged:
-    """Offsets by partition that a topic's producer was told are written and, in transactions, committed."""
+    """What a topic's producer was told is written and, in transactions, committed.
 
-    committed: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    ``committed`` has the offsets by partition, each with when that was, in seconds since 1970; ``ends`` the offset
+    after the last by partition, also while others look.
+    """
+
+    committed: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    ends: dict[int, int] = field(default_factory=dict)
     aborted: int = 0
-    first_at: datetime | None = None
-    """When the first of them was acknowledged."""
 
     @property
     def count(self) -> int:
@@ -63,9 +66,8 @@ class Acknowledged:
 
     def add(self, partition: int, offset: int) -> None:
         """One more."""
-        if self.first_at is None:
-            self.first_at = datetime.now(UTC)
-        self.committed[partition].append(offset)
+        self.committed[partition][offset] = time.time()
+        self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
 
 
 class Clock:
@@ -86,7 +88,7 @@ class Clock:
 def create_topics(kafka: KafkaCluster) -> None:
     """Make the three topics."""
     for stream in STREAMS:
-        kafka.create_topic(stream.topic, partitions=stream.partitions, config=stream.config)
+        kafka.create_topic(stream.topic, partitions=stream.partitions, replication=REPLICAS)
 
 
 class Production:
@@ -113,6 +115,11 @@ class Production:
         """Begin sending; a demo that fails ends without waiting for what is left."""
         for thread in self._threads:
             thread.start()
+
+    @property
+    def half_sent(self) -> bool:
+        """Whether half of all records are sent."""
+        return 2 * sum(self.sent.values()) >= sum(stream.records for stream in STREAMS)
 
     @property
     def running(self) -> bool:

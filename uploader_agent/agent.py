@@ -93,11 +93,18 @@ class Agent:
         parts = self._parts
         self._go_on_by = self._runtime.monotonic() + _INDEX_LIMIT
         filling = self._runtime.thread("fill", self._fill)
-        for name, thread in (("metadata", parts.poller.thread), ("index", parts.index.thread), ("fill", filling)):
+        threads = {
+            "metadata": parts.poller.thread,
+            "index": parts.index.thread,
+            "packs": parts.packs.thread,
+            "fill": filling,
+        }
+        for name, thread in threads.items():
             parts.health.watch(name, thread)
         parts.workers.start()
         parts.poller.start()
         parts.index.start()
+        parts.packs.start()
         parts.hints.start(self.hint)
         filling.start()
         while not parts.stopping.is_set():
@@ -128,6 +135,8 @@ class Agent:
                 self._learn(answer)
             else:
                 self._observe(answer)
+        if self._index_read and now >= parts.ticks.next_time:
+            self._offer_all(parts.ticks.turn())
         due = {self._by_folder[folder] for folder in heard.folders & self._by_folder.keys()} | parts.timers.take(now)
         self._look_at(due)
         if now >= self._next_scan:
@@ -146,6 +155,7 @@ class Agent:
             self._next_measure,
             parts.notifier.next_time,
             parts.timers.next_time(),
+            parts.ticks.next_time if self._index_read else float("inf"),
         )
 
     def _former(self, now: float) -> Mapping[TopicPartition, IndexEntry] | None:
@@ -172,7 +182,7 @@ class Agent:
     def _ask_leaders(self) -> None:
         if self._questions.is_hinted:
             self._look_through_disks()
-        self._parts.poller.ask_leaders(self._leadership.replicas.keys())
+        self._parts.poller.ask_leaders(self._leadership.replicas.keys() | self._parts.head_maintenance.left)
         interval = self._parts.settings.metadata_interval.total_seconds()
         self._questions.asked(self._runtime.monotonic(), interval)
 
@@ -198,6 +208,8 @@ class Agent:
             self._parts.queue.drop(tp)
             self._parts.workers.forget(tp)
         if changed:
+            self._parts.packs.forget(changed)
+            self._parts.ticks.reconsider()
             self._by_folder = {partition.folder: tp for tp, partition in self._leadership.partitions.items()}
         if not self._index_read:
             self._look_later(changed, _INDEX_PATIENCE)
@@ -208,6 +220,7 @@ class Agent:
     def _observe(self, answer: OffsetsAnswer) -> None:
         """Take over the broker's offsets, or its failure. Where the answer is not final, ask again later."""
         self._offer_all(self._leadership.observe(answer))
+        self._parts.ticks.answered(answer)
         for tp in answer.asked.keys() & self._leadership.partitions.keys():
             partition = self._leadership.partitions[tp]
             if partition.outdated:

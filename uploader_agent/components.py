@@ -10,7 +10,8 @@ import structlog
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.store import Store
 from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.leadership_hints import Hints, NoHints
@@ -21,14 +22,21 @@ from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
+from uploader_agent.packing.head_maintenance import HeadMaintenance
+from uploader_agent.packing.packer import Packer
+from uploader_agent.packing.thread import PackThread
+from uploader_agent.packing.ticks import Ticks
+from uploader_agent.packs.abandoned import Abandoned
+from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.leadership import Leadership
-from uploader_agent.partitions.partition_uploader import Context
+from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
 from uploader_agent.remote.destinations import Destinations, OpenStore, digest
 from uploader_agent.remote.foreign_epochs import ForeignEpochs
 from uploader_agent.repair.gap_filler import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.scheduling.retry import Backoff, Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
@@ -95,7 +103,9 @@ class Components:
             search_interval=settings.scan_interval.total_seconds(),
             runtime=runtime,
         )
-        self.leadership = Leadership(broker.log_dirs, self.accepts_topic, context, self.metrics, self.repeats)
+        self.leadership = Leadership(
+            broker.log_dirs, self.accepts_topic, self.freshness_of, context, self.metrics, self.repeats
+        )
         self.poller = Poller(metadata, watcher.wake, runtime)
         self.health.question_open_for = self.poller.open_for
         self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
@@ -116,11 +126,24 @@ class Components:
             self.stopping.wait,
             self.hold,
         )
-        self._waits = Waits(self.leadership)
+        self._pack_failures = Failures(_backoff(settings), self.metrics, self.repeats)
+        self.packer = Packer(broker.node_id, self._pack_failures, self._seal, self.metrics, runtime)
+        abandoned = Abandoned(broker.node_id, destinations.resolve, self.leadership.is_deleted, runtime)
+        self.head_maintenance = HeadMaintenance(
+            self.packer, abandoned, self._buckets, lambda: self.leadership.partitions, runtime
+        )
+        self.packs = PackThread(self.packer, self.head_maintenance, self._maintenance_interval, self.traffic, runtime)
+        self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
+        self._destinations = destinations
+        self._waits = Waits(self.leadership, runtime)
 
     def accepts_topic(self, topic: str) -> bool:
         """Whether the settings choose this topic."""
         return self.settings.accepts_topic(topic)
+
+    def freshness_of(self, topic: str) -> float | None:
+        """Seconds from append to query that the settings promise for the topic; None if its tail is not packed."""
+        return self.settings.freshness_of(topic)
 
     def revisit(self, tp: TopicPartition, after: float) -> None:
         """Look at the partition again in ``after`` seconds. For other threads."""
@@ -146,6 +169,9 @@ class Components:
         self.repeats.every = settings.log.repeat
         self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
         self.workers.reconfigure(settings.upload)
+        self._pack_failures.backoff = _backoff(settings)
+        self.leadership.apply_freshness()
+        self.ticks.reconsider()
         self.traffic.cap(settings.upload.bandwidth)
         self.index.reconfigure(settings.index)
         self.hold.reconfigure(settings.hold)
@@ -159,9 +185,26 @@ class Components:
         limit = self.settings.drain.total_seconds()
         if not self.queue.wait_idle(limit, running_only=True):
             logger.warning("drain_timed_out", limit=str(self.settings.drain))
+        self.packs.stop(limit)
         self.drained.set()
         self.index.stop(limit)
         self.hold.close()
+
+    def _seal(self, partition: LedPartition) -> None:
+        self.revisit(partition.tp, 0.0)
+
+    def _maintenance_interval(self) -> float:
+        return self.settings.scan_interval.total_seconds()
+
+    def _buckets(self) -> list[tuple[Store, ControlKeys]]:
+        """Where this broker may have heads: beside all partitions that it has replicas of, and in the default place."""
+        found = {(self._destinations.control_store.url, self._destinations.control)}
+        found |= {self._destinations.bucket(tp) for tp in self.leadership.replicas}
+        return [(self._destinations.store(url), control) for url, control in found]
+
+
+def _backoff(settings: AgentSettings) -> Backoff:
+    return Backoff(settings.upload.retry_initial, settings.upload.retry_cap)
 
 
 def _turn_limit(settings: AgentSettings) -> float:

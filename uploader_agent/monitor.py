@@ -21,7 +21,10 @@ class Monitor:
         """Set the metrics that are reckoned over all partitions."""
         parts = self._parts
         parts.metrics.waiting.set(parts.queue.waiting())
-        lag.measure(parts.leadership.partitions.values(), parts.waits(), parts.metrics, parts.runtime.time())
+        partitions, now = parts.leadership.partitions.values(), parts.runtime.monotonic()
+        lag.measure(partitions, parts.waits(), parts.metrics, parts.runtime.time())
+        ages = (one.unstored_age(now) or 0.0 for one in partitions if one.freshness is not None)
+        parts.metrics.oldest_unpacked.set(max(ages, default=0.0))
 
     def turn(self) -> None:
         """Tell health and supervisor how it goes; what is wrong is logged when it begins and when it is over."""

@@ -43,6 +43,16 @@ TopicPattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression that must match a topic's whole name."""
 
 
+_LEAST_FRESHNESS = timedelta(seconds=3)
+"""A third of it is the time between two packs, each of which costs two requests."""
+
+
+def _freshness(duration: timedelta) -> timedelta:
+    if duration < _LEAST_FRESHNESS:
+        raise ValueError(f"must be at least {_LEAST_FRESHNESS.seconds}s")
+    return duration
+
+
 class BrokerSettings(Settings):
     """Where the broker's own configuration is, and how to reach the broker where that does not tell.
 
@@ -141,7 +151,11 @@ class LogSettings(Settings):
 
 
 class AgentSettings(Settings):
-    """The whole file. ``cluster`` is the name in the store's keys; without it the broker's ``cluster.id``."""
+    """The whole file. ``cluster`` is the name in the store's keys; without it the broker's ``cluster.id``.
+
+    ``freshness`` is by topic pattern, and the first one that matches counts: the time from append to query. Bytes are
+    packed when they are a third of it old.
+    """
 
     broker: BrokerSettings
     raw: EndpointSettings
@@ -151,6 +165,7 @@ class AgentSettings(Settings):
     include: tuple[TopicPattern, ...] = (".*",)
     exclude: tuple[TopicPattern, ...] = ()
     internal_topics: bool = False
+    freshness: dict[TopicPattern, Annotated[Duration, AfterValidator(_freshness)]] = Field(default_factory=dict)
     tail_after: Duration = timedelta(minutes=10)
     scan_interval: Duration = timedelta(seconds=30)
     metadata_interval: Duration = timedelta(seconds=10)
@@ -175,6 +190,11 @@ class AgentSettings(Settings):
         if any(re.fullmatch(pattern, topic) for pattern in self.exclude):
             return False
         return any(re.fullmatch(pattern, topic) for pattern in self.include)
+
+    def freshness_of(self, topic: str) -> float | None:
+        """Seconds from append to query that are promised for the topic; None where its tail is not packed."""
+        found = (duration for pattern, duration in self.freshness.items() if re.fullmatch(pattern, topic))
+        return next((duration.total_seconds() for duration in found), None)
 
 
 FIXED = ("broker", "raw", "store", "cluster", "state_dir", "hold.enabled", "hold.links", "http")

@@ -15,6 +15,7 @@ from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
 from tidemark.formats.base_columns import OPTIONAL, check_optional
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
+from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
 from tidemark.store.url import split_store_url
@@ -91,8 +92,21 @@ _MEMORY_OF_BATCH: Final = 16
 """Measured: 7 times without a parser, 12 times with one that makes text of the whole record."""
 
 
+_LATE_AFTER: Final = timedelta(minutes=15)
+
+LIVE_BYTES: Final = 256 << 20
+"""The most bytes of a topic that a live landing takes; what has more behind is left to the topic's own runs."""
+
+_LIVE_MISSED: Final = 3
+"""After so many times its ``freshness``, what a live landing has not taken is landed by the topic's own runs."""
+
+
 class TopicSettings(Settings):
-    """How one topic is ingested."""
+    """How one topic is ingested.
+
+    ``freshness`` is the promise from append to query. A topic that has one is landed live with others of its cluster,
+    and its own runs take what is left; without one its own runs land it all.
+    """
 
     topic: TopicName
     cluster: ClusterName
@@ -101,10 +115,11 @@ class TopicSettings(Settings):
     time_zone: str = "UTC"
     lateness: Duration = timedelta(hours=1)
     overdue: Duration = timedelta(days=1)
-    freshness: Duration = timedelta(minutes=15)
+    freshness: Duration | None = Field(default=None, ge=timedelta(seconds=10))
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()
     compaction: Compaction = Compaction()
+    parquet: ParquetLayout = ParquetLayout()
     keep: tuple[OptionalColumn, ...] = OPTIONAL
     retention: RetentionSettings = RetentionSettings()
     quarantine: QuarantineAlert = QuarantineAlert()
@@ -126,6 +141,18 @@ class TopicSettings(Settings):
         if table.endswith(".final"):
             raise ValueError("must not end in .final, which is the name of the asset of a table's closed dates")
         return table
+
+    @property
+    def late_after(self) -> timedelta:
+        """How long what could be landed may wait before people are told: ``freshness``, or 15 minutes without one."""
+        return self.freshness or _LATE_AFTER
+
+    @property
+    def window(self) -> BatchWindow:
+        """When a run of the topic's own starts: of a topic with a ``freshness``, for what live landings leave."""
+        if self.freshness is None:
+            return self.batch
+        return BatchWindow(size=LIVE_BYTES, age=_LIVE_MISSED * self.freshness)
 
     @property
     def zone(self) -> ZoneInfo:
@@ -209,6 +236,11 @@ class Deployment(Settings):
     def deployment_keys(self, cluster: str) -> DeploymentKeys:
         """Where what is known of all tables of ``cluster`` lies, below :attr:`lake_store`."""
         return DeploymentKeys(split_store_url(self.lake)[1], cluster)
+
+    def live_topics(self, cluster: str) -> tuple[TopicSettings, ...]:
+        """The topics of ``cluster`` that have a ``freshness``, by name."""
+        live = (one for one in self.topics if one.cluster == cluster and one.freshness is not None)
+        return tuple(sorted(live, key=lambda one: one.topic))
 
     @property
     def clusters(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Tidemark's part in Airflow: wait for watermarks, plan, have Spark convert, publish what landed.
 
-A DAG file needs ``dag_factories.ingest.ingest_dag`` and ``dag_factories.backfill.backfill_dag`` alone.
+A DAG file needs ``dag_factories.ingest.ingest_dags`` and ``dag_factories.backfill.backfill_dag`` alone.
 Importing the package does nothing but define: no connection, no network, no heavy library. What a run knows
 lies in the store (ledger, plan, result, outbox pointer); Airflow carries names of objects and small numbers, so any
 task may be killed and run again.

@@ -11,6 +11,7 @@ each offset comes once. The columns are Kafka's, as :data:`tidemark.decode.SCHEM
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,14 +43,16 @@ from tidemark.inspection.agent_sightings import check_seen
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.planning.read import plan_reading
+from tidemark.planning.read import RawPart, plan_reading
+from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment
-from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.topic import RawTopic
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.convert.classify import PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import numbers, take
+from tidemark_spark.convert.read_ahead import Ahead, read_ahead
 from tidemark_spark.convert.segment_reader import windows
 
 OPTIONS: Final = {
@@ -233,28 +236,33 @@ class SegmentReader(DataSourceReader):
         if not isinstance(partition, SegmentPartition):
             raise TypeError(f"{partition!r} was not planned by this reader")
         rules = PartitionRules.of(partition.plan)
-        for part in partition.task.ranges:
-            for rows in segment_rows(
-                partition.task,
-                part,
-                rules,
-                partition.options,
-                from_time=self.bounds.from_time,
-                batch_bytes=self._topic.limits.batch,
-            ):
-                chosen = self._in_time(rows)
-                columns = [chosen.column(one.name).cast(one.type) for one in self._schema]
-                if len(chosen):
-                    yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        with closing(read_ahead(partition.task.ranges, partition.options)) as ranges:
+            for part, ahead in ranges:
+                for rows in segment_rows(
+                    partition.task,
+                    part,
+                    rules,
+                    partition.options,
+                    ahead=ahead,
+                    from_time=self.bounds.from_time,
+                    batch_bytes=self._topic.limits.batch,
+                ):
+                    chosen = self._in_time(rows)
+                    columns = [chosen.column(one.name).cast(one.type) for one in self._schema]
+                    if len(chosen):
+                        yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _planned(self, raw: RawTopic, part: RawPartition) -> list[SegmentPartition]:
-        watermark = raw.watermark(part)
-        if watermark is None:
+        view = raw.view(part)
+        if view is None:
             return []
-        given_up = Intervals((gap.start, gap.end) for gap in watermark.acknowledged_gaps) | raw.acknowledged(part)
-        start, end = max(0, self.bounds.from_offset), min(watermark.next_offset, self.bounds.to_offset)
+        given_up = Intervals((gap.start, gap.end) for gap in view.watermark.acknowledged_gaps) | raw.acknowledged(part)
+        start, end = max(0, self.bounds.from_offset), min(view.end, self.bounds.to_offset)
         wanted = Intervals([(start, max(start, end))]) - given_up
-        reading = plan_reading(raw, part, Lineage(), wanted, committed=self._committed, keep=self.bounds.wants_segment)
+        reading, sealed = self._reading(raw, part, wanted), view.watermark.next_offset
+        if above := reading.gone.clip(max(start, sealed), end):  # packs are not there yet: this is the end for now
+            wanted = wanted.clip(start, above.parts[0].start)
+            reading = self._reading(raw, part, wanted)
         there = (wanted - reading.gone).parts
         lost = reading.gone.clip(there[0].start, there[-1].end) if there else Intervals()
         if lost and self._fail_on_loss:
@@ -263,6 +271,9 @@ class SegmentReader(DataSourceReader):
                 f"{part.keys.folder}: raw has no offsets {spans}; set failOnDataLoss=false to continue"
             )
         return [SegmentPartition(task, reading.plan, self._deployment.store) for task in reading.tasks]
+
+    def _reading(self, raw: RawTopic, part: RawPartition, wanted: Intervals) -> RawPart:
+        return plan_reading(raw, part, Lineage(), wanted, committed=self._committed, keep=self.bounds.wants_segment)
 
     def _in_time(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.bounds.any_time:
@@ -292,11 +303,12 @@ def segment_rows(
     options: StoreOptions,
     *,
     batch_bytes: int,
+    ahead: Ahead | None = None,
     from_time: int = -_FOREVER,
 ) -> Iterator[pa.RecordBatch]:
     """The decoded records of a range; batches that end before ``from_time`` (microseconds) are not decoded.
 
-    ``batch_bytes`` bounds a batch when decompressed.
+    ``batch_bytes`` bounds a batch when decompressed. The range's bytes may have been read ``ahead``.
 
     Raises:
         SegmentError: a batch is damaged, or cannot be decoded.
@@ -304,7 +316,7 @@ def segment_rows(
         PreconditionFailed: a repair has made the segment again since the plan.
     """
     expected = part.from_offset
-    for window in windows(open_store(part.store, options), part):
+    for window in windows(open_store(part.store, options), part, ahead):
         verdict = judge(window.headers, expected, part, rules)
         yield from decode_batches(
             window.data,

@@ -8,6 +8,7 @@ from datetime import date, datetime
 from typing import Literal
 
 from tidemark.formats.keys import TableKeys
+from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunKind, RunPlan
 from tidemark.store import StoreOptions
 from tidemark.table.delta_table import LiveFile, TopicTable
@@ -37,6 +38,7 @@ class Job:
     leaves: frozenset[date | None]
     columns: tuple[str, ...]
     partitions: dict[tuple[int, int], PartitionPlan]
+    layout: ParquetLayout
 
     @classmethod
     def of(cls, table: TopicTable, plan: RunPlan) -> Job:
@@ -56,6 +58,7 @@ class Job:
             leaves=frozenset(map(date.fromisoformat, plan.leaves)),
             columns=plan.columns,
             partitions={part.key: part for part in plan.partitions},
+            layout=plan.layout,
         )
 
     def wants(self, dt: date | None) -> bool:
@@ -88,12 +91,13 @@ class Stop:
     """Why a task ended before its last offset: at ``offset``. The offsets from there to ``end`` are unknown.
 
     ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was removed
-    since the plan, or replaced by one with other bytes, so that a new plan is needed.
+    since the plan, or replaced by one with other bytes, so that a new plan is needed. ``unread``: a pack does not hold
+    what it should; its offsets wait until they are sealed.
     """
 
     offset: int
     end: int
-    kind: Literal["lost", "corrupt", "moved"]
+    kind: Literal["lost", "corrupt", "moved", "unread"]
     detail: str
 
 

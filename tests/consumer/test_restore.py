@@ -16,7 +16,8 @@ from tests.consumer.raw_history import raw_history
 from tests.support.kafka import KafkaCluster
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
-from tests.tidemark.kafka_log.build import T0, Record
+from tests.tidemark.kafka_log.build import T0, Record, batch, transactional
+from tests.tidemark.remote.live import Packing, Range
 
 
 @pytest.fixture
@@ -64,6 +65,25 @@ def test_holes_of_compaction_are_closed(
     [only] = report["partitions"]
     assert only["offsets_without_record"] > 100
     assert only["target"] == {"from": 0, "to": only["records"]}
+
+
+def test_the_live_end_is_restored(
+    kafka: KafkaCluster, tmp_path: Path, rng: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is packed and not sealed is history as well; a transaction that is open in it ends the range."""
+    made = raw_history(tmp_path, rng, partitions=1, rounds=3)
+    agent = Packing(made.raw)
+    agent.lead()
+    for number in range(4):
+        base = agent.chain().end
+        records = [Record(at, T0 + at, b"k", b"%d-%d" % (number, at)) for at in range(3)]
+        agent.pack(Range([batch(base, records)]))
+        made.expected[0] += [(one.key, one.value, [], one.timestamp) for one in records]
+    agent.pack(Range([transactional(agent.chain().end, 7, 3)]))
+    made.raw.publish()
+    code, report = made.run(kafka, target := unique("restored"), "--verify")
+    assert code == 0, report
+    assert kept(kafka, target, 1) == made.expected
 
 
 @pytest.mark.full

@@ -4,11 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.models.trigger import Trigger
+from airflow.serialization.decoders import smart_decode_trigger_kwargs
 from airflow.serialization.serialized_objects import DagSerialization
 
 from tests.plugins.world import World
@@ -16,6 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.waiting import HUNG
 from tidemark.backfill.request import DEFAULTS, FIELDS
 from tidemark_airflow.dag_factories.ingest import dag_id
+from tidemark_airflow.triggers.landing import LOOK_AGAIN_AFTER, LandingTrigger
 
 INGEST = {"wait_and_plan": {"convert_and_publish"}, "convert_and_publish": set[str]()}
 BACKFILL = {
@@ -26,7 +30,9 @@ BACKFILL = {
     "convert": {"result"},
     "result": set[str](),
 }
-DAILY = [f"tidemark_{name}" for name in ("audit", "compaction", "raw_retention", "retention", "vacuum")]
+DAILY = [
+    f"tidemark_{name}" for name in ("audit", "compaction", "pack_retention", "raw_retention", "retention", "vacuum")
+]
 # Of a topic there is its own beside these.
 ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_watch"]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
@@ -173,6 +179,60 @@ def test_an_ingest_dag_runs_for_ever_one_run_at_a_time(bag: DagBag, world: World
     ]
 
 
+@pytest.fixture
+def live(world: World, monkeypatch: pytest.MonkeyPatch) -> DagBag:
+    """Two topics of one cluster have a freshness, and one of another."""
+    topics = [
+        {"topic": "orders", "cluster": "kafka-1", "freshness": "60s"},
+        {"topic": "clicks", "cluster": "kafka-1", "freshness": "5m"},
+        {"topic": "slow", "cluster": "kafka-1"},
+        {"topic": "views", "cluster": "kafka-2", "freshness": "60s"},
+        {"topic": "slower", "cluster": "kafka-3"},
+    ]
+    world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=f"file://{world.root}/lake", topics=topics)
+    return bag_of(world, monkeypatch)
+
+
+def test_a_cluster_has_one_dag_for_all_its_live_topics(live: DagBag) -> None:
+    assert live.import_errors == {}
+    found = {name: dag for name, dag in live.dags.items() if "live" in dag.tags}
+    assert set(found) == {"tidemark_live__kafka-1", "tidemark_live__kafka-2"}
+    dag = found["tidemark_live__kafka-1"]
+    assert type(dag.timetable).__name__ == "ContinuousTimetable"
+    assert (dag.max_active_runs, dag.max_consecutive_failed_dag_runs, dag.catchup) == (1, 0, False)
+    [task] = dag.tasks
+    assert [asset.name for asset in task.outlets] == ["clicks", "clicks.final", "orders", "orders.final"]
+    assert not task.on_failure_callback
+    assert (task.retries or 0) >= 2
+    assert {"tidemark_ingest__kafka-1__orders", "tidemark_ingest__kafka-1__slow"} <= set(live.dags)
+
+
+def test_a_task_that_starts_makes_its_own_dag_alone(live: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(live.dags) > 2
+    for wanted in ("tidemark_ingest__kafka-1__slow", "tidemark_live__kafka-2"):
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
+        found = [DagBag(str(ROOT / "dags" / name)).dags for name in ("ingest.py", "live.py")]
+        assert [name for dags in found for name in dags] == [wanted]
+
+
+def test_the_live_task_starts_in_the_triggerer(live: DagBag) -> None:
+    dag = live.dags["tidemark_live__kafka-1"]
+    again = DagSerialization.deserialize_dag(json.loads(json.dumps(DagSerialization.serialize_dag(dag))))
+    task = again.task_dict["land"]
+
+    assert task.start_from_trigger is True
+    arguments = task.start_trigger_args
+    assert arguments is not None
+    # As the scheduler hands the arguments over, and the triggerer takes them.
+    row = Trigger(classpath=arguments.trigger_cls, kwargs=arguments.trigger_kwargs or {})
+    decode: Callable[[object], Any] = smart_decode_trigger_kwargs
+    trigger = LandingTrigger(**{name: decode(value) for name, value in row.kwargs.items()})
+    assert f"{type(trigger).__module__}.{type(trigger).__qualname__}" == arguments.trigger_cls
+    assert [(one.topic, one.waits.total_seconds()) for one in trigger.topics] == [("clicks", 75), ("orders", 15)]
+    assert task.execution_timeout is not None
+    assert task.execution_timeout > LOOK_AGAIN_AFTER
+
+
 def test_the_watch_looks_every_minute_and_needs_no_topics_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.topics_file.unlink()
     dag = bag_of(world, monkeypatch).dags["tidemark_watch"]
@@ -200,9 +260,10 @@ def test_upkeep_is_of_the_day_before_one_task_a_topic(bag: DagBag) -> None:
     for name in DAILY:
         dag = bag.dags[name]
         assert type(dag.timetable).__name__ == "CronDataIntervalTimetable"
-        assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/clicks", "kafka-1/orders"]
         [task] = dag.tasks
         assert task.is_mapped
+        if name != "tidemark_pack_retention":  # which is by cluster
+            assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/clicks", "kafka-1/orders"]
     assert "date" in bag.dags["tidemark_audit"].params
 
 
@@ -232,7 +293,7 @@ def test_a_mistake_in_the_topics_file_is_an_import_error_with_file_field_and_rul
     world.write_topics(cluster="kafka-1", raw={"url": "s3://raw"}, lake="s3://lake", topics=[change])
     errors = bag_of(world, monkeypatch).import_errors
 
-    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "daily.py"}
+    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "daily.py", "live.py"}
     for message in errors.values():
         assert str(world.topics_file) in message
         assert problem in message

@@ -37,12 +37,15 @@ class World:
         monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
         client = SimpleNamespace(get=self.get, task_instances=self.task_instances)
         airflow = SimpleNamespace(client=client)
-        acknowledged = {stream.topic: Acknowledged({0: list(range(10))}) for stream in STREAMS}
+        acknowledged = {stream.topic: Acknowledged(ends={0: 10}) for stream in STREAMS}
         sent = {CLICKS.topic: 10}
+        production = SimpleNamespace(
+            running=False, half_sent=False, sent=sent, acknowledged=acknowledged, join=lambda: None
+        )
         Follower(
             cast("Any", SimpleNamespace(check=self.check, agent_waits=self.waits, airflow=airflow)),
             cast("Any", SimpleNamespace(say=self.said.append)),
-            cast("Any", SimpleNamespace(running=False, sent=sent, acknowledged=acknowledged, join=lambda: None)),
+            cast("Any", production),
             cast("Any", SimpleNamespace(ledger=self.ledger, stored_up_to=self.stored_up_to)),
         ).follow()
 
@@ -66,8 +69,8 @@ class World:
         return {"dag_runs": [{"dag_run_id": "one"}]}
 
     def task_instances(self, dag: str, run: str) -> list[dict[str, Any]]:
-        done = {"task_id": "wait_and_plan", "state": "success", "try_number": 1}
-        return [done, {"task_id": "convert_and_publish", "state": self.state, "try_number": self.tries}]
+        done = {"task_id": "wait", "state": "success", "try_number": 1}
+        return [done, {"task_id": "land", "state": self.state, "try_number": self.tries}]
 
     def ledger(self, stream: Stream) -> Any:
         ends = self.landed[stream.topic]
@@ -93,14 +96,15 @@ def test_what_is_settled_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_wait_of_more_than_twenty_seconds_says_for_which_partition_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(settle_after(50))
     world.landed[ORDERS.topic] = {0: 4}
-    world.stored[SENSORS.topic] = world.landed[SENSORS.topic] = {0: 8}
+    world.stored[SENSORS.topic] = {0: 8}
+    world.landed[SENSORS.topic] = {0: 8}
     world.follow(monkeypatch)
     lines = [line for line in world.said if line.startswith("no row has landed for")]
     assert lines == [
         f"no row has landed for {seconds} s: {reason}"
         for seconds in (21, 42)
         for reason in (
-            "orders: partition 0 (4 of 10 stored offsets): Airflow's task convert_and_publish is running, try 1",
+            "orders: partition 0 (4 of 10 stored offsets): Airflow's task land is running, try 1",
             "sensors: partition 0 is stored up to 8: tail_after",
         )
     ]
@@ -137,7 +141,7 @@ def test_runs_that_fail_over_and_over_end_it(monkeypatch: pytest.MonkeyPatch) ->
 
     world = World(fail)
     world.landed[ORDERS.topic] = {0: 4}
-    with pytest.raises(RuntimeError, match="3 runs of tidemark_ingest__demo__clicks have failed"):
+    with pytest.raises(RuntimeError, match="3 runs of tidemark_live__demo have failed"):
         world.follow(monkeypatch)
 
 

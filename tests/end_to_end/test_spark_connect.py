@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.live.live_world import LiveWorld
 from tests.spark.world import World
 from tests.support.airflow import AirflowStack
 from tests.support.paths import ROOT
@@ -23,9 +24,17 @@ SECRET = "secret-that-nobody-may-find"
 pytestmark = pytest.mark.full
 
 
+LIVE = "tidemark_live__east"
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path / "world", "batch: {age: 0s}")
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveWorld:
+    return LiveWorld(tmp_path / "live", "views", "hits", freshness="10s")
 
 
 @pytest.fixture
@@ -35,18 +44,46 @@ def connect(tmp_path: Path) -> Iterator[ConnectServer]:
 
 
 @pytest.fixture
-def airflow(world: World, connect: ConnectServer, tmp_path: Path) -> Iterator[AirflowStack]:
+def topics_file(request: pytest.FixtureRequest) -> Path:
+    """That of the deployment which the test asks for."""
+    name = "live" if "live" in request.fixturenames else "world"
+    made: World | LiveWorld = request.getfixturevalue(name)
+    return made.topics_file
+
+
+@pytest.fixture
+def airflow(topics_file: Path, connect: ConnectServer, tmp_path: Path) -> Iterator[AirflowStack]:
+    dag = LIVE if "live" in topics_file.parts else DAG
     # A token goes without TLS to this name only.
     server = {"conn_type": "spark_connect", "host": "localhost", "port": connect.port, "password": TOKEN}
     env = {
-        **pipeline_env(world.topics_file, tmp_path / "spark-conf", scan_seconds=1),
+        **pipeline_env(topics_file, tmp_path / "spark-conf", scan_seconds=1),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(server),
         "AWS_SECRET_ACCESS_KEY": SECRET,
     }
     with AirflowStack(
-        tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env, unpaused=[DAG]
+        tmp_path / "airflow", dags=ROOT / "dags", plugins=ROOT / "plugins", env=env, unpaused=[dag]
     ) as stack:
         yield stack
+
+
+def test_two_topics_land_live_by_one_query(live: LiveWorld, connect: ConnectServer, airflow: AirflowStack) -> None:
+    for number, topic in enumerate(live.topics.values(), 1):
+        for _ in range(number):
+            topic.raw.segment([simple(topic.raw.partition().end)])
+        topic.raw.publish()
+    wait_until(lambda: all(one.ledger.n for one in live.topics.values()), what="both topics to land")
+    wait_until(
+        lambda: len(airflow.client.get("/assets/events", source_dag_id=LIVE)["asset_events"]) == 2,
+        what="the tables' events",
+    )
+    for topic in live.topics.values():
+        topic.check()
+    assert {name: one.ledger.rows for name, one in live.topics.items()} == {"views": 3, "hits": 6}
+    landing = live.landing()
+    assert {one.status for one in landing.topics} == {"landed"}
+    assert landing.ended_at is not None
+    wait_until(lambda: connect.online_sessions() == 0, what="the session to be released")
 
 
 def test_a_topic_lands_by_spark_connect(world: World, connect: ConnectServer, airflow: AirflowStack) -> None:

@@ -15,7 +15,7 @@ from tidemark_airflow.assets import events
 from tidemark_airflow.assets.outbox import Commit
 from tidemark_airflow.triggers import watermark
 
-_ON_THE_STACK = ("test_airflow_stack.py", "test_monitor_stack.py", "test_page_browser.py")
+_ON_THE_STACK = ("test_airflow_stack.py", "test_live_stack.py", "test_monitor_stack.py", "test_page_browser.py")
 
 
 @pytest.hookimpl(trylast=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from tests.plugins.world import CLUSTER, World
-from tests.support.airflow import AirflowStack, import_early
+from tests.support.airflow import AirflowStack, import_early, late_after
 from tests.support.paths import ROOT
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 
@@ -31,8 +31,12 @@ class SharedStack(AirflowStack):
 
     def __init__(self, folder: Path, smtp: SmtpServer, hook: HookServer) -> None:
         """Nothing is started yet."""
-        self.ingest = World(folder / "ingest", "orders", "clicks")
-        self.watched = World(folder / "watch", "orders", "idle", freshness="1s")
+        self.ingest = World(folder / "ingest", "orders", "clicks", "views", "hits", "broken")
+        content = yaml.safe_load(self.ingest.topics_file.read_text())
+        for topic in content["topics"][2:]:
+            topic["freshness"] = "10s"
+        self.ingest.write_topics(**content)
+        self.watched = World(folder / "watch", "orders", "idle")
         content = yaml.safe_load(self.watched.topics_file.read_text())
         self.watched.write_topics(**content, watch={"agent_gone": "1h"})  # as nobody writes indexes all the while
         self.page = folder / "page"
@@ -42,7 +46,10 @@ class SharedStack(AirflowStack):
 
         for path in (ROOT / "dags").glob("*.py"):
             one = self.watched if path.name == "watch.py" else self.ingest
-            _copy(path.read_text(), dags / one.root.name / path.name, one)
+            text = path.read_text()
+            # Tests of what is late do not wait for a quarter of an hour.
+            text = late_after(text, seconds=1) if one is self.watched else text
+            _copy(text, dags / one.root.name / path.name, one)
         example = (ROOT / "dags" / "examples" / f"{DAILY}.py").read_text()
         _copy(example.replace('"demo"', f'"{CLUSTER}"'), dags / "ingest" / f"{DAILY}.py", self.ingest)
         submit = home / "spark-submit"

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,12 @@ from tidemark.formats.ledger import (
     PartitionState,
     new_attempt,
 )
+from tidemark.formats.live_landing import TopicLanding, read_landing, write_landing
 from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifest
-from tidemark.formats.plan import PartitionPlan, RunResult
+from tidemark.formats.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.watermark import Watermark, render
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
-from tidemark.planning import read_plan
+from tidemark.planning import plan_ingest, read_plan
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
@@ -267,15 +268,50 @@ def _live(row: EvidenceRow) -> AddAction:
 
 
 def run_job(argv: Sequence[str]) -> None:
-    """Carry out a plan: all offsets get a class, dates close, no row lands, and the result is written."""
+    """Carry out what spark-submit's command line names: a plan, or a live landing."""
+    at = next(number for number, word in enumerate(argv) if word.endswith(".py"))
+    jobs = {"run_plan.py": _run_plan, "land_live.py": _land_live}
+    jobs[Path(argv[at]).name](argv[at + 1 :])
+
+
+def _land_live(argv: Sequence[str]) -> None:
+    """Land each topic of the cluster's landing; but one named ``broken`` fails."""
+    parser = argparse.ArgumentParser()
+    for option in ("topics", "cluster"):
+        parser.add_argument(f"--{option}", required=True)
+    options = parser.parse_args(argv)
+    deployment = load_topics(Path(options.topics))
+    _wait_at_the_gate(Path(options.topics).with_name(GATE))
+    store, key = open_store(deployment.lake_store), deployment.deployment_keys(options.cluster).landing
+    landing, etag = read_landing(store, key)
+    assert landing is not None
+    done: list[TopicLanding] = []
+    for one in landing.topics:
+        table = open_topic_table(deployment, deployment.topic(one.topic, options.cluster))
+        if one.topic == "broken":
+            update = {"status": "failed", "failures": 1, "again_at": utc_now() + timedelta(hours=1)}
+        else:
+            _carry_out(table, plan_ingest(table, attempt=one.attempt))
+            update = {"status": "landed"}
+        done.append(one.model_copy(update=update))
+    write_landing(store, key, landing.model_copy(update={"topics": tuple(done)}), etag)
+
+
+def _run_plan(argv: Sequence[str]) -> None:
+    """Carry out a plan."""
     parser = argparse.ArgumentParser()
     for option in ("topics", "cluster", "topic", "plan"):
         parser.add_argument(f"--{option}", required=True)
-    options = parser.parse_args(argv[[name.endswith("run_plan.py") for name in argv].index(True) + 1 :])
+    options = parser.parse_args(argv)
     deployment = load_topics(Path(options.topics))
     table = open_topic_table(deployment, deployment.topic(options.topic, options.cluster))
     plan = read_plan(table, options.plan)
     _wait_at_the_gate(Path(options.topics).with_name(GATE))
+    _carry_out(table, plan)
+
+
+def _carry_out(table: TopicTable, plan: RunPlan) -> None:
+    """All offsets get a class, dates close, no row lands, and the result and the copy of the ledger are written."""
     if committed_ledger(table).attempt == plan.attempt:
         return
     parts = [_landed(one) for one in plan.partitions]
@@ -293,6 +329,7 @@ def run_job(argv: Sequence[str]) -> None:
         dates=ledger.dates_changed,
     )
     table.store.put(table.keys.result(plan.attempt), result.to_bytes())
+    table.store.put(table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
 
 
 def _wait_at_the_gate(gate: Path) -> None:

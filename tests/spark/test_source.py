@@ -13,6 +13,8 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tests.spark.run.test_runs import DAY, spread
 from tests.spark.world import World
+from tests.support.live_end import Packer
+from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.decode import SCHEMA, decoder
 from tidemark.errors import ConfigError, ContinuityError, SegmentError
@@ -153,3 +155,26 @@ def test_a_hole_fails_unless_it_may_be(world: World) -> None:
     world.raw.replace_log(world.raw.keys().segment(SegmentName(6), "log"), bytes(damaged))
     with pytest.raises(SegmentError):
         offsets(world)
+
+
+def test_what_is_packed_is_read_behind_the_seals(world: World) -> None:
+    world.raw.segment([simple(0), transactional(3, 7, 2)])
+    packer = Packer(world.raw)
+    packer.pack([simple(5), marker(8, 7, commit=False)], aborted=[(7, 3, 8)])
+    packer.pack([simple(9)])
+    world.raw.publish()
+    assert offsets(world) == [0, 1, 2, 5, 6, 7, 9, 10, 11]
+    assert offsets(world, isolation="read_uncommitted") == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11]
+    assert offsets(world, fromOffset=7, toOffset=10) == [7, 9]
+
+
+def test_a_hole_behind_the_seals_is_the_end_for_now(world: World) -> None:
+    world.raw.segment([simple(0)])
+    missing = Packer(world.raw).pack([simple(3)])
+    branch = world.raw.partition()
+    branch.lineage, branch.leader_epoch = ((EPOCH, 0), (5, 6)), 5
+    Packer(world.raw, 2).pack([simple(6, leader_epoch=5)], first=6)
+    world.raw.publish()
+    assert offsets(world) == list(range(9))
+    world.raw.store.delete(missing.key)
+    assert offsets(world) == [0, 1, 2]

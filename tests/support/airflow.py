@@ -72,6 +72,14 @@ def import_early(home: Path) -> None:
     (home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
 
 
+def late_after(dag_file: str, *, seconds: int) -> str:
+    """The text of a DAG file, for which a topic that promises no freshness is late so soon."""
+    first = "from __future__ import annotations\n"
+    assert first in dag_file
+    lines = ("import datetime", "from tidemark import topics", f"topics._LATE_AFTER = datetime.timedelta(0, {seconds})")
+    return dag_file.replace(first, "\n".join([first, *lines, ""]), 1)
+
+
 class AirflowStack:
     """Airflow with its home at ``home``; usable with ``with``. ``client`` calls its REST API as an administrator."""
 

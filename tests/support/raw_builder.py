@@ -20,7 +20,14 @@ from tidemark.errors import NotFound
 from tidemark.formats.gaps import Acknowledgement, Gap, GapReason
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
-from tidemark.formats.manifest import LineagePairs, ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
+from tidemark.formats.manifest import (
+    LineagePairs,
+    ObjectSum,
+    OpenTransaction,
+    PackedPart,
+    SegmentDamage,
+    SegmentManifest,
+)
 from tidemark.formats.watermark import Watermark, render
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, SegmentScanner
@@ -48,8 +55,10 @@ class PartitionRaw:
     gaps: list[Gap] = field(default_factory=list)
     acknowledged: list[Gap] = field(default_factory=list)
     foreign_epochs: tuple[int, ...] = ()
+    tails: tuple[tuple[int, int], ...] = ()
     ranges_above: tuple[tuple[int, int], ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
+    tail_end: int | None = None
 
 
 def word(
@@ -110,12 +119,13 @@ class RawBuilder:
         damage: SegmentDamage | None = None,
         incarnation: int | None = None,
         rotated: bool = True,
+        parts: Iterable[PackedPart] = (),
     ) -> str:
         """Upload a segment; returns the key of its log. Each is uploaded a minute after the one before.
 
         One of another branch than the segment with the plain name gets a name of its own, as an agent gives it.
         ``base`` defaults to where the last one ended, ``aborted`` has (producer id, first offset, last offset). A
-        segment that is not ``rotated`` was sealed from an active one.
+        segment that is not ``rotated`` was sealed from an active one. ``parts`` had been packed before.
         """
         log = data if isinstance(data, bytes) else b"".join(data)
         known = self.partition(partition, incarnation)
@@ -176,6 +186,7 @@ class RawBuilder:
                 "state": "corrupt" if damage else "whole",
                 "damage": damage,
                 "objects": sums,
+                "parts": tuple(parts),
             }
         )
         self.store.put(keys.manifest(name), manifest.to_bytes())
@@ -264,6 +275,7 @@ class RawBuilder:
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
             foreign_epochs=known.foreign_epochs,
+            tails=known.tails,
             broker=self._broker,
             written_at=self.now,
         )
@@ -278,6 +290,7 @@ class RawBuilder:
             uploaded_end=known.end,
             log_end_offset=known.end,
             high_watermark=known.end,
+            tail_end=known.tail_end,
             observed_at=self.observed_at,
             gaps=tuple(known.gaps),
         )

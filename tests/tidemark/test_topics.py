@@ -208,3 +208,18 @@ def test_limits_by_which_nothing_could_be_converted_are_refused(wrong: str, rule
 def test_an_unknown_topic_is_named_beside_those_that_are_known() -> None:
     with pytest.raises(ConfigError, match=r"nope must name one topic.*demo/clicks, demo/orders"):
         read(GOOD).topic("nope")
+
+
+def test_a_freshness_is_a_promise_that_few_topics_make() -> None:
+    deployment = read(GOOD.replace("age: 5s", "age: 1h").replace("table: sales,", "table: sales, freshness: 1m,"))
+    clicks, orders = deployment.topics
+
+    assert (clicks.freshness, clicks.late_after, clicks.window) == (None, timedelta(minutes=15), clicks.batch)
+    assert (orders.late_after, orders.window.age) == (timedelta(minutes=1), timedelta(minutes=3))
+    assert deployment.live_topics("demo") == (orders,)
+    assert deployment.live_topics("other") == ()
+
+
+def test_a_freshness_that_nothing_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"topics\.1\.freshness"):
+        read(GOOD.replace("table: sales,", "table: sales, freshness: 9s,"))

@@ -27,8 +27,20 @@ KEPT = [WATERMARK, f"{PREFIX}/_foreign/{CLUSTER}/orders-0/3/offset.wm", f"{PREFI
 ENTROPY = f"{PREFIX}/01101/{CLUSTER}/orders-0/{0:020d}.log"
 TOMBSTONE = f"{PREFIX}/_tombstones/{CLUSTER}/orders-0/0-1.json"
 WORD = f"{PREFIX}/_acks/{CLUSTER}/orders-0/0-1.json"
-OWN = [f"{PREFIX}/_watermarks/{CLUSTER}/1.json", f"{PREFIX}/_gaps/{CLUSTER}/1.json"]
-OTHERS = [f"{PREFIX}/_watermarks/{CLUSTER}/{name}.json" for name in (2, 11)] + [f"{PREFIX}/_gaps/{CLUSTER}/2.json"]
+PACK = "0123456789abcdef0123456789abcdef.pack"
+OWN = [
+    f"{PREFIX}/_watermarks/{CLUSTER}/1.json",
+    f"{PREFIX}/_gaps/{CLUSTER}/1.json",
+    f"{PREFIX}/_heads/{CLUSTER}/1.json",
+    f"{PREFIX}/_tails/{CLUSTER}/1/{PACK}",
+]
+OTHERS = [
+    *(f"{PREFIX}/_watermarks/{CLUSTER}/{name}.json" for name in (2, 11)),
+    f"{PREFIX}/_gaps/{CLUSTER}/2.json",
+    *(f"{PREFIX}/_heads/{CLUSTER}/{name}.json" for name in (2, 11)),
+    *(f"{PREFIX}/_tails/{CLUSTER}/{name}/{PACK}" for name in (2, 11)),
+]
+PACKS = [key for key in (*OWN, *OTHERS) if "/_tails/" in key]
 OTHER_CLUSTER = [
     f"{PREFIX}/other/orders-0/offset.wm",
     f"{PREFIX}/01101/other/orders-0/{0:020d}.log",
@@ -69,7 +81,9 @@ ROLES = {
     "analyst": Rights((set(), {DATA, MARK, COMMIT})),
     "pipeline": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), {MARK, COMMIT})),
     "maintenance": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), ALL_LAKE)),
-    "retention": Rights((ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW}), ({LOG, ENTROPY, OTHER_CLUSTER[1]}, set())),
+    "retention": Rights(
+        (ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW}), ({LOG, ENTROPY, OTHER_CLUSTER[1], *PACKS}, set())
+    ),
     "page": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
     "acknowledge": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
     "watch": Rights((OF_GAPS, OF_TABLES), (set(), {FOUND, SAMPLES, PUBLISHED}), (set(), {SAMPLES})),
@@ -200,7 +214,7 @@ def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, administ
 
 def test_the_agent_of_another_broker_writes_its_own_indexes_alone(server: S3Server) -> None:
     """Of a broker whose number begins like another's as well; segments it writes as all of the cluster do."""
-    other, mine = server.client("agent-11"), f"{PREFIX}/_watermarks/{CLUSTER}/11.json"
+    other = server.client("agent-11")
     for key in [*OWN, *OTHERS]:
-        assert refused(other.put_object, Bucket="raw", Key=key, Body=b"y") is (key != mine), key
+        assert refused(other.put_object, Bucket="raw", Key=key, Body=b"y") is ("/11" not in key), key
     assert not refused(other.put_object, Bucket="raw", Key=LOG, Body=b"y")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tidemark.errors import ConfigError
 from uploader_agent import __version__, cli
-from uploader_agent.settings import AgentSettings, load_settings
+from uploader_agent.settings import AgentSettings, is_fixed, load_settings
 
 GOOD = """
 broker: {properties: /etc/kafka/server.properties}
@@ -42,6 +42,8 @@ def test_defaults(tmp_path: Path) -> None:
         ("http: {port: 70000}", "http.port", "less than or equal to 65535"),
         ("cluster: 'a b'", "cluster", "not a valid cluster name"),
         ("tail_after: 5m\ntail_after: 6m", "", "appears twice"),
+        ("freshness: {'orders': 2s}", "freshness.orders", "must be at least 3s"),
+        ("freshness: {'(': 60s}", "freshness.(.[key]", "not a valid regular expression"),
         ("broker: {properties: p, client: {ssl_ca: x}}", "broker.client", "knows no ssl_ca"),
     ],
 )
@@ -54,6 +56,13 @@ def test_a_mistake_names_file_field_and_rule(tmp_path: Path, line: str, field: s
     [(where, what)] = caught.value.problems
     assert where == field
     assert rule in what
+
+
+def test_the_first_pattern_that_matches_a_whole_name_is_the_freshness(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, GOOD + "freshness: {'pay.*': 15s, 'orders|pay': 1m, 'late': 3s}\n"))
+    found = {topic: settings.freshness_of(topic) for topic in ("payments", "pay", "orders", "orders-dlq", "late")}
+    assert found == {"payments": 15.0, "pay": 15.0, "orders": 60.0, "orders-dlq": None, "late": 3.0}
+    assert not is_fixed("freshness")
 
 
 def test_missing_key_and_missing_file(tmp_path: Path) -> None:

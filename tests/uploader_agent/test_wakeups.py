@@ -195,6 +195,7 @@ def test_a_thread_that_has_ended_is_not_healthy() -> None:
 THREADS: dict[str, Callable[[TestedAgent], Any]] = {
     "metadata": lambda agent: agent.poller,
     "index": lambda agent: agent.index,
+    "packs": lambda agent: agent.components.packs,
 }
 
 
@@ -202,7 +203,15 @@ THREADS: dict[str, Callable[[TestedAgent], Any]] = {
 def test_the_agents_own_threads_are_watched(world: World, name: str) -> None:
     with running(world, NoWatcher()) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
-        assert {"metadata", "index", "fill", "upload-0", "upload-1", "upload-2"} == agent.health._threads.keys()
+        assert {
+            "metadata",
+            "index",
+            "packs",
+            "fill",
+            "upload-0",
+            "upload-1",
+            "upload-2",
+        } == agent.health._threads.keys()
         assert agent.health.trouble() is None
         THREADS[name](agent).thread, real = ended(name), THREADS[name](agent).thread
         agent.health.watch(name, THREADS[name](agent).thread)

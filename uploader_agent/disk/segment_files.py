@@ -214,11 +214,13 @@ class SegmentFiles(Protocol):
         """Close all that was opened; what :meth:`open` gave is void then."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 class PartitionFiles(SegmentFiles):
@@ -290,14 +292,6 @@ class PartitionFiles(SegmentFiles):
     @override
     def close(self) -> None:
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def opened(name: str, descriptor: int) -> OpenFile:

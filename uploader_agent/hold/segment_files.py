@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from typing_extensions import override
 
@@ -108,11 +106,3 @@ class HeldFiles(SegmentFiles):
     def _no_longer_counts(self, base: int, reason: str) -> SegmentChanged:
         self._spoilt(base, reason)
         return SegmentChanged(f"{self.path(self._held[base][0].log)}: the held files no longer count: {reason}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -49,7 +49,8 @@ class Metrics:
         self.overdue = self._gauge(
             "overdue_seconds",
             "Seconds by which the oldest byte that is not stored is later than the settings promise: a rotated segment "
-            "is due at once, a tail after tail_after without an append; 0 if nothing is late.",
+            "is due at once, a tail after tail_after without an append, or after a third of its topic's freshness; "
+            "0 if nothing is late.",
             ["kind"],
         )
 
@@ -67,6 +68,19 @@ class Metrics:
         self.upload_limit = self._gauge(
             "upload_limit",
             "Jobs that may run concurrently now: upload.concurrency, or fewer after the store answered SlowDown.",
+        )
+
+        # packs
+        self.packs = self._counter("packs", "Packs stored.")
+        self.packed_ranges = self._counter("packed_ranges", "Ranges of partitions that heads name in packs.")
+        self.packed_bytes = self._counter("packed_bytes", "Bytes of record batches in these ranges.")
+        self.pack_seconds = self._histogram(
+            "pack_seconds", "Seconds that the packs and the head of one bucket took in a tick."
+        )
+        self.oldest_unpacked = self._gauge(
+            "oldest_unstored_seconds",
+            "Age in seconds of the oldest byte that is in no pack and no segment of the store, over led partitions of "
+            "topics with freshness.",
         )
 
         # failures

@@ -30,6 +30,8 @@ _UNITS = {
     "offsets": "offsets",
     "logs": "logs",
     "segments": "segments",
+    "packs": "packs",
+    "ranges": "ranges",
     "partitions": "partitions",
     "epochs": "epochs",
     "jobs": "jobs",

@@ -22,9 +22,9 @@ from uploader_agent.broker.admin import UNKNOWN_POLICY, BrokerUnavailable, Leade
 from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
-from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Question
 
 logger = structlog.get_logger(__name__)
@@ -37,6 +37,7 @@ class Leadership:
         self,
         log_dirs: Collection[Path],
         accepts_topic: Callable[[str], bool],
+        freshness_of: Callable[[str], float | None],
         context: Context,
         metrics: Metrics,
         repeats: ErrorDeduplicator,
@@ -50,11 +51,14 @@ class Leadership:
         self._log_dirs = log_dirs
         self._disks = Disks(log_dirs)
         self._accepts_topic = accepts_topic
+        self._freshness_of = freshness_of
         self._context = context
         self._metrics = metrics
         self._repeats = repeats
         self._leaders: Mapping[TopicPartition, Leader] = {}
         self._policies: Mapping[str, str] = {}
+        self._asked: frozenset[TopicPartition] = frozenset()
+        """Those about which the broker was asked when it answered last."""
         self._judged: tuple[Mapping[TopicPartition, Leader], Mapping[str, str]] | None = None
         """The last answer, as long as the same one would change nothing."""
         self._highest: dict[tuple[TopicPartition, str | None], int] = {}
@@ -90,32 +94,44 @@ class Leadership:
         if answer.error is not None:
             self._unreachable(answer.error)
         else:
-            self.seen, self.confirmed_at = True, answer.asked_at
+            self.seen, self.confirmed_at, self._asked = True, answer.asked_at, answer.wanted
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
             if self._judged == (answer.leaders, answer.policies):
                 return set()
             self._judged = answer.leaders, answer.policies
             self._leaders, self._policies = self._believed(answer.leaders), answer.policies
-        before = self.partitions
-        self.partitions = {}
+        before, now = self.partitions, dict[TopicPartition, LedPartition]()
         for tp, (broker, led) in self._leaders.items():
             if broker == self._context.broker and tp in self.replicas:
                 partition = self._keep_or_make(before.get(tp), tp, led)
                 if partition is not None:
-                    self.partitions[tp] = partition
+                    now[tp] = partition
                 else:
                     self._judged = None
+        self.partitions = now
         if self.seen:
             self._former = {}
         self._metrics.led.set(len(self.partitions))
-        return {tp for tp in before.keys() | self.partitions.keys() if before.get(tp) is not self.partitions.get(tp)}
+        return {tp for tp in before.keys() | now.keys() if before.get(tp) is not now.get(tp)}
+
+    def apply_freshness(self) -> None:
+        """Apply the settings of freshness, which have changed."""
+        for tp, partition in self.partitions.items():
+            partition.apply_freshness(self._freshness_of(tp.topic))
+
+    def is_deleted(self, tp: TopicPartition, topic_id: str) -> bool:
+        """Whether the cluster no longer has this incarnation of the topic, by the broker's last answer. Any thread."""
+        if tp not in self._asked:
+            return False
+        leader = self._leaders.get(tp)
+        return leader is None or leader.led.topic_id not in {None, topic_id}
 
     def ask(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Question]:
         """The questions for the offsets of ``wanted``, each with what its disk showed last."""
         asked = {tp: self.partitions[tp] for tp in wanted if tp in self.partitions}
         number = next(self._questions)
-        return {tp: Question(number, partition, partition.disk.tail) for tp, partition in asked.items()}
+        return {tp: Question(number, one, one.disk.tail, one.looked_at) for tp, one in asked.items()}
 
     def observe(self, answer: OffsetsAnswer) -> set[TopicPartition]:
         """Take over the offsets, and return the partitions whose known state has changed.
@@ -139,7 +155,10 @@ class Leadership:
             told = Observation(offsets, answer.asked_at, question.tail, answer.active.get(tp))
             if not partition.observe(told, question.number):
                 logger.debug("late_answer_dropped", partition=str(tp), offsets=offsets)
-            elif before is None or (before.offsets, before.log_end) != (offsets, told.log_end):
+                continue
+            if told.log_end is not None and partition.freshness is not None:
+                partition.ages.note(question.looked_at, told.log_end)
+            if before is None or (before.offsets, before.log_end) != (offsets, told.log_end):
                 changed.add(tp)
         return changed
 
@@ -232,6 +251,7 @@ class Leadership:
             if not self._belongs(folder, led):
                 return None
             known = LedPartition(tp, led, folder, self._context)
+            known.apply_freshness(self._freshness_of(tp.topic))
             if tp in self._former:
                 known.trust_index(self._former[tp])
         known.apply_policy(self._policies.get(tp.topic, UNKNOWN_POLICY))

@@ -13,14 +13,18 @@ from pathlib import Path
 import structlog
 
 from tidemark.errors import FormatError
+from tidemark.formats.head import EntryKey
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import IndexEntry
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import Folder
-from uploader_agent.partitions.observation import Observation, Pace
-from uploader_agent.partitions.partition_uploader import SURVEY, Context, Job, PartitionUploader
+from uploader_agent.packs.ages import Ages
+from uploader_agent.packs.tail import Tail
+from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.observation import Confirmed, Observation, Pace
+from uploader_agent.partitions.partition_uploader import SURVEY, Job, PartitionUploader
 from uploader_agent.remote.remote_state import RemoteState
 from uploader_agent.upload import eligibility
 from uploader_agent.upload.eligibility import Work
@@ -37,7 +41,14 @@ class LedPartition:
         self.folder = folder
         self.disk = Folder(folder, context.runtime)
         self.remote = RemoteState(context.broker)
-        self.uploader = PartitionUploader(tp, led, folder, context, self.remote)
+        self.packed = Tail()
+        self.uploader = PartitionUploader(tp, led, folder, context, self.remote, self.packed)
+        self.freshness: float | None = None
+        """Seconds from append to query that are promised; None if the tail is not packed."""
+        self.looked_at = context.runtime.monotonic()
+        self.ages = Ages(self.looked_at)
+        self.confirmed: Confirmed | None = None
+        """The high watermark that the broker has answered under this leadership."""
         self.restless = True
         """Whether there was something to do, or to wait for, when it was last planned."""
         self.error: str | None = None
@@ -46,6 +57,7 @@ class LedPartition:
         """What the broker said last; replaced as a whole, since other threads read it."""
         self.pace = Pace()
         self._hold = context.hold
+        self._monotonic = context.runtime.monotonic
         self._active = ActiveReader()
         self._answered = -1  # the number of the newest question that has an answer
         self._gone: list[LocalSegment] = []  # held, and below the first one on the disk
@@ -55,7 +67,7 @@ class LedPartition:
     @property
     def changes(self) -> int:
         """Goes up with each change of what is known of store and broker."""
-        return self._observations + self.remote.changes
+        return self._observations + self.remote.changes + self.packed.changes
 
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
@@ -84,7 +96,10 @@ class LedPartition:
         If nothing is to be held and the directory is unchanged, it does nothing more.
         """
         before, gone = self.disk.tail, self._gone
+        self.looked_at = self._monotonic()
         listed = self.disk.look()
+        if self.freshness is not None and not self._has_grown() and (end := self._log_end) is not None:
+            self.ages.note(self.looked_at, end)
         if listed or self._holding:
             final, written = self.remote.final, self.remote.watermark
             owner = self.tp, self.led.topic_id, self.led.leader_epoch
@@ -119,6 +134,8 @@ class LedPartition:
         if question <= self._answered:
             return False
         before, self._answered = self.observation, question
+        if answer.asked_at is not None:
+            self.confirmed = Confirmed(answer.offsets.high_watermark, answer.asked_at)
         if answer.log_end is None:  # the log end is unknown: the former observation of the whole log stays
             answer = before.with_offsets(answer.offsets) if before else replace(answer, asked_at=None)
         moved = before is None or answer.offsets.high_watermark > before.offsets.high_watermark
@@ -139,6 +156,14 @@ class LedPartition:
         before = self.observation
         self._take(before.with_offsets(offsets) if before else Observation(offsets))
 
+    def apply_freshness(self, freshness: float | None) -> None:
+        """Set the seconds that the settings promise for the topic; None to pack nothing more.
+
+        A topic without a topic id is never packed, since its name may return.
+        """
+        self.freshness = freshness if self.led.topic_id is not None else None
+        self.uploader.packs = self.freshness is not None
+
     def apply_policy(self, cleanup_policy: str) -> None:
         """Set the topic's ``cleanup.policy``."""
         if cleanup_policy != self.uploader.local.cleanup_policy:
@@ -156,6 +181,48 @@ class LedPartition:
         self._observations += 1
         if before.disk_start != before.observed_start:
             self.uploader.reconsider_gaps()
+
+    # -- packs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int | None:
+        """Below this the broker has answered under this leadership that all is committed; None before that."""
+        return self.confirmed.high_watermark if self.confirmed else None
+
+    @property
+    def entry_key(self) -> EntryKey:
+        """Under this the head has what is packed under this leadership: of a topic without a topic id, nothing."""
+        return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch)
+
+    @property
+    def stored_end(self) -> int:
+        """The end of what seals and packs hold, even above a hole."""
+        return max(self.remote.end, self.packed.end)
+
+    def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
+        """Seconds since the oldest byte was appended that is not stored, at most; 0 if all is, None if it is unknown.
+
+        ``now`` is the runtime's monotonic time, ``stored_end`` the end of what is stored; default: as it is known.
+        """
+        log_end = self._log_end
+        if log_end is None:
+            return None
+        end = self.stored_end if stored_end is None else stored_end
+        if not self._has_grown() and end >= log_end:
+            return 0.0
+        return max(0.0, now - self.ages.since(end))
+
+    @property
+    def _log_end(self) -> int | None:
+        return self.observation.log_end if self.observation else None
+
+    def _has_grown(self) -> bool:
+        """Whether the disk shows another tail than the one whose end is known."""
+        tail, known = self.disk.tail, self.observation
+        active = known.active if known else None
+        if tail is None or active is None:
+            return tail is not None and tail.size > 0
+        return (tail.base_offset, tail.size) != (active.base_offset, active.size)
 
     # -- what is to be done -------------------------------------------------------------------------------------------
 
@@ -186,7 +253,9 @@ class LedPartition:
         """
         final, high_watermark = self.remote.final, self.offsets.high_watermark if self.offsets else 0
         runs = eligibility.rotated_runs(self.segments, final, high_watermark)
-        tail = eligibility.quiet_tail(self.segments, final, high_watermark, quiet_before)
+        tail = [*eligibility.quiet_tail(self.segments, final, high_watermark, quiet_before)]
+        if not tail and (seal_to := self.packed.seal_to) is not None:
+            tail = [*eligibility.tail_up_to(self.segments, final, min(seal_to, high_watermark))]
         for run in (*runs, *tail):
             yield run
             if self.remote.has_bare_log(run.base_offset):
@@ -200,14 +269,12 @@ class LedPartition:
     @property
     def has_news(self) -> bool:
         """Whether the active segment ends above what is stored. If that is not known, it is assumed."""
-        tail, known = self.disk.tail, self.observation
+        tail, log_end = self.disk.tail, self._log_end
         if tail is None or not tail.size:
             return False
-        active = known.active if known else None
-        if known is None or active is None or known.log_end is None:
+        if log_end is None or self._has_grown():
             return True
-        grown = (tail.base_offset, tail.size) != (active.base_offset, active.size)
-        return grown or max(tail.base_offset, self.remote.end) < known.log_end
+        return max(tail.base_offset, self.remote.end) < log_end
 
     def waits_for_high_watermark(self) -> bool:
         """Whether a rotated segment may be ready for upload once the high watermark is asked for again."""

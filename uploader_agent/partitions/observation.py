@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from uploader_agent.broker.admin import Offsets
 from uploader_agent.disk.active_segment import Active
@@ -57,6 +58,13 @@ class Observation:
         if self.asked_at is None or confirmed_at is None or confirmed_at < self.asked_at or self.is_outdated(tail):
             return self.asked_at
         return confirmed_at
+
+
+class Confirmed(NamedTuple):
+    """A high watermark that the broker has answered as the leader, to a question of ``asked_at``."""
+
+    high_watermark: int
+    asked_at: datetime
 
 
 class Pace:

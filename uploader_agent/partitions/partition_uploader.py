@@ -7,8 +7,6 @@ and update ``offset.wm``. Several segments of a partition may be uploaded at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,26 +14,26 @@ import structlog
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.acknowledgements import acknowledged
-from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
+from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
-from uploader_agent.broker.admin import UNKNOWN_POLICY, Led, Offsets
-from uploader_agent.disk.log_dirs import LocalSegment
+from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
-from uploader_agent.hold import Hold
+from uploader_agent.packs.seal_packed import seal_packed
+from uploader_agent.packs.sources import PackedSources
+from uploader_agent.packs.tail import Tail
+from uploader_agent.partitions.context import Context, LocalLog
 from uploader_agent.remote import gaps, stored_log, watermark
 from uploader_agent.remote.gaps import Evidence
-from uploader_agent.remote.incarnations import TopicIncarnation
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.remote_state import RemoteState
 from uploader_agent.remote.stored_log import StoredLog
 from uploader_agent.remote.watermark import StoredWatermark, WatermarkState
 from uploader_agent.repair.gap_search import Search, Wanted
-from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.segment_upload import PacksHoldMore, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
@@ -48,76 +46,77 @@ _ATTEMPTS = 3
 """How often one publication reads and writes ``offset.wm`` when the store reports that it has changed in between."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What all partitions of an agent share. ``resolve`` says where a topic's incarnation lies.
-
-    ``sleep`` waits some seconds, and less when the agent stops. ``on_truncated`` counts what elections cut off.
-    ``is_foreign`` tells whether an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
-    While a partition has holes, the store is searched every ``search_interval`` seconds.
-    """
-
-    broker: int
-    resolve: Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, PartitionKeys]]
-    control_store: Store
-    control: ControlKeys
-    sleep: Callable[[float], object]
-    on_truncated: Callable[[], object]
-    hold: Hold
-    is_foreign: Callable[[TopicPartition, Led, StoredWatermark], bool]
-    search_interval: float = 0.0
-    runtime: Runtime = MACHINE
-
-
-@dataclass(frozen=True, slots=True)
-class LocalLog:
-    """The log as disk and broker last showed it. The loop replaces it as a whole, so any thread may read it.
-
-    ``segments`` are held or on the disk, by base offset, the last one active. ``offsets`` come from the broker or its
-    checkpoint. ``disk_start`` is the base offset of the first segment on the disk, None without one. ``observed_start``
-    is its value when the broker gave the ``offsets``.
-    """
-
-    segments: tuple[LocalSegment, ...] = ()
-    offsets: Offsets | None = None
-    cleanup_policy: str = UNKNOWN_POLICY
-    disk_start: int | None = None
-    observed_start: int | None = None
-
-    @property
-    def rotated(self) -> Intervals:
-        """The offsets of all segments but the active one."""
-        ended = ((one.base_offset, one.next_offset) for one in self.segments if one.next_offset is not None)
-        return Intervals(ended)
-
-
 class PartitionUploader:
     """Uploads one partition under one leader epoch of one topic id. Thread-safe: any worker may carry out a job."""
 
-    def __init__(self, tp: TopicPartition, led: Led, folder: Path, context: Context, remote: RemoteState) -> None:
-        """``remote`` records what the store has. The partition's owner keeps :attr:`local` up to date."""
+    def __init__(
+        self, tp: TopicPartition, led: Led, folder: Path, context: Context, remote: RemoteState, packed: Tail
+    ) -> None:
+        """``remote`` records what the store has, ``packed`` what packs have. The owner keeps :attr:`local` current."""
         self.local = LocalLog()
+        self.packs = False
+        """Whether the topic's tail is to be packed."""
         self._tp = tp
         self._led = led
         self._folder = folder
         self._context = context
         self._remote = remote
+        self._packed = packed
+        self._sources = PackedSources()
+        self._surveying = context.runtime.lock()  # held by the one thread that surveys
         self._route: UploadRoute | None = None  # set before the remote state says that it was surveyed
         self._search = Search(context.control_store, context.control, context.search_interval, context.runtime)
         self._writing = context.runtime.lock()  # held by the one worker that writes offset.wm
         self._unwritten = True
 
     @property
+    def route(self) -> UploadRoute:
+        """From where to where a surveyed partition goes."""
+        assert self._route is not None
+        return self._route
+
+    @property
     def where(self) -> tuple[Store, PartitionKeys]:
         """The store and the keys of a surveyed partition."""
-        assert self._route is not None
-        return self._route.store, self._route.keys
+        return self.route.store, self.route.keys
 
     @property
     def claimed(self) -> bool:
         """Whether ``offset.wm`` has this leader epoch and its lineage: nothing is sealed before that."""
         written = self._remote.watermark
         return written is not None and written.leader_epoch == self._led.leader_epoch
+
+    @property
+    def may_pack(self) -> bool:
+        """Whether the partition is claimed, and ``offset.wm`` says that this leadership may have packed."""
+        written = self._remote.watermark
+        return self._remote.surveyed and self.claimed and written is not None and self._own_pair in written.tails
+
+    @property
+    def _tails(self) -> tuple[tuple[int, int], ...]:
+        """Who may have packed what is not sealed, as ``offset.wm`` lists them."""
+        written = self._remote.watermark
+        return written.tails if written else ()
+
+    @property
+    def _may_record_gaps(self) -> bool:
+        """Before the claim another leader may still pack: what it has is looked for after the claim."""
+        return self.claimed or not self._tails
+
+    @property
+    def _own_pair(self) -> tuple[int, int]:
+        return self._led.leader_epoch, self._context.broker
+
+    def other_tails(self) -> list[tuple[int, int]]:
+        """The other leaderships, (leader epoch, broker), that may have packed what is not sealed, of a claimed one."""
+        return [one for one in self._tails if one != self._own_pair]
+
+    def claim(self) -> None:
+        """Survey the partition if need be, and write ``offset.wm`` before anything is packed."""
+        self.learn()
+        if not self.may_pack:
+            self._unwritten = True
+            self.publish()
 
     @property
     def needs_survey(self) -> bool:
@@ -160,8 +159,11 @@ class PartitionUploader:
 
     def learn(self) -> None:
         """Find out what the store has, unless that is known."""
-        if self._remote.surveyed:
-            return
+        with self._surveying:
+            if not self._remote.surveyed:
+                self._survey()
+
+    def _survey(self) -> None:
         incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
         log = self._load(store, keys)
         hold = self._context.hold
@@ -194,15 +196,41 @@ class PartitionUploader:
         return self._context.is_foreign(self._tp, self._led, stored)
 
     def _upload(self, work: Work) -> StoredManifest | None:
-        assert self._route is not None
         assert self.local.offsets is not None
-        remote = self._remote
-        base = work.base_offset
-        before = StoredBefore(remote.watermark, remote.open_before(base), has_log=remote.has_log(base))
-        stored = upload(self._route, work, self._observed(self.local.offsets), Rules(self._judge), before)
+        remote, seen = self._remote, self._observed(self.local.offsets)
+        base, lineage = work.base_offset, self.lineage()
+        parts = self._sources.parts(self.route, self._packed, self._tails, lineage, base)
+        has_log = remote.has_log(base)
+        before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
+        try:
+            stored = upload(self.route, work, seen, Rules(self._judge), before)
+        except PacksHoldMore as error:
+            logger.info("packs_hold_more", partition=str(self._tp), error=str(error))
+            stored = self._seal_packed(base, max(one.next for one in parts if one.next <= work.end), lineage)
         if stored is not None:
             remote.add(stored, self.lineage())
         return stored
+
+    def _seal_packed(self, start: int, end: int, lineage: Lineage) -> StoredManifest | None:
+        """Seal what packs hold in ``[start, end)``; None if they hold nothing at ``start``."""
+        written = self._remote.watermark
+        lineage = lineage.with_history(Lineage(written.lineage)) if written else lineage
+        ranges = self._sources.ranges(self.route, self._tails, lineage, start)
+        if not ranges:
+            return None
+        seen = self._observed(self.local.offsets or Offsets(end))
+        return seal_packed(self.route, ranges, lineage, start, end, seen, self._remote)
+
+    def _seal_lost(self, lineage: Lineage) -> None:
+        """Seal from packs what neither disk nor store has any more, before that is recorded as a gap."""
+        for hole in self.holes():
+            try:
+                while (left := self.holes() & Intervals([hole])) and (
+                    stored := self._seal_packed(left.parts[0].start, left.parts[0].end, lineage)
+                ):
+                    self._remote.add(stored, lineage)
+            except SegmentChanged as error:
+                logger.warning("packs_not_sealed", partition=str(self._tp), error=str(error))
 
     def _judge(self, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
         """A leader's own log is right, and what is damaged in it is kept; what a later leader wrote is not its own.
@@ -221,11 +249,10 @@ class PartitionUploader:
 
     def _search_store(self, lineage: Lineage) -> None:
         """If it is time, search the store for data of holes."""
-        assert self._route is not None
-        if not self._search.is_due(self.holes()):
+        if not self._may_record_gaps or not self._search.is_due(self.holes()):
             return
         wanted = Wanted(
-            route=self._route,
+            route=self.route,
             holes=self.holes,
             gaps=self._remote.gaps,
             local_start=self.local.disk_start or 0,
@@ -233,6 +260,7 @@ class PartitionUploader:
             seen=self._observed(self.local.offsets or Offsets(self._remote.end)),
         )
         self._search.run(wanted, self._remote)
+        self._seal_lost(lineage)
 
     def _lost(self, present: Intervals, start: int) -> Intervals:
         """What is neither ``present`` nor on the disk nor held, below the active segment."""
@@ -288,6 +316,9 @@ class PartitionUploader:
         known = (*(previous.gaps if previous else remote.gaps_found), *passed)
         # An acknowledged gap stays until the store has its offsets: those on the disk may never be uploaded.
         missing = self._lost(present, start) | (gaps.offsets(passed) - present)
+        if not self._may_record_gaps:
+            missing, damaged = missing & gaps.offsets(known), damaged & gaps.offsets(known)
+            self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
         found = gaps.find_gaps(missing, damaged - present, self._evidence(before, previous), known, now)
         holding, passed = gaps.split(found, gaps.offsets(passed) | self._search.acknowledged)
@@ -303,6 +334,7 @@ class PartitionUploader:
             holding,
             passed,
             (foreign.watermark.leader_epoch,) if foreign else (),
+            packs=self.packs,
         )
 
     def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:

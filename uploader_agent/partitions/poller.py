@@ -29,17 +29,20 @@ _POLICY_AGE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LeadersAnswer:
-    """Who leads the requested partitions as of ``asked_at``, and the topics' clean-up policies; or the ``error``."""
+    """Who leads the ``wanted`` partitions as of ``asked_at``, and the topics' clean-up policies; or the ``error``."""
 
     asked_at: datetime
     seconds: float
     leaders: Mapping[TopicPartition, Leader] = field(default_factory=dict)
     policies: Mapping[str, str] = field(default_factory=dict)
+    wanted: frozenset[TopicPartition] = frozenset()
     error: BrokerUnavailable | None = None
 
 
 class Question(NamedTuple):
-    """A question for a partition's offsets: its number, under which leadership, and when its disk showed ``tail``.
+    """A question for a partition's offsets: its number, under which leadership, and what its disk showed before it.
+
+    That was ``tail``, at ``looked_at`` by the monotonic clock.
 
     The answer carries the question, so that it is never mistaken for the answer to a later one.
     """
@@ -47,6 +50,7 @@ class Question(NamedTuple):
     number: int
     partition: LedPartition
     tail: LogTail | None
+    looked_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,7 @@ class Poller:
             self._refresh_policies({tp.topic for tp in leaders})
         except Exception as error:  # noqa: BLE001 - the next question is asked after any error of a client
             return LeadersAnswer(asked_at, self._clock() - started, error=_unavailable(error))
-        return LeadersAnswer(asked_at, self._clock() - started, leaders, self._policies)
+        return LeadersAnswer(asked_at, self._clock() - started, leaders, self._policies, frozenset(wanted))
 
     def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
         asked_at = self._runtime.utc_now()

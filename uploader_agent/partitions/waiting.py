@@ -14,6 +14,7 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.runtime import MACHINE, Runtime
 
 Kind = Literal["rotated", "tail", "gap", "leadership"]
 
@@ -21,7 +22,8 @@ Kind = Literal["rotated", "tail", "gap", "leadership"]
 class Wait(NamedTuple):
     """``seconds`` is how long the oldest byte has waited, ``overdue`` how much of that the settings do not explain.
 
-    A rotated segment is due at once, a tail once nothing was appended for ``tail_after``.
+    A rotated segment is due at once. A tail is due once nothing was appended for ``tail_after``, or after a third of
+    its topic's ``freshness``.
     """
 
     tp: TopicPartition
@@ -52,8 +54,9 @@ _Mark = tuple[TopicPartition, Kind, int, int]
 class Waits:
     """Knows since when each thing has waited. Thread-safe."""
 
-    def __init__(self, leadership: Leadership) -> None:
+    def __init__(self, leadership: Leadership, runtime: Runtime = MACHINE) -> None:
         self._leadership = leadership
+        self._monotonic = runtime.monotonic
         self._since: dict[_Mark, float] = {}
         self._lock = threading.Lock()
 
@@ -76,15 +79,27 @@ class Waits:
             appended = self._appended(partition, segment)
             seen = self._begun((tp, "rotated", segment.base_offset, end), now, found, appended)
             yield Wait(tp, "rotated", now - seen, why_rotated(partition, segment), now - seen)
+        yield from self._of_tail(partition, tail_after, now, found)
+        for gap in partition.remote.gaps:
+            seen = self._begun((tp, "gap", gap.start, 0), now, found, gap.detected_at.timestamp())
+            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are in no place: {gap.reason}")
+
+    def _of_tail(
+        self, partition: LedPartition, tail_after: float, now: float, found: dict[_Mark, float]
+    ) -> Iterator[Wait]:
+        """What of the active segment is neither sealed nor packed."""
+        tp, end, freshness = partition.tp, partition.remote.end, partition.freshness
+        age = partition.unstored_age(self._monotonic()) if freshness is not None else None
+        if freshness is not None and age is not None:
+            if age:
+                yield Wait(tp, "tail", age, why_unpacked(partition, freshness), max(0.0, age - freshness / 3))
+            return
         for segment in partition.segments[-1:] if partition.has_news else ():
             appended = self._appended(partition, segment)
             seen = self._begun((tp, "tail", segment.base_offset, end), now, found, appended)
             quiet = now - (seen if appended is None else appended)
             why = why_tail(partition, segment, tail_after, now)
             yield Wait(tp, "tail", now - seen, why, max(0.0, quiet - tail_after))
-        for gap in partition.remote.gaps:
-            seen = self._begun((tp, "gap", gap.start, 0), now, found, gap.detected_at.timestamp())
-            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are in no place: {gap.reason}")
 
     def _begun(self, mark: _Mark, now: float, found: dict[_Mark, float], known: float | None = None) -> float:
         """Since when ``mark`` has waited: since it was first seen, or since the earlier time ``known``."""
@@ -120,6 +135,18 @@ def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, 
     if observation.offsets.high_watermark < observation.log_end:
         return _behind(partition, observation.offsets.high_watermark, f"the log end {observation.log_end}")
     return "its upload waits for a worker, or is under way"
+
+
+def why_unpacked(partition: LedPartition, freshness: float) -> str:
+    """What the newest bytes of a partition wait for whose tail is packed."""
+    if (unknown := _unknown(partition)) is not None:
+        return unknown
+    if partition.packed.error is not None:
+        return f"it was not packed at the last try: {partition.packed.error}"
+    seen, high_watermark = partition.observation, partition.high_watermark or 0
+    if seen is not None and seen.log_end is not None and high_watermark < seen.log_end and partition.outdated:
+        return _behind(partition, high_watermark, f"the log end {seen.log_end}")
+    return f"freshness: it is packed within {freshness / 3:g} s"
 
 
 def oldest(waits: Iterable[Wait], kind: Kind) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
-from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentDamage, SegmentManifest
+from tidemark.formats.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentDamage, SegmentManifest, compacts
 from tidemark.kafka_log import Lineage, SegmentSummary
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
@@ -33,6 +33,11 @@ class Observed:
     cleanup_policy: str
     leader_epoch: int
 
+    @property
+    def compacts(self) -> bool:
+        """Whether the broker's cleaner may remove records."""
+        return compacts(self.cleanup_policy)
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -45,6 +50,7 @@ class Facts:
     lineage: Lineage
     rotated_at: datetime | None
     objects: dict[str, ObjectSum]
+    parts: tuple[PackedPart, ...] = ()
 
 
 def build(
@@ -67,7 +73,7 @@ def build(
         batch_count=summary.batch_count,
         magics=summary.magics,
         codecs=summary.codecs,
-        open_transactions=tuple(OpenTransaction(**one._asdict()) for one in summary.open_transactions),
+        open_transactions=tuple(map(OpenTransaction.of, summary.open_transactions)),
         log_start_offset=seen.offsets.log_start_offset or 0,
         high_watermark=seen.offsets.high_watermark,
         last_stable_offset=seen.offsets.last_stable_offset,
@@ -80,6 +86,7 @@ def build(
         state="corrupt" if facts.damage else "whole",
         damage=facts.damage,
         objects=facts.objects,
+        parts=facts.parts,
     )
 
 

@@ -15,6 +15,7 @@ from tidemark.formats.watermark import Watermark
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from uploader_agent.remote import gaps
 from uploader_agent.remote.manifests import StoredManifest
 from uploader_agent.remote.stored_log import StoredLog
 from uploader_agent.remote.watermark import StoredWatermark
@@ -46,6 +47,8 @@ class RemoteState:
         self._gaps: tuple[Gap, ...] = ()
         self._surveyed = False
         self._changes = 0
+        self._end: tuple[int, int] | None = None  # as of a number of changes
+        self._sealed_end: tuple[int, int] | None = None  # likewise
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
@@ -86,7 +89,19 @@ class RemoteState:
     def end(self) -> int:
         """The end of the last uploaded segment."""
         with self._lock:
-            return self._log.end
+            if self._end is None or self._end[0] != self._changes:
+                self._end = self._changes, self._log.end
+            return self._end[1]
+
+    @property
+    def sealed_end(self) -> int:
+        """The end of what the store has without a hole but acknowledged gaps, whether ``offset.wm`` tells it or not."""
+        with self._lock:
+            if self._sealed_end is None or self._sealed_end[0] != self._changes:
+                stored = self._log.stored
+                passed = gaps.offsets(stored.watermark.acknowledged_gaps) if stored else Intervals()
+                self._sealed_end = self._changes, (self._log.present | passed).contiguous_from(self._start)
+            return self._sealed_end[1]
 
     @property
     def coverage(self) -> Coverage:

@@ -39,7 +39,7 @@ class StoredSegment:
         own = Lineage(manifest.lineage)
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
-        opened = tuple(UnfinishedTransaction(**transaction.model_dump()) for transaction in manifest.open_transactions)
+        opened = tuple(one.unfinished for one in manifest.open_transactions)
         return cls(
             name=manifest.name,
             base_offset=manifest.base_offset,

@@ -16,8 +16,8 @@ from crc32c import crc32c
 from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError, UnknownOutcome
 from tidemark.formats import watermark as format_
 from tidemark.formats.gaps import Gap
-from tidemark.formats.keys import WATERMARK_NAME, ControlKeys, PartitionKeys
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.keys import WATERMARK_NAME, PartitionKeys
+from tidemark.formats.watermark import MOST_TAILS, Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
@@ -62,26 +62,49 @@ class WatermarkState:
     gaps: tuple[Gap, ...]
     acknowledged_gaps: tuple[Gap, ...]
     foreign_epochs: tuple[int, ...] = ()
+    packs: bool = False
+    """Whether this leadership may pack."""
 
 
 def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
     """The watermark of the known state. Where nothing is stored yet, it ends where it starts."""
     passed = Intervals((gap.start, gap.end) for gap in view.acknowledged_gaps)
     contiguous = (view.present | passed).contiguous_from(view.start)
-    history = Lineage(previous.lineage) if previous else Lineage()
+    lineage = view.lineage.with_history(Lineage(previous.lineage) if previous else Lineage())
+    own = (view.leader_epoch, view.broker) if view.packs else None
     return Watermark(
         topic_id=view.topic_id,
         start_offset=view.start,
         leader_epoch=view.leader_epoch,
         next_offset=contiguous,
         ranges_above=tuple(above(view.present, contiguous)),
-        lineage=view.lineage.with_history(history).entries,
+        lineage=lineage.entries,
         gaps=view.gaps,
         acknowledged_gaps=view.acknowledged_gaps,
         foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
+        tails=tails(previous.tails if previous else (), own, lineage, contiguous),
         broker=view.broker,
         written_at=utc_now(),
     )
+
+
+def tails(
+    before: Iterable[tuple[int, int]], own: tuple[int, int] | None, lineage: Lineage, sealed_end: int
+) -> tuple[tuple[int, int], ...]:
+    """Who may have packed what is not sealed: those of ``before``, and ``own`` if there is room.
+
+    A leadership goes when the end of its epoch on this lineage is sealed, whatever its broker's head says so far. That
+    of the newest epoch has no end.
+    """
+    listed = {one for one in before if not _is_sealed(one[0], lineage, sealed_end)}
+    if own is not None and len(listed) < MOST_TAILS:
+        listed.add(own)
+    return tuple(sorted(listed))
+
+
+def _is_sealed(epoch: int, lineage: Lineage, sealed_end: int) -> bool:
+    ends = [start for later, start in lineage.entries if later > epoch]
+    return bool(ends) and min(ends) <= sealed_end
 
 
 def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Watermark:
@@ -210,7 +233,7 @@ def put(
 
 def _copy_aside(store: Store, keys: PartitionKeys, foreign: StoredWatermark) -> None:
     """Keep ``foreign`` as evidence."""
-    folder = ControlKeys(keys.endpoint.prefix, keys.cluster).foreign_watermarks(keys.place, keys.partition)
+    folder = keys.control.foreign_watermarks(keys.place, keys.partition)
     target = f"{folder}{foreign.etag.strip(chr(34))}/{WATERMARK_NAME}"
     store.copy(keys.watermark, target, source_etag=foreign.etag)
     logger.warning("foreign_offset_wm_replaced", key=keys.watermark, copy=target)

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.manifest import SegmentManifest, compacts
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import Listed
 from uploader_agent.broker.admin import checkpointed_offsets
@@ -140,7 +140,7 @@ class Adoption:
 
     @property
     def _is_compacted(self) -> bool:
-        return "compact" in self._policy.split(",")
+        return compacts(self._policy)
 
     @property
     def _epoch(self) -> int:

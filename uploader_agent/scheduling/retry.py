@@ -104,6 +104,8 @@ class Failures:
 
     def _accepted(self, partitions: set[TopicPartition]) -> None:
         """The store does not refuse the requests of ``partitions`` any more."""
+        if not self._refused:
+            return
         self._refused -= partitions
         if not self._refused:
             self._metrics.store_refused.set(0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from typing_extensions import override
 
@@ -72,6 +73,7 @@ class StoreTraffic(Traffic):
         """``bandwidth`` is in bytes a second; None for as much as the store takes."""
         self.metrics = metrics
         self._bandwidth = Bandwidth(bandwidth)
+        self._first = threading.local()
 
     def cap(self, bandwidth: int | None) -> None:
         """Keep within another bandwidth from now on."""
@@ -83,10 +85,19 @@ class StoreTraffic(Traffic):
 
     @override
     def admit(self, size: int, total: int) -> int:
-        if total <= _SMALL:
+        if total <= _SMALL or getattr(self._first, "here", False):
             self._bandwidth.charge(size)
             return size
         return self._bandwidth.admit(size)
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """What this thread sends goes at once, and others wait for it."""
+        self._first.here = True
+        try:
+            yield
+        finally:
+            self._first.here = False
 
     def close(self) -> None:
         """Let everybody go who waits."""

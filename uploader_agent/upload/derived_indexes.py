@@ -55,7 +55,7 @@ class DerivedIndexes:
             self._add_time()
             self._indexed = header.position
         if header.is_transactional:
-            if header.is_control and _is_abort(read()):
+            if header.is_control and is_abort(read()):
                 self._add_abort(header)
             self._tracker.observe(header)
 
@@ -86,7 +86,7 @@ class DerivedIndexes:
         self._aborted += _ABORTED_ENTRY.pack(0, *entry)
 
 
-def _is_abort(batch: bytes) -> bool:
+def is_abort(batch: bytes) -> bool:
     """By the key of a marker's only record: version and type, two bytes each. Markers are never compressed."""
     at = _after_varint(batch, _BATCH_HEADER) + 1  # length, attributes
     for _ in range(3):

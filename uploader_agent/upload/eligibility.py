@@ -54,6 +54,13 @@ def quiet_tail(
                 yield Work(start, end, segment.base_offset, None)
 
 
+def tail_up_to(segments: Sequence[LocalSegment], final: Intervals, end: int) -> Iterator[Work]:
+    """The run of the active segment up to the offset ``end``, below the high watermark: much of it is packed."""
+    for segment in segments[-1:]:
+        for start, stop in final.missing(segment.base_offset, end) if segment.base_offset < end else ():
+            yield Work(start, stop, segment.base_offset, None)
+
+
 def waiting_for(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> bool:
     """Whether a rotated segment waits for the high watermark to pass its end, as far as is known."""
     return any(

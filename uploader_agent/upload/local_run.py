@@ -40,7 +40,7 @@ def open_run(files: SegmentFiles, work: Work) -> LocalRun | None:
         SegmentError: an active segment is damaged.
     """
     segment, path = _segment(files, work)
-    base, start = _begin(files, segment, work)
+    base, start = begin(files, segment, work.segment, work.base_offset)
     end = segment.size
     if work.segment_end is None:
         size, _ = end_below(segment.part(segment.name, start, segment.size).chunks(), path, base, work.end)
@@ -53,20 +53,20 @@ def open_run(files: SegmentFiles, work: Work) -> LocalRun | None:
 
 
 def open_before(
-    files: SegmentFiles, run: LocalRun, work: Work, stored: Iterable[UnfinishedTransaction] | None
+    files: SegmentFiles, run: LocalRun, segment_base: int, stored: Iterable[UnfinishedTransaction] | None
 ) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open where ``run`` begins: by the broker's snapshot there, by what is ``stored``, or by the log.
 
-    ``stored`` are those open at the end of the stored segment before it; None if that is not known. Without both, the
-    local log is read from its last snapshot before the run. If it has none, all that the log has before is read, and
-    nothing was open where that begins.
+    ``segment_base`` is the base offset of its local segment. ``stored`` are those open at the end of the stored segment
+    before it; None if that is not known. Without both, the local log is read from its last snapshot before the run. If
+    it has none, all that the log has before is read, and nothing was open where that begins.
     """
     known = transactions_at(files, run.base_offset)
     if known is None and stored is not None:
         known = tuple(stored)
     if known is not None:
         return known
-    first = work.segment
+    first = segment_base
     opened, earlier = transactions_at(files, first), list[OpenFile]()
     while opened is None and (before := files.previous_base(first)) is not None:
         first, log = before, files.open(file_name(before, "log"))
@@ -89,20 +89,20 @@ def _segment(files: SegmentFiles, work: Work) -> tuple[OpenFile, str]:
     return segment, path
 
 
-def _begin(files: SegmentFiles, segment: OpenFile, work: Work) -> tuple[int, int]:
-    """The base offset of the run and its byte: those of the first batch that ends above the offset asked for.
+def begin(files: SegmentFiles, segment: OpenFile, segment_base: int, offset: int) -> tuple[int, int]:
+    """The base offset and the byte of the first batch of the segment at ``segment_base`` that ends above ``offset``.
 
     Where the headers end before it, the run begins there, and its scan tells what is wrong.
     """
-    if work.base_offset == work.segment:
-        return work.segment, 0
-    entry = entry_up_to(files, segment, work.segment, work.base_offset - 1)
+    if offset == segment_base:
+        return segment_base, 0
+    entry = entry_up_to(files, segment, segment_base, offset - 1)
     position = entry.position if entry else 0
     for header in headers(segment, position):
-        if header.next_offset > work.base_offset:
-            return min(work.base_offset, header.base_offset), header.position
+        if header.next_offset > offset:
+            return min(offset, header.base_offset), header.position
         position = header.end
-    return work.base_offset, position
+    return offset, position
 
 
 def _position(segment: OpenFile, start: int, end: int) -> int:

@@ -16,7 +16,7 @@ import structlog
 
 from tidemark.errors import SegmentError, TidemarkError
 from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
-from tidemark.formats.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.manifest import ObjectSum, PackedPart, SegmentManifest
 from tidemark.formats.watermark import Watermark
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.store import ObjectInfo, Store
@@ -36,6 +36,7 @@ from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.implausible_fields import doubt
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
+from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.upload.validation import ScannedSegment, missing_end, policy_of, scan
 
 logger = structlog.get_logger(__name__)
@@ -75,6 +76,8 @@ class Rules:
     judge: Callable[[ScannedSegment, Lineage], Lineage]
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
     put: PutDerived = create_derived
+    local: bool = True
+    """Whether the bytes are the local log's, from which compaction may have removed what packs still have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,17 @@ class StoredBefore:
 
     ``watermark`` is that of ``offset.wm``. ``open_transactions`` are those open at the end of the stored segment before
     the run; None if that is not known. ``has_log`` says that the store probably has a ``.log`` under the run's base
-    offset, so that it is looked at before bytes are sent.
+    offset, so that it is looked at before bytes are sent. ``packed`` are the ranges of packs that may lie in the run.
     """
 
     watermark: Watermark | None = None
     open_transactions: tuple[UnfinishedTransaction, ...] | None = None
     has_log: bool = False
+    packed: tuple[PackedPart, ...] = ()
+
+
+class PacksHoldMore(TidemarkError):
+    """Compaction has removed records from the run that packs have: the run is sealed from the packs."""
 
 
 class Diverged(TidemarkError):
@@ -103,12 +111,26 @@ def upload(route: UploadRoute, work: Work, seen: Observed, rules: Rules, before:
     Raises:
         SegmentChanged: the disk no longer shows what was to be sealed.
         SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
+        PacksHoldMore: nothing is sealed.
         Diverged: the store has other bytes under the run's names, which are damaged or were replaced.
         StoreError: the store failed; it is safe to repeat the whole upload.
     """
     with route.files() as files:
         run = open_run(files, work)
-        return _Upload(route, work, seen, rules, before, files, run).run() if run else None
+        return upload_run(route, work, seen, rules, before, files, run) if run else None
+
+
+def upload_run(
+    route: UploadRoute,
+    work: Work,
+    seen: Observed,
+    rules: Rules,
+    before: StoredBefore,
+    files: SegmentFiles,
+    run: LocalRun,
+) -> StoredManifest:
+    """As :func:`upload`, of the open ``run`` of ``files``."""
+    return _Upload(route, work, seen, rules, before, files, run).run()
 
 
 class _Upload:
@@ -134,18 +156,26 @@ class _Upload:
         self._run = run
         self._base = run.base_offset
         self._path = files.path(run.segment.name)
-        self._opened = open_before(files, run, work, before.open_transactions)
+        self._opened = open_before(files, run, work.segment, before.open_transactions)
 
     def run(self) -> StoredManifest:
         """Carry out all steps, the manifest last."""
         rotated_at, known = self._rotated_at(), self._files.lineage()
-        scanned = scan(self._run.log, self._path, self._base, self._opened)
+        parts = PartsOfRun(self._before.packed, self._base)
+        scanned = scan(self._run.log, self._path, self._base, self._opened, parts)
         lineage = self._files.lineage()
         scanned = self._examine(scanned, lineage)
         self._check_unchanged()
         if self._work.is_tail and lineage != known:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
         lineage = self._rules.judge(scanned, lineage)
+        if (
+            self._rules.local
+            and self._seen.compacts
+            and not scanned.damage
+            and (more := parts.differing(self._run.log))
+        ):
+            raise PacksHoldMore(f"{self._path}: packs have other batches from {more[0].first} to {more[0].next}")
         placed = self._keep_damaged(scanned, lineage) if scanned.damage else self._place(scanned, lineage)
         if isinstance(placed, StoredManifest):
             return placed
@@ -158,6 +188,7 @@ class _Upload:
             lineage=lineage,
             rotated_at=rotated_at,
             objects=dict(self._send_derived(scanned, name)) | sent,
+            parts=parts.equal(self._run.log),
         )
         self._check_unchanged()
         return self._publish(facts)

@@ -10,7 +10,7 @@ import structlog
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import SegmentDamage
+from tidemark.formats.manifest import SegmentDamage, compacts
 from tidemark.kafka_log import (
     SegmentScanner,
     SegmentSummary,
@@ -23,6 +23,7 @@ from uploader_agent.broker.admin import UNKNOWN_POLICY
 from uploader_agent.disk.log_dirs import read_text
 from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, checksum, file_name
 from uploader_agent.upload.derived_indexes import DerivedIndexes
+from uploader_agent.upload.packed_parts import PartsOfRun
 
 logger = structlog.get_logger(__name__)
 
@@ -39,14 +40,22 @@ class ScannedSegment:
     indexes: DerivedIndexes
 
 
-def scan(log: OpenFile, path: str, base_offset: int, open_before: Iterable[UnfinishedTransaction]) -> ScannedSegment:
-    """Read all of ``log`` once."""
+def scan(
+    log: OpenFile,
+    path: str,
+    base_offset: int,
+    open_before: Iterable[UnfinishedTransaction],
+    parts: PartsOfRun | None = None,
+) -> ScannedSegment:
+    """Read all of ``log`` once; ``parts`` is told of each batch."""
     opened = tuple(open_before)
     scanner = SegmentScanner(path, base_offset, open_before=opened)
     indexes = DerivedIndexes(base_offset, log.size, opened)
     try:
         for chunk in log.chunks():
             for header in scanner.batches(chunk):
+                if parts is not None:
+                    parts.add(header)
                 indexes.add(header, lambda: log.pread(header.position, header.size))  # noqa: B023 - called at once
         summary = scanner.finish()
     except SegmentError as error:
@@ -60,7 +69,7 @@ def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Segme
 
     Kafka rolls at the log's end, so in a segment that was never compacted the two are equal.
     """
-    if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or "compact" in cleanup_policy.split(","):
+    if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy):
         return None
     rule = f"ends at offset {summary.next_offset}, and the next segment starts at {end}: its last batches are lost"
     return SegmentDamage(position=summary.size, offset=summary.next_offset, rule=rule)
@@ -72,7 +81,7 @@ def policy_of(log_dir: Path, tp: TopicPartition, base_offset: int, cleanup_polic
     A topic's policy may change; what was compacted before stays so. The cleaner notes in each log directory up to
     where it has come (Kafka's ``LogCleanerManager``), and keeps that when the policy changes.
     """
-    if cleanup_policy == UNKNOWN_POLICY or "compact" in cleanup_policy.split(","):
+    if cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy):
         return cleanup_policy
     path = log_dir / _CLEANED
     try:

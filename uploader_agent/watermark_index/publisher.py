@@ -34,8 +34,9 @@ class _Known(NamedTuple):
     statement: IndexRow
 
     def holds(self, partition: LedPartition) -> bool:
-        """Whether nothing has changed since."""
-        return self.partition is partition and self.changes == partition.changes
+        """Whether nothing has changed since: the oldest byte that is not stored becomes older."""
+        same = self.partition is partition and self.changes == partition.changes
+        return same and not self.statement.said["oldest_unstored"]
 
 
 class IndexPublisher:
@@ -147,6 +148,8 @@ class IndexPublisher:
         if known is not None and known.holds(partition):
             return known
         high_watermark = observation.offsets.high_watermark
+        packed, now = partition.packed.end, self._runtime.monotonic()
+        age = partition.unstored_age(now) if partition.freshness is not None else None
         entry = IndexEntry(
             topic=partition.tp.topic,
             partition=partition.tp.partition,
@@ -161,6 +164,9 @@ class IndexPublisher:
             active_base_offset=active.base_offset if active else None,
             active_first_timestamp=active.first_timestamp if active else None,
             active_max_timestamp=active.max_timestamp if active else None,
+            tail_end=packed if packed > remote.sealed_end else None,
+            freshness=partition.freshness,
+            oldest_unstored=age if age is None else round(age, 3),
             observed_at=NEVER,
             gaps=remote.gaps,
         )

@@ -28,8 +28,16 @@ from uploader_agent.runtime import MACHINE, Runtime
 
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
-_PATIENT = {"log_end_offset", "high_watermark", "active_first_timestamp", "active_max_timestamp", "observed_at"}
-"""Fields of an entry whose change may wait."""
+_PATIENT = {
+    "log_end_offset",
+    "high_watermark",
+    "active_first_timestamp",
+    "active_max_timestamp",
+    "tail_end",
+    "oldest_unstored",
+    "observed_at",
+}
+"""Fields of an entry whose change may wait; of packs, the heads tell at once."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -13,7 +13,7 @@ from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.incidents import incidents
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
-from tidemark.cli.read_models import files_of, opened, status_of, summary_of, unseen_of
+from tidemark.cli.read_models import agent_problems, files_of, opened, status_of, summary_of
 from tidemark.cli.restore import restore
 from tidemark.endpoints import resolver_of
 from tidemark.store import clock
@@ -56,24 +56,28 @@ def status(
 def check(
     topics: Topics = DEFAULT_TOPICS,
     agents: Annotated[
-        bool, typer.Option("--agents", help="Ask whether an agent was ever seen for each topic.")
+        bool,
+        typer.Option(
+            "--agents",
+            help="Ask whether agents were seen for each topic, and whether each freshness can be held.",
+        ),
     ] = False,
     output: As = Output.text,
 ) -> None:
     """Check the topics file; exits with code 2 and names each problem if it is wrong.
 
     Asks the raw store for the time, and says if this host's clock is wrong. With --agents it exits with 1 if no agent
-    was ever seen for some topic.
+    was ever seen for some topic, or if a topic's freshness cannot be held as agents and Airflow are set up.
     """
     deployment = load_topics(topics)
     found = summary_of(deployment)
-    unseen = unseen_of(deployment) if agents else []
-    for one in unseen:
+    problems = agent_problems(deployment) if agents else []
+    for one in problems:
         typer.echo(one, err=True)
     if problem := clock.problem(resolver_of(deployment.raw).default().store, deployment.store):
         typer.echo(problem, err=True)
     _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
-    if unseen:
+    if problems:
         raise typer.Exit(1)
 
 

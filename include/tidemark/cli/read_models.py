@@ -6,8 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen
 from tidemark.inspection.agent_sightings import check_begun, check_seen
+from tidemark.inspection.freshness import freshness_problems
+from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment, load_topics
 
@@ -61,8 +64,18 @@ def summary_of(deployment: Deployment) -> list[dict[str, Any]]:
     ]
 
 
-def unseen_of(deployment: Deployment) -> list[str]:
-    """For each topic of which no agent has ever told, what is there instead."""
+def agent_problems(deployment: Deployment) -> list[str]:
+    """For each topic of which no agent has ever told, what is there instead; and which promises cannot be held.
+
+    Raises:
+        StoreError: a store did not answer.
+    """
+    default = resolver_of(deployment.raw).default()
+    now = open_store(default.store, deployment.store).now()
+    return [*_unseen(deployment), *freshness_problems(deployment, now)]
+
+
+def _unseen(deployment: Deployment) -> list[str]:
     found: list[str] = []
     for one in deployment.topics:
         try:

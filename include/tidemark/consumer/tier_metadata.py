@@ -22,6 +22,7 @@ from kafka.errors import KafkaError
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
+from tidemark.remote.reader.catalog_cache import START_SECONDS
 from tidemark.remote.topics import RemotePartition
 
 log = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ class Scouts:
         found, error, topic_id, seen = sight.remote, None, sight.topic_id, sight.log_end
         try:
             topic_id = self._brokers.topic_id(tp.topic)
-            found = self._read(tp, topic_id)
+            found = self._read(tp, topic_id, START_SECONDS)
             if log_end:
                 seen = found.observed_log_end() if found is not None else None
         except (TidemarkError, KafkaError) as met:
@@ -174,10 +175,10 @@ class Scouts:
             if tp not in self._sights:  # forgotten meanwhile
                 self._catalogue.forget(tp)
 
-    def _read(self, tp: TopicPartition, topic_id: str | None) -> RemotePartition | None:
+    def _read(self, tp: TopicPartition, topic_id: str | None, start_seconds: float = 0.0) -> RemotePartition | None:
         found = self._catalogue.partition(tp.topic, tp.partition, topic_id)
         if found is not None:
-            found.refresh()  # each request is tried again by the catalogue's own stores
+            found.refresh(start_seconds)  # each request is tried again by the catalogue's own stores
         return found
 
     def _ask(self) -> None:

@@ -26,6 +26,13 @@ MOST_ENTRY_BYTES: Final = object_sizes.HEAD - 4096
 """What the entries of a head may take together, by :func:`entry_bytes`: the rest is for the head's other fields."""
 
 
+class PartitionOfId(NamedTuple):
+    """A partition of one incarnation, as heads name it."""
+
+    topic_id: str
+    partition: int
+
+
 class EntryKey(NamedTuple):
     """A head has one entry for each."""
 
@@ -39,7 +46,8 @@ class HeadEntry(Model):
 
     It ends at ``tail_end``. ``last`` is its last range, and begins the chain. ``lineage`` is the leader's, from the
     epoch at the end of the seals on. ``observed_at`` is when the broker said ``high_watermark``. ``oldest_unstored`` is
-    the age in seconds of the oldest byte that was not stored then.
+    the age in seconds of the oldest byte that was not stored then. ``ranges`` of ``size`` bytes in all are what the
+    chain has beyond the seals, and ``since`` is when the first of them was packed: by these the agents keep the limits.
     """
 
     topic: Topic
@@ -52,6 +60,9 @@ class HeadEntry(Model):
     high_watermark: int = Field(ge=0)
     observed_at: AwareDatetime
     oldest_unstored: float = Field(ge=0)
+    ranges: int = Field(default=0, ge=0)
+    size: int = Field(default=0, ge=0)
+    since: AwareDatetime | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -98,6 +109,15 @@ class Head(StoredObject):
         """The entries by what they are for."""
         return {entry.key: entry for entry in self.entries}
 
+    @property
+    def by_partition(self) -> dict[PartitionOfId, tuple[HeadEntry, ...]]:
+        """The entries of each partition, in order."""
+        found: dict[PartitionOfId, tuple[HeadEntry, ...]] = {}
+        for entry in self.entries:
+            name = PartitionOfId(entry.topic_id, entry.partition)
+            found[name] = (*found.get(name, ()), entry)
+        return found
+
 
 def entry_bytes(entry: HeadEntry) -> int:
     """How many bytes the entry takes in a head; all together may take :data:`MOST_ENTRY_BYTES`.
@@ -123,6 +143,18 @@ def load(store: Store, control: ControlKeys, broker: int) -> Version[Head] | Non
     if (head.cluster, head.broker) != (control.cluster, broker):
         raise FormatError(key, f"is of broker {head.broker} of {head.cluster}, but its key names another")
     return found
+
+
+def parse_head(body: bytes, key: str) -> Head:
+    """The head that was listed as ``key``.
+
+    Raises:
+        FormatError: it does not parse, or is another broker's than its key says.
+    """
+    head = Head.from_bytes(body, key)
+    if not key.endswith(f"/{head.broker}.json"):
+        raise FormatError(key, f"is of broker {head.broker}, but its key names another broker")
+    return head
 
 
 def render(head: Head, control: ControlKeys) -> tuple[str, bytes]:

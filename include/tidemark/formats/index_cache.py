@@ -1,5 +1,7 @@
 """The watermark indexes of one folder: listed at each :meth:`IndexCache.look`, and read if their ETag has changed.
 
+It keeps other folders of small objects as well, such as the brokers' heads and copies of ledgers.
+
 An index that cannot be read affects only its own broker: the broker's last index still counts, and the error is kept
 beside it. An index that does not parse, or is too large, is not read again before it changes. One that the store failed
 to return is requested at each look.
@@ -42,8 +44,9 @@ class BrokerIndex(NamedTuple, Generic[Kept]):
 class IndexCache(Generic[Kept]):
     """What ``keep`` makes of each index; it raises FormatError for one that is not valid.
 
-    ``skip`` are keys that are not read. ``on_failure`` is called for each index that cannot be read, and again only
-    when the reason changes. One thread looks at a time, while others may read ``brokers``.
+    ``skip`` are keys that are not read, ``limit`` is the most bytes that one may have. ``on_failure`` is called for
+    each index that cannot be read, and again only when the reason changes. One thread looks at a time, while others may
+    read ``brokers``.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class IndexCache(Generic[Kept]):
         keep: Callable[[bytes, ObjectInfo], Kept],
         *,
         skip: Collection[str] = (),
+        limit: int = WatermarkIndex.most_bytes,
         on_failure: Callable[[str, ReadError], None] | None = None,
     ) -> None:
         self.brokers: Mapping[str, BrokerIndex[Kept]] = {}
@@ -61,6 +65,7 @@ class IndexCache(Generic[Kept]):
         self._folder = folder
         self._keep = keep
         self._skip = skip
+        self._limit = limit
         self._on_failure = on_failure
 
     @property
@@ -114,7 +119,7 @@ class IndexCache(Generic[Kept]):
     def _fetch(self, info: ObjectInfo) -> bytes | ReadError | None:
         """The object, or why it cannot be read; None if it has gone since it was listed."""
         try:
-            return self._store.get(info.key, limit=WatermarkIndex.most_bytes).body
+            return self._store.get(info.key, limit=self._limit).body
         except NotFound:
             return None
         except (StoreError, FormatError, OSError) as error:

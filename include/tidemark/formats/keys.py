@@ -210,6 +210,11 @@ class PartitionKeys:
         """The key of ``offset.wm``."""
         return self.file(WATERMARK_NAME)
 
+    @property
+    def control(self) -> ControlKeys:
+        """Where what Tidemark alone knows of a partition lies beside it: a topic that is kept apart stays apart."""
+        return ControlKeys(self.endpoint.prefix, self.cluster)
+
     def segment_of(self, key: str) -> tuple[SegmentName, str] | None:
         """(segment, extension) of a key of this partition that is one of a segment's objects, else None."""
         return SegmentName.parse(key.removeprefix(self.folder))
@@ -410,6 +415,11 @@ class DeploymentKeys:
     def scan(self) -> str:
         """The state of the triggerer's scan of the watermark indexes."""
         return f"{self._under('_scan')}.json"
+
+    @property
+    def landing(self) -> str:
+        """The cluster's live landing: what one run lands for all topics that have a ``freshness``."""
+        return f"{self._under('_live')}.json"
 
     @property
     def committed(self) -> str:

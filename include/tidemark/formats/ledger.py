@@ -31,7 +31,8 @@ class PartitionState(Model):
     above ``next_offset``, which hold the partition until they are filled or acknowledged. ``branch`` counts how often
     the partition has left a branch of its log (an unclean election that cut off what has landed, or what decided it).
     Below ``verdicts_end`` lie all markers that decided the transactions of what has landed. They may lie above
-    ``next_offset`` where another transaction holds that back.
+    ``next_offset`` where another transaction holds that back. ``as_of`` is when the latest high watermark was observed
+    that the partition has reached by a head (None while there is none): all that was committed before has landed.
     """
 
     incarnation: int = Field(ge=0)
@@ -45,6 +46,7 @@ class PartitionState(Model):
     lineage: LineagePairs = ()
     gaps: tuple[Gap, ...] = ()
     held_by: tuple[OpenTransaction, ...] = ()
+    as_of: AwareDatetime | None = None
 
     @property
     def key(self) -> tuple[int, int]:

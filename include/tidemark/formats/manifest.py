@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, Field, model_validator
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import SegmentName
+from tidemark.kafka_log import UnfinishedTransaction
 
 LineagePairs = tuple[tuple[int, int], ...]
 """(leader epoch, its start offset), ascending: Kafka's ``leader-epoch-checkpoint``."""
@@ -34,6 +35,16 @@ class OpenTransaction(Model):
     producer_epoch: int
     first_offset: int
 
+    @classmethod
+    def of(cls, unfinished: UnfinishedTransaction) -> OpenTransaction:
+        """As it is stored."""
+        return cls(**unfinished._asdict())
+
+    @property
+    def unfinished(self) -> UnfinishedTransaction:
+        """As the log's reader has it."""
+        return UnfinishedTransaction(self.producer_id, self.producer_epoch, self.first_offset)
+
 
 class SegmentDamage(Model):
     """Where a segment breaks the record-batch format: the first bad batch."""
@@ -43,6 +54,20 @@ class SegmentDamage(Model):
     rule: str
 
 
+def compacts(cleanup_policy: str) -> bool:
+    """Whether the broker's cleaner may remove records under a topic's ``cleanup.policy``."""
+    return "compact" in cleanup_policy.split(",")
+
+
+class PackedPart(Model):
+    """A range of a pack whose bytes, by their CRC32C, the segment holds; ``shipped_at`` is the range's."""
+
+    first: int = Field(ge=0)
+    next: int = Field(ge=0)
+    crc32c: str = Field(pattern="^[0-9a-f]{8}$")
+    shipped_at: AwareDatetime
+
+
 class SegmentManifest(StoredObject):
     """Everything that is known about one uploaded segment.
 
@@ -50,7 +75,8 @@ class SegmentManifest(StoredObject):
     next segment starts. They differ when compaction emptied the tail. ``first_timestamp`` is that of the first
     data batch, ``max_timestamp`` the largest of all batches, markers of transactions included (milliseconds since 1970,
     None without such a batch). ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is
-    keyed by file name. ``suffix`` is that of the segment's :attr:`name`.
+    keyed by file name. ``suffix`` is that of the segment's :attr:`name`. ``parts`` are the ranges of packs that lie in
+    the segment as a whole, by their offsets: what proves that the packs are not needed for them.
     """
 
     most_bytes: ClassVar[int] = object_sizes.MANIFEST
@@ -82,6 +108,7 @@ class SegmentManifest(StoredObject):
     state: Literal["whole", "corrupt"]
     damage: SegmentDamage | None = None
     objects: dict[str, ObjectSum]
+    parts: tuple[PackedPart, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -104,4 +131,4 @@ class SegmentManifest(StoredObject):
     @property
     def compacted(self) -> bool:
         """Whether missing offsets may have been removed by compaction."""
-        return "compact" in self.cleanup_policy.split(",")
+        return compacts(self.cleanup_policy)

@@ -104,7 +104,8 @@ class RangeContent(Model):
     first batch and wherever the epoch changes, where -1 stands for batches of message formats 0 and 1. ``leader_epoch``
     is that of the leadership that packs. ``open`` are the transactions that are open at the end, ``aborts`` those whose
     markers, at ``last_offset``, are in the range. ``max_timestamp`` is that of the batches, markers included
-    (milliseconds since 1970, None without such a batch). ``previous`` is the partition's last range of this leadership.
+    (milliseconds since 1970, None without such a batch). ``compacted`` says that compaction may have removed offsets.
+    ``previous`` is the partition's last range of this leadership.
     """
 
     topic: Topic
@@ -117,6 +118,7 @@ class RangeContent(Model):
     open: tuple[OpenTransaction, ...] = ()
     aborts: tuple[Aborted, ...] = ()
     max_timestamp: int | None
+    compacted: bool = False
     shipped_at: AwareDatetime
     previous: RangePointer | None = None
 
@@ -267,7 +269,14 @@ class PackWriter:
 
 
 def read_footer(store: Store, key: str, size: int | None = None) -> list[PackedRange]:
-    """All ranges of the pack ``key``, in one or two GETs; one HEAD more without its ``size``, which listings have.
+    """All ranges of the pack ``key``; requests and errors as of :func:`read_lines`."""
+    return [*read_lines(store, key, size).values()]
+
+
+def read_lines(store: Store, key: str, size: int | None = None) -> dict[int, PackedRange]:
+    """All ranges of the pack ``key``, in their order, by the byte at which the line of each begins.
+
+    One or two GETs; one HEAD more without its ``size``, which listings have.
 
     Raises:
         NotFound: there is no such pack.
@@ -288,17 +297,17 @@ def read_footer(store: Store, key: str, size: int | None = None) -> list[PackedR
         raise _damaged(key, f"footer: its CRC32C is not {trailer.crc32c:08x} as the trailer says")
     if footer.count(b"\n") != trailer.ranges or not footer.endswith(b"\n"):
         raise _damaged(key, f"footer: has not one line for each of {trailer.ranges} ranges")
-    ranges: list[Range] = []
-    at = 0
+    ranges: dict[int, PackedRange] = {}
+    at, begins = 0, trailer.position
     for number, line in enumerate(footer.split(b"\n")[:-1]):
         one = _parse(line, key, f"range {number}")
         if one.position != at:
             raise _damaged(key, f"range {number}: position: is {one.position}, and the range before it ends at {at}")
-        ranges.append(one)
-        at = one.end
+        ranges[begins] = PackedRange(key, one)
+        at, begins = one.end, begins + len(line) + 1
     if at != trailer.position:
         raise _damaged(key, f"footer: begins at {trailer.position}, and the last range ends at {at}")
-    return [PackedRange(key, one) for one in ranges]
+    return ranges
 
 
 def read_range_line(store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
@@ -310,7 +319,11 @@ def read_range_line(store: Store, control: ControlKeys, pointer: RangePointer) -
         StoreError: the store failed, or the pack has no such bytes.
     """
     key, end = control.pack(pointer.name), pointer.position + pointer.length
-    line = store.get_range(key, pointer.position, end)
+    return range_of_line(store.get_range(key, pointer.position, end), key, pointer)
+
+
+def range_of_line(line: bytes, key: str, pointer: RangePointer) -> PackedRange:
+    """The range whose ``line`` lies in the pack ``key`` where ``pointer`` says. Raises FormatError if it is none."""
     where = f"line at byte {pointer.position}"
     if line.find(b"\n") != len(line) - 1:
         raise _damaged(key, f"{where}: does not end with its only newline")

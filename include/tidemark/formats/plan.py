@@ -18,6 +18,7 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import Closing
 from tidemark.formats.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.parquet_layout import ParquetLayout
 
 RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "vacuum", "repair"]
 
@@ -25,11 +26,21 @@ RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
 
 
+class Shipped(Model):
+    """Offsets ``[first, next)`` that were in a pack before they were sealed, and when that was written."""
+
+    first: int
+    next: int
+    at: AwareDatetime
+
+
 class SegmentRange(Model):
-    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end.
+    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end; or of a pack.
 
     Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
-    as If-Match with every read. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane record times.
+    as If-Match with every read; empty for a pack. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane
+    record times; those of offsets in ``shipped`` are bounded by when their pack was written, so that they are the same
+    whether the pack is read or the seal.
 
     A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
     tells when their segment was uploaded. A compaction reads files of the table: each is a range, under the file's key.
@@ -46,6 +57,12 @@ class SegmentRange(Model):
     uploaded_at: AwareDatetime
     compacted: bool = False
     quarantined: str = ""
+    shipped: tuple[Shipped, ...] = ()
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the bytes lie in a pack, and will lie in a seal."""
+        return not self.etag and not self.quarantined
 
     @property
     def label(self) -> str:
@@ -118,6 +135,7 @@ class PartitionPlan(Model):
     Of an ingest, ``verdicts_end`` is what the ledger will have. ``branch`` is the ledger's. With a ``cut`` the run
     starts below the ledger's next offset, or at it. ``expired`` offsets were removed from raw before the table's first
     run. ``foreign_epochs`` are the watermark's: under these the ledger may be ahead, and is no later than the plan.
+    ``as_of`` is when the high watermark was observed that the plan reaches, if it reaches one.
     """
 
     incarnation: int
@@ -137,6 +155,7 @@ class PartitionPlan(Model):
     branch: int = 0
     cut: BranchCut | None = None
     foreign_epochs: tuple[int, ...] = ()
+    as_of: AwareDatetime | None = None
 
     @property
     def landed_next(self) -> int:
@@ -172,6 +191,10 @@ class RunPlan(StoredObject):
     to its ``end``, at or below the cut.
 
     A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are theirs.
+
+    ``unread`` names what of the live end is damaged. It lands when it is sealed; nothing else waits for it.
+
+    New files have the ``layout``.
     """
 
     most_bytes: ClassVar[int] = object_sizes.PLAN
@@ -198,6 +221,8 @@ class RunPlan(StoredObject):
     folds: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
     found: str = ""
+    unread: tuple[str, ...] = ()
+    layout: ParquetLayout = ParquetLayout()
 
     @property
     def moves_rows(self) -> bool:
@@ -228,7 +253,8 @@ class RunResult(StoredObject):
     """``results/<attempt>.json``: what the scheduler reads after the job.
 
     ``landed``: this attempt's commit counts (be it made now or before). ``stale``: the table has moved on since
-    the plan, nothing was committed and nothing is lost. ``empty``: there was nothing to do.
+    the plan, nothing was committed and nothing is lost. ``empty``: there was nothing to do. ``unread`` names heads and
+    packs that are damaged: what they hold waits until it is sealed, so that the topic may be late.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -247,6 +273,7 @@ class RunResult(StoredObject):
     dates: tuple[str, ...] = ()
     gaps: tuple[tuple[int, int, int, int], ...] = ()
     seconds: dict[str, float] = Field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 class RunProgress(StoredObject):

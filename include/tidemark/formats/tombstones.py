@@ -18,7 +18,7 @@ from tidemark.config import Duration
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName, place_of
+from tidemark.formats.keys import OFFSET_DIGITS, PartitionKeys, SegmentName, place_of
 from tidemark.formats.manifest import ObjectSum
 from tidemark.intervals import Intervals
 from tidemark.store import Store
@@ -90,7 +90,7 @@ class Removed(NamedTuple):
 
 def named(store: Store, keys: PartitionKeys) -> Iterator[Removed]:
     """What the names of a partition's tombstones say, by their first offset: where to look, and nothing to believe."""
-    folder = control_of(keys).tombstones(keys.place, keys.partition)
+    folder = keys.control.tombstones(keys.place, keys.partition)
     for info in store.list(folder):
         start, _, rest = info.key.removeprefix(folder).partition("-")
         end = rest[:OFFSET_DIGITS]
@@ -105,7 +105,7 @@ def listed(store: Store, keys: PartitionKeys) -> list[Removed]:
         FormatError: one does not parse, or is not of the partition and the offsets that its key names.
         StoreError: the store failed.
     """
-    found = list(store.list(control_of(keys).tombstones(keys.place, keys.partition)))
+    found = list(store.list(keys.control.tombstones(keys.place, keys.partition)))
     return in_parallel(lambda info: _in_short(store, keys, info.key, info.etag), found)
 
 
@@ -120,7 +120,7 @@ def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:
     place = _place(stone, key)
     if (stone.cluster, place, stone.partition) != (keys.cluster, keys.place, keys.partition):
         raise FormatError(key, f"is about {stone.cluster}/{place}-{stone.partition}, but its key names another")
-    if key != control_of(keys).tombstone(keys.place, keys.partition, stone.start, stone.end, stamp(stone.at)):
+    if key != keys.control.tombstone(keys.place, keys.partition, stone.start, stone.end, stamp(stone.at)):
         raise FormatError(key, f"is about offsets {stone.start} to {stone.end} at {stone.at}, but its key names others")
     bounds = [(one.base_offset, one.next_offset) for one in stone.segments]
     if (min(one for one, _ in bounds), max(one for _, one in bounds)) != (stone.start, stone.end):
@@ -147,8 +147,3 @@ def _place(stone: Tombstone, key: str) -> str:
         return place_of(stone.topic, stone.topic_id, first=stone.incarnation == 0)
     except ValueError as error:
         raise FormatError(key, str(error)) from error
-
-
-def control_of(keys: PartitionKeys) -> ControlKeys:
-    """Where what Tidemark alone knows of a partition lies beside it: a topic that is kept apart stays apart."""
-    return ControlKeys(keys.endpoint.prefix, keys.cluster)

@@ -7,7 +7,7 @@ what Tidemark goes by. Written by the leader's agent, by conditional PUT, ordere
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
@@ -18,6 +18,9 @@ from tidemark.formats.gaps import Gap
 from tidemark.formats.keys import OFFSET_DIGITS
 from tidemark.formats.manifest import LineagePairs
 
+MOST_TAILS: Final = 64
+"""Leaderships that may have packed what is not sealed. A leader that finds as many seals before it packs."""
+
 
 class Watermark(StoredObject):
     """Line 2 of ``offset.wm``.
@@ -26,7 +29,8 @@ class Watermark(StoredObject):
     contiguous offsets from ``start_offset``: it stops at the first gap that is not acknowledged. ``ranges_above`` are
     the uploaded offsets beyond. ``lineage`` is the leader's whole one, up to and including the start of its own epoch,
     also beyond ``next_offset``: a batch that is not on it is of a dead branch. ``foreign_epochs`` were in this object
-    although the cluster never gave them; offsets read under them are void.
+    although the cluster never gave them; offsets read under them are void. ``tails`` are the leaderships, (leader
+    epoch, broker), that may have packed what is not sealed yet: see the heads of these brokers.
     """
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK
@@ -40,8 +44,14 @@ class Watermark(StoredObject):
     gaps: tuple[Gap, ...] = ()
     acknowledged_gaps: tuple[Gap, ...] = ()
     foreign_epochs: tuple[int, ...] = ()
+    tails: tuple[tuple[int, int], ...] = Field(default=(), max_length=MOST_TAILS)
     broker: int
     written_at: AwareDatetime
+
+    @property
+    def tail_brokers(self) -> frozenset[int]:
+        """The brokers of ``tails``, whose heads are to be read."""
+        return frozenset(broker for _, broker in self.tails)
 
     @property
     def order(self) -> tuple[int, int]:

@@ -28,7 +28,10 @@ class IndexEntry(Model):
     ``bytes_per_offset`` is how many bytes an offset takes in the newest uploaded segment (null: not known),
     ``observed_at`` the latest moment at which this broker is known to have led the partition with these offsets.
     ``active_...`` are of the segment that Kafka appends to, as far as the agent could read it; its timestamps are null
-    while it has no record.
+    while it has no record. ``tail_end`` is the end of what seals and packs hold (null while nothing is packed that is
+    not sealed), ``freshness`` the seconds that the agent is set to for the topic (null: nothing is packed), and
+    ``oldest_unstored`` the age in seconds of the oldest byte that was not in the store at ``observed_at``, by a
+    monotonic clock (null: not known).
     """
 
     topic: str
@@ -44,8 +47,16 @@ class IndexEntry(Model):
     active_base_offset: int | None = None
     active_first_timestamp: int | None = None
     active_max_timestamp: int | None = None
+    tail_end: int | None = None
+    freshness: float | None = Field(default=None, gt=0)
+    oldest_unstored: float | None = Field(default=None, ge=0)
     observed_at: AwareDatetime
     gaps: tuple[Gap, ...] = ()
+
+    @property
+    def stored_end(self) -> int:
+        """The end of what the store has without a hole, in segments and packs."""
+        return max(self.next_offset, self.tail_end or 0)
 
 
 class WatermarkIndex(StoredObject):

@@ -1,7 +1,8 @@
 """Where offsets of a partition come from and what became of them: evidence, files of the table, segments in raw.
 
-For what is landed, evidence names the bytes of a segment and the file that its rows are in. For what is uploaded and
-not landed, the manifests in raw are listed. Reads what was asked for and no more of either than a limit.
+For what is landed, evidence names the bytes of a segment, or of a pack, and the file that its rows are in. A pack goes
+when seals hold what is in it; these are named beside it. For what is uploaded and not landed, the manifests in raw are
+listed, and the packs behind them. Reads what was asked for and no more of either than a limit.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
-from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, SegmentName
 from tidemark.formats.manifest import SegmentManifest
-from tidemark.kafka_log import Lineage
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
@@ -48,11 +48,15 @@ class Derived(Model):
 
 
 class SegmentInfo(Model):
-    """A segment in raw; ``key`` is that of its ``.log`` below ``store``, ``present`` whether its manifest is there."""
+    """A segment in raw; ``key`` is that of its ``.log`` below ``store``, ``present`` whether its manifest is there.
+
+    Of a pack (``packed``), only whether it is there is known: it has ranges of many partitions.
+    """
 
     store: str
     key: str
     present: bool
+    packed: bool = False
     base_offset: int | None = None
     next_offset: int | None = None
     state: Literal["whole", "corrupt"] | None = None
@@ -90,9 +94,11 @@ def derivation_of(
     deployment = table.deployment
     endpoint = resolver_of(deployment.raw).resolve(table.topic.cluster, table.topic.topic, key[1])
     store = open_store(endpoint.store, deployment.store)
-    waiting, complete = _waiting(table, key, max(start, landed), end)
+    control = ControlKeys(endpoint.prefix, table.topic.cluster)
+    packed = [one.start for one in rows if one.segment and control.pack_of(one.segment)]
+    waiting, complete = _stored(table, key, min([max(start, landed), *packed]), end)
     keys = list(dict.fromkeys([*(one.segment for one in rows if one.segment), *waiting]))
-    segments = in_parallel(lambda one: _segment(store, one), keys[:MOST_SEGMENTS])
+    segments = in_parallel(lambda one: _segment(store, control, one), keys[:MOST_SEGMENTS])
     more = not complete or len(found) > len(rows) or len(keys) > len(segments)
     return Derivation(tuple(rows), tuple(segments), more)
 
@@ -117,8 +123,8 @@ def _derived(table: TopicTable, row: EvidenceRow, standing: EffectiveEvidence) -
     )
 
 
-def _waiting(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tuple[list[str], bool]:
-    """The keys of the first uploaded segments with offsets in ``[start, end)``, and whether they are all."""
+def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tuple[list[str], bool]:
+    """The keys of the first stored segments and packs with offsets in ``[start, end)``, and whether they are all."""
     if start >= end:
         return [], True
     raw = RawTopic(table)
@@ -127,14 +133,17 @@ def _waiting(table: TopicTable, key: tuple[int, int], start: int, end: int) -> t
         return [], True
     incarnation = incarnations[key[0]]
     part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-    watermark = raw.watermark(part)
-    lineage = Lineage(watermark.lineage) if watermark else Lineage()
+    view = raw.view(part)
+    if view is None:
+        return [], True
     # With the least of limits one batch of manifests is read.
-    window = raw.segments(part, start, end, lineage, 1)
+    window = raw.segments(view, start, end, 1)
     return [one.key for one in window.segments], window.complete
 
 
-def _segment(store: Store, key: str) -> SegmentInfo:
+def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
+    if control.pack_of(key):
+        return _pack(store, key)
     folder, _, file = key.rpartition("/")
     parsed = SegmentName.parse(file)
     gone = SegmentInfo(store=store.url, key=key, present=False)
@@ -158,3 +167,11 @@ def _segment(store: Store, key: str) -> SegmentInfo:
         broker=found.broker,
         leader_epoch=found.lineage[-1][0] if found.lineage else None,
     )
+
+
+def _pack(store: Store, key: str) -> SegmentInfo:
+    try:
+        store.head(key)
+    except NotFound:
+        return SegmentInfo(store=store.url, key=key, present=False, packed=True)
+    return SegmentInfo(store=store.url, key=key, present=True, packed=True)

@@ -1,8 +1,8 @@
 """The health of a topic: how far each partition has landed, what holds it, and since when anything waits. Pure.
 
-An offset *could be landed* once it is uploaded without a hole before it, or at least rotated at the broker, since the
-agent may upload it then. Offsets in the active segment are neither: they wait for Kafka or the agent's ``tail_after``.
-A topic without an offset that could be landed is idle or caught up, and never late.
+An offset *could be landed* once the store has it without a hole before it, in a segment or a pack, or at least once it
+is rotated at the broker, since the agent may upload it then. Other offsets in the active segment wait for Kafka or the
+agent's ``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
 
 Neither ledger nor watermark index says since when an offset waits, so the observer remembers it: a ``WaitingSince`` is
 an offset that a partition had not reached, and when that was first seen. One per partition is enough: :func:`marked`.
@@ -11,7 +11,7 @@ an offset that a partition had not reached, and when that was first seen. One pe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime
 
@@ -46,8 +46,10 @@ class WaitingSince(Model):
 class PartitionHealth(Model):
     """One partition of one incarnation. A field that the ledger or the agents do not report is None.
 
-    ``landed`` and ``watermark`` are next offsets, ``log_end`` and ``high_watermark`` the broker's when it was
-    ``observed_at``. ``gaps`` are open: neither filled nor acknowledged. ``waits_since`` is None if nothing waits.
+    ``landed`` and ``watermark`` are next offsets, the latter of what the store has in segments and packs. ``log_end``
+    and ``high_watermark`` are the broker's when it was ``observed_at``. ``gaps`` are open: neither filled nor
+    acknowledged. ``unstored_since`` is when the oldest byte that is not in the store was appended, None if there is
+    none or the agent does not know. ``waits_since`` is None if nothing waits.
     """
 
     incarnation: int
@@ -61,6 +63,7 @@ class PartitionHealth(Model):
     gaps: tuple[Gap, ...] = ()
     broker: int | None = None
     observed_at: AwareDatetime | None = None
+    unstored_since: AwareDatetime | None = None
     waits_since: AwareDatetime | None = None
 
     @property
@@ -88,8 +91,8 @@ class TopicHealth(Model):
     dates: dict[str, DateState]
 
     def is_late(self, topic: TopicSettings, now: datetime) -> bool:
-        """Whether an offset that could be landed has waited for longer than the topic's ``freshness``."""
-        return self.behind_since is not None and now - self.behind_since > topic.freshness
+        """Whether an offset that could be landed has waited for longer than the topic's ``late_after``."""
+        return self.behind_since is not None and now - self.behind_since > topic.late_after
 
 
 def topic_health(
@@ -131,7 +134,7 @@ def topic_health(
 
 def landable(entries: Iterable[IndexEntry]) -> dict[Key, int]:
     """Up to where each partition could be landed; not beyond its first gap, which is reported as a gap."""
-    return {(one.incarnation, one.partition): max(one.next_offset, _rotated(one)) for one in entries}
+    return {(one.incarnation, one.partition): max(one.stored_end, _rotated(one)) for one in entries}
 
 
 def _rotated(entry: IndexEntry) -> int:
@@ -166,15 +169,21 @@ def _partition(
         found = found.model_copy(update={"landed": state.next_offset, "held_by": state.held_by})
     if entry is not None:
         update = {
-            "watermark": entry.next_offset,
+            "watermark": entry.stored_end,
             "rotated": entry.active_base_offset,
             "log_end": entry.log_end_offset,
             "high_watermark": entry.high_watermark,
             "broker": broker,
             "observed_at": entry.observed_at,
+            "unstored_since": _unstored_since(entry),
         }
         found = found.model_copy(update=update)
     return found.model_copy(update={"gaps": _open_gaps(state, entry)})
+
+
+def _unstored_since(entry: IndexEntry) -> datetime | None:
+    """When the oldest byte was appended that is not in the store; None if there is none, or the agent does not know."""
+    return entry.observed_at - timedelta(seconds=entry.oldest_unstored) if entry.oldest_unstored else None
 
 
 def _open_gaps(state: PartitionState | None, entry: IndexEntry | None) -> tuple[Gap, ...]:

@@ -19,8 +19,10 @@ IncidentKind = Literal[
     "scan",
     "stuck",
     "topics_file",
+    "unmeasured",
     "unreadable",
     "unseen",
+    "unstored",
 ]
 Source = Literal[
     "agents",  # the brokers' watermark indexes: who wrote them, and when
@@ -58,8 +60,10 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
     "scan": _kind("scan"),
     "stuck": _kind("leaders"),
     "topics_file": _kind("topics file"),
+    "unmeasured": _kind("agents", "leaders"),
     "unreadable": _kind("objects"),
     "unseen": _kind("sightings"),
+    "unstored": _kind("leaders"),
 }
 
 

@@ -13,7 +13,7 @@ from tidemark.formats.audit_report import AuditVerdict
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.watermark_index import LeaderEntry
 from tidemark.inspection.agent_sightings import check_seen
-from tidemark.monitoring import topic_conditions
+from tidemark.monitoring import promise_conditions, topic_conditions
 from tidemark.monitoring.deployment_conditions import unreadable, unseen
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
 from tidemark.monitoring.incidents import Condition, Unknown
@@ -77,6 +77,8 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
     if around.led is not None:
         rotated = _rotated(around.led, sighting.rotated, now)
         found += topic_conditions.stuck(table.topic, around.led, rotated, around.gone, now)
+        found += promise_conditions.unstored(table.topic, around.led, now)
+        found += promise_conditions.unmeasured(table.topic, around.led, around.gone, now)
         if any(one.broker in around.gone for one in around.led.values()):
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic))
         sighting = sighting.model_copy(update={"rotated": rotated})
@@ -86,10 +88,10 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
 def _rotated(
     led: Mapping[int, LeaderEntry], before: tuple[WaitingSince, ...], now: datetime
 ) -> tuple[WaitingSince, ...]:
-    """The segments that are rotated at the brokers and not uploaded. Offsets behind a gap are reported with the gap."""
+    """What is rotated at the brokers and not in the store. Offsets behind a gap are reported with the gap."""
     entries = [one.entry for one in led.values() if not one.entry.gaps]
     goals = {(one.incarnation, one.partition): one.active_base_offset or 0 for one in entries}
-    uploaded = {(one.incarnation, one.partition): one.next_offset for one in entries}
+    uploaded = {(one.incarnation, one.partition): one.stored_end for one in entries}
     return tuple(marked(goals, uploaded, before, now))
 
 
@@ -97,7 +99,7 @@ def _uploaded(
     led: Mapping[int, LeaderEntry], ledger: Ledger, before: tuple[WaitingSince, ...], now: datetime
 ) -> tuple[WaitingSince, ...]:
     """The offsets that are uploaded and have not landed."""
-    goals = {(one.entry.incarnation, one.entry.partition): one.entry.next_offset for one in led.values()}
+    goals = {(one.entry.incarnation, one.entry.partition): one.entry.stored_end for one in led.values()}
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
     return tuple(marked(goals, landed, before, now))
 

@@ -92,7 +92,7 @@ def stuck(
     """Partitions whose watermark stays before a rotated segment; ``led`` by partition, ``gone`` are brokers."""
     for mark in marks:
         leader = led.get(mark.partition)
-        if leader is None or leader.broker in gone or now - mark.since <= topic.freshness:
+        if leader is None or leader.broker in gone or now - mark.since <= topic.late_after:
             continue
         entry, name = leader.entry, f"{topic.cluster}/{topic.topic} partition {mark.partition}"
         missing = max(0, (entry.active_base_offset or 0) - entry.next_offset)
@@ -127,14 +127,14 @@ def late(
     ``uploaded`` are the marks of offsets that are uploaded and have not landed: recent ones do not count yet.
     ``scanned_at`` is when the triggerer last reported its scan.
     """
-    landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.freshness)}
+    landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.late_after)}
     waiting = [
         one
         for one in health.partitions
         if one.waits_since is not None and (one.incarnation, one.partition) in landing and not _is_at_gap(one)
     ]
     oldest = min(waiting, key=lambda one: one.waits_since or now, default=None)
-    if oldest is None or oldest.waits_since is None or now - oldest.waits_since <= topic.freshness:
+    if oldest is None or oldest.waits_since is None or now - oldest.waits_since <= topic.late_after:
         return
     count = sum((one.watermark or 0) - (one.landed or 0) for one in waiting)
     yield Condition(
@@ -149,9 +149,10 @@ def late(
         since=oldest.waits_since,
         title=f"{topic.cluster}/{topic.topic}: the table is late",
         text=f"{count} uploaded offsets of {len(waiting)} partitions are not landed; partition {oldest.partition} "
-        f"waits at {oldest.landed or 0}, for longer than {_words(topic.freshness)}",
+        f"waits at {oldest.landed or 0}, for longer than {_words(topic.late_after)}",
         likely=_why_late(oldest, health, now, scanned_at),
-        mend="see the runs of the topic's ingest DAG in Airflow",
+        mend="see the runs of the topic's ingest DAG in Airflow"
+        + (f", and those of the DAG tidemark_live__{topic.cluster}" if topic.freshness else ""),
     )
 
 

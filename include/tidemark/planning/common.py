@@ -25,5 +25,6 @@ def following(
         "ledger_attempt": ledger.attempt,
         "configuration": topic.digest,
         "code": code_digest(),
+        "layout": topic.parquet,
         "created_at": created_at or table.store.now(),
     }

@@ -10,6 +10,9 @@ and
   parser's event time gives ``dt``, a record may come up to ``lateness`` after its event: there the active segment must
   begin after that time, too.
 
+A partition is done as well if it has landed up to a high watermark that a head's broker observed after that time: see
+``as_of`` in the ledger. So a partition that is packed closes its dates on time, however steadily it gets records.
+
 If some partition is not done, the date stays open for the time ``overdue``. That time counts from when the date could
 first have closed, or from when rows of it last landed if that is later, so that a date does not close while old records
 are being landed. Then it closes as *final_incomplete*, with what was outstanding. It becomes final once all partitions
@@ -49,13 +52,15 @@ def closing(
     """
     landed = {key: entry.next_offset for key, entry in entries.items() if key in bare}
     landed |= {state.key: state.next_offset for state in ledger.partitions}
+    as_of = {state.key: state.as_of for state in ledger.partitions if state.as_of is not None}
     found: dict[str, Closing] = {}
     for dt, state in sorted(ledger.dates.items()):
         if not may_close(dt, state, topic, now):
             continue
         end = end_of(dt, topic.zone)
         due = end + topic.lateness
-        waiting = waiting_for(landed, entries, due if topic.parser.event_time else end, due)
+        done = {key for key, at in as_of.items() if at >= due}
+        waiting = waiting_for(landed, entries, done, due if topic.parser.event_time else end, due)
         if not waiting.partitions:
             found[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
         elif not state.closed and now >= max(due, state.changed_at or due) + topic.overdue:
@@ -79,9 +84,15 @@ def end_of(dt: str, zone: ZoneInfo) -> datetime:
 
 
 def waiting_for(
-    landed: Mapping[tuple[int, int], int], entries: Mapping[tuple[int, int], IndexEntry], past: datetime, due: datetime
+    landed: Mapping[tuple[int, int], int],
+    entries: Mapping[tuple[int, int], IndexEntry],
+    done: Collection[tuple[int, int]],
+    past: datetime,
+    due: datetime,
 ) -> Waiting:
     """Which partitions of the topic's newest incarnation are not done with a date; ``landed`` has their next offsets.
+
+    Those in ``done`` have landed all that had been committed at ``due``.
 
     An entry counts if it was observed at ``due`` or later. Records from the time ``past`` on do not belong to the date.
 
@@ -94,6 +105,8 @@ def waiting_for(
     partitions = offsets = 0
     for partition in range(width):
         entry, start = entries.get((newest, partition)), landed.get((newest, partition), 0)
+        if (newest, partition) in done:
+            continue
         if entry is None:
             partitions += 1
         elif not _is_done(entry, start, past, due):

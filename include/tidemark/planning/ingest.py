@@ -11,15 +11,17 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
 from tidemark.formats.ledger import Closing, Ledger
+from tidemark.formats.manifest import OpenTransaction
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
 from tidemark.planning.common import following
 from tidemark.planning.date_finality import closing, may_close
-from tidemark.planning.partition_plan import Decision, KnownPartition, changes_anything, decide, left_at
+from tidemark.planning.partition_plan import CutOff, Decision, KnownPartition, changes_anything, decide, left_at
 from tidemark.planning.unclean_election import rewind
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of, within
-from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.partition import RawPartition
+from tidemark.raw.topic import RawTopic
+from tidemark.raw.transactions import opened_after
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.tampering import check_untampered
 
@@ -39,12 +41,19 @@ class Share(NamedTuple):
 
 
 def plan_ingest(
-    table: TopicTable, *, attempt: int | None = None, limit_bytes: int = LIMIT_BYTES, limit_tasks: int = LIMIT_TASKS
+    table: TopicTable,
+    *,
+    attempt: int | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+    limit_tasks: int = LIMIT_TASKS,
+    raw: RawTopic | None = None,
+    close_dates: bool = True,
 ) -> RunPlan:
     """What there is to land for the topic of ``table`` now, and which dates close; see :attr:`RunPlan.empty`.
 
-    ``attempt`` is drawn if None. The partitions that have new offsets share the limits evenly; each gets at least one
-    task.
+    ``attempt`` is drawn if None, and ``raw`` reads all watermark indexes if None. The partitions that have new offsets
+    share the limits evenly; each gets at least one task. No date closes unless ``close_dates``: where a ``raw`` knows
+    nothing of log ends.
 
     Raises:
         FormatError: an object in the raw store does not parse.
@@ -55,7 +64,7 @@ def plan_ingest(
     ledger = ledger_of(table, delta)
     if delta is not None:
         check_untampered(table, ledger, live_files(delta))
-    raw = RawTopic(table)
+    raw = raw or RawTopic(table)
     parts = raw.partitions(ledger)
     count = max(1, len(parts))
     share = Share(max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count))
@@ -68,9 +77,10 @@ def plan_ingest(
         kind="ingest",
         partitions=tuple(plan for plan, _ in found),
         tasks=tuple(task for _, tasks in found for task in tasks),
-        closes=_closes(table, raw, ledger, raw.now(), parts),
+        closes=_closes(table, raw, ledger, raw.now(), parts) if close_dates else {},
         removes=tuple(file for cut in cuts for file in cut.removes),
         supersedes=merged(cut.supersedes for cut in cuts),
+        unread=raw.unread.messages,
     )
 
 
@@ -130,7 +140,7 @@ def _plan_partition(
     if len(kept) < len(tasks):
         end = kept[-1].to_offset
         acknowledged = tuple(one for one in plan.acknowledged if one[1] <= end)
-        plan = plan.model_copy(update={"end": end, "held_by": (), "acknowledged": acknowledged})
+        plan = plan.model_copy(update={"end": end, "held_by": (), "acknowledged": acknowledged, "as_of": None})
     return plan, kept
 
 
@@ -152,25 +162,41 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
     An open transaction longer than ``limit`` bytes makes it look further. Raises like :func:`plan_ingest`.
     """
     state = ledger.by_partition.get(part.key)
-    watermark = raw.watermark(part)
-    if watermark is None:
+    view = raw.view(part)
+    if view is None:
         return None
-    lineage = Lineage(watermark.lineage)
+    watermark = view.watermark
     left = left_at(watermark, state)
-    back = None if state is None or left is None else rewind(table, raw, part, state, watermark, left)
+    back = None if state is None or left is None else rewind(table, raw, view, state, left)
     first = watermark.start_offset if state else _first(raw, part, watermark.start_offset)
-    known = KnownPartition(*part.key, watermark, state, [], first=first)
+    observed = tuple(
+        (end, one.observed_at)
+        for end, one in view.tails.ends
+        if end == one.high_watermark and one.epoch == watermark.leader_epoch  # a former leader knows of nothing later
+    )
+    known = KnownPartition(*part.key, watermark, state, [], first=first, end=view.end, observed=observed)
     if back:
         known = replace(known, cut=back.cut, from_offset=back.start)
     asked = False
     while True:
-        window = raw.segments(part, known.start, watermark.next_offset, lineage, limit)
-        known = replace(known, segments=window.segments, complete=window.complete)
-        known = replace(known, aborted=tuple(raw.aborted(window.segments, lineage)))
+        window = raw.segments(view, known.start, known.end, limit)
+        known = replace(known, segments=window.segments, complete=window.complete, opened=None)
+        known = replace(known, aborted=tuple(raw.aborted(window.segments, view.lineage)))
         decision = decide(known)
         if decision.plan.gaps and not asked:  # the agent's watermark may not know yet what a person has given up
             known, asked = replace(known, acknowledged=_acknowledged(raw, part)), True
             decision = decide(known)
+        if decision.cut_off and window.complete:
+            decision = decide(replace(known, opened=_opened(raw, part, decision.cut_off)))
         if window.complete or decision.plan.cut or decision.plan.end > known.landed_next:
             return decision
         limit *= 2
+
+
+def _opened(raw: RawTopic, part: RawPartition, cut_off: CutOff) -> tuple[OpenTransaction, ...] | None:
+    """The transactions open behind ``cut_off``; None if a batch of these is damaged, which a task will find."""
+    try:
+        return opened_after(cut_off.before, raw.headers(cut_off.pieces))
+    except FormatError:
+        log.exception("partition %s: what is open where its log left a branch is not known", part.key)
+        return None

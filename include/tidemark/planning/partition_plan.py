@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.formats.gaps import Gap, GapReason
@@ -23,6 +24,9 @@ class KnownPartition:
 
     ``first`` is the offset at which raw begins now, for a partition of which nothing has landed. ``cut`` says how the
     partition may leave the landed branch, if the newest lineage requires that; ``from_offset`` is where it starts then.
+    ``end`` is up to where there may be something: above the watermark are the tails, whose high watermarks were
+    ``observed``: (offset, when). ``opened`` are the transactions open behind the :attr:`Decision.cut_off` pieces, once
+    their headers were read.
     """
 
     incarnation: int
@@ -36,6 +40,9 @@ class KnownPartition:
     cut: BranchCut | None = None
     from_offset: int = 0
     first: int = 0
+    end: int = 0
+    observed: tuple[tuple[int, datetime], ...] = ()
+    opened: tuple[OpenTransaction, ...] | None = None
 
     @property
     def start(self) -> int:
@@ -54,25 +61,49 @@ class KnownPartition:
         return whole_lineage(Lineage(self.watermark.lineage), older, self.segments)
 
 
+class CutOff(NamedTuple):
+    """The last pieces, of segments that the lineage leaves: what these list as open is on the branch that was cut off.
+
+    ``before`` are the transactions open where the pieces start. Their headers tell what is open where they end.
+    """
+
+    pieces: list[SegmentPiece]
+    before: tuple[OpenTransaction, ...]
+
+
 class Decision(NamedTuple):
-    """A partition's part of a plan, and the pieces of segments that hold its offsets."""
+    """A partition's part of a plan, and the pieces of segments that hold its offsets.
+
+    With ``cut_off``, the partition may go on further once it is known what is open behind these.
+    """
 
     plan: PartitionPlan
     pieces: list[SegmentPiece]
+    cut_off: CutOff | None = None
+
+
+class _Verdicts(NamedTuple):
+    """How far all transactions are decided, what holds it there, and below where all markers lie that decide."""
+
+    end: int
+    held_by: tuple[OpenTransaction, ...]
+    verdicts_end: int
+    cut_off: CutOff | None = None
 
 
 def decide(known: KnownPartition) -> Decision:
     """How far the partition may go now.
 
     It stops before a hole, before an open transaction, and before what an earlier task found missing or damaged while
-    the segment there is the same. After an unclean election that cuts off landed offsets, it goes back to the cut and
-    follows the new branch. It stays where it is until raw holds the new branch and all that lies below it.
+    the segment there is the same. A hole below the watermark is LOST; above it, packs are not there yet. After an
+    unclean election that cuts off landed offsets, it goes back to the cut and follows the new branch. It stays where it
+    is until raw holds the new branch and all that lies below it.
     """
     left = left_at(known.watermark, known.state)
     if left is not None and known.cut is None:
         return _held(known, _cut_off(known, left))
     start, lineage, began = known.start, known.lineage, known.watermark.start_offset
-    goal = known.watermark.next_offset
+    goal = max(known.watermark.next_offset, known.end)
     if not known.complete:
         goal = min(goal, max(one.end for one in known.segments))
     acknowledged = _acknowledged(known).clip(start, max(start, goal))
@@ -80,7 +111,7 @@ def decide(known: KnownPartition) -> Decision:
     if (found := _found_before(known, pieces)) is not None:
         return _held(known, found)
     limit = hole.start if hole else max(start, goal)
-    end, held_by, verdicts_end = _decided(pieces, lineage, limit)
+    end, held_by, verdicts_end, cut_off = _decided(known, pieces, lineage, limit)
     if known.cut and (end < start or (end < known.cut.landed_at and not held_by)):
         return _held(known, _cut_off(known, known.cut.at))
     plan = PartitionPlan(
@@ -94,15 +125,16 @@ def decide(known: KnownPartition) -> Decision:
         lineage=lineage.entries,
         aborted=aborted_from(start, known.aborted),
         held_by=held_by,
-        gaps=_gaps(known, hole, end),
+        gaps=_gaps(known, _lost(hole, known.watermark.next_offset), end),
         acknowledged=tuple(acknowledged.clip(start, max(start, end))),
         deleted_before_upload=() if known.state or began == 0 else ((0, began),),
         expired=() if known.state or start == began else ((began, start),),
         branch=known.state.branch if known.state else 0,
         cut=known.cut,
         foreign_epochs=known.watermark.foreign_epochs,
+        as_of=max((at for offset, at in known.observed if offset == end), default=None),
     )
-    return Decision(plan, clipped(pieces, end))
+    return Decision(plan, clipped(pieces, end), cut_off)
 
 
 def clipped(pieces: Iterable[SegmentPiece], end: int) -> list[SegmentPiece]:
@@ -183,18 +215,29 @@ def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
     return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
-def _decided(pieces: list[SegmentPiece], lineage: Lineage, end: int) -> tuple[int, tuple[OpenTransaction, ...], int]:
-    """How far up to ``end`` all transactions are decided, what holds it, and below where all markers lie that decide.
+def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage, end: int) -> _Verdicts:
+    """How far up to ``end`` all transactions are decided.
 
     A segment that leaves the ``lineage`` before its end lists the transactions open on its own branch. They do not
-    count.
+    count. What is open where such a segment is left, only its headers tell. What began before the first piece was
+    decided when it landed.
     """
-    for piece in reversed(pieces):
-        if is_whole(piece.segment, lineage, piece.start):
-            limit = end if piece is pieces[-1] else piece.end
-            return *decided_end(limit, piece.segment.open_transactions), piece.segment.end
-    start = pieces[0].start if pieces else end
-    return start, (), start
+    whole = next((n for n in reversed(range(len(pieces))) if is_whole(pieces[n].segment, lineage, pieces[n].start)), -1)
+    left = pieces[whole + 1 :]
+    if left and known.complete and known.opened is not None:
+        return _Verdicts(*decided_end(end, known.opened), end)
+    cut_off = CutOff(left, pieces[whole].segment.open_transactions if whole >= 0 else ()) if left else None
+    if whole < 0:
+        start = pieces[0].start if pieces else end
+        return _Verdicts(start, (), start, cut_off)
+    last = pieces[whole]
+    limit = last.end if left else end
+    return _Verdicts(*decided_end(limit, last.segment.open_transactions), last.segment.end, cut_off)
+
+
+def _lost(hole: Interval | None, sealed: int) -> Interval | None:
+    """The part of ``hole`` that agents have said is in the store."""
+    return Interval(hole.start, min(hole.end, sealed)) if hole and hole.start < sealed else None
 
 
 def _gaps(known: KnownPartition, hole: Interval | None, end: int) -> tuple[Gap, ...]:

@@ -10,11 +10,13 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.partition_plan import clipped
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of
-from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
-from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.partition import PartitionView, RawPartition
+from tidemark.raw.segments import Segment, SegmentPiece, cover, live_end, whole_lineage
+from tidemark.raw.topic import RawTopic
 from tidemark.raw.transactions import aborted_from, decided_by
 
-_NO_LIMIT: Final = 1 << 62
+NO_LIMIT: Final = 1 << 62
+"""Bytes of segments: all that hold the offsets."""
 
 
 class RawPart(NamedTuple):
@@ -31,31 +33,32 @@ def plan_reading(
     known: Lineage,
     wanted: Intervals,
     *,
+    verdicts_end: int | None = None,
     committed: bool = True,
     keep: Callable[[Segment], bool] = lambda _: True,
 ) -> RawPart:
     """How to read the offsets ``wanted`` of a partition from raw, as far as raw has them.
 
-    ``known`` is an older lineage, for offsets that the newest does not cover. Unless ``committed`` is false, offsets
-    count as gone if raw does not show whether they were committed, and aborted transactions are left out. Segments that
-    ``keep`` refuses are not read, and their offsets are not gone.
+    ``known`` is an older lineage, for offsets that the newest does not cover, and below ``verdicts_end`` lie all
+    markers that decide them, if that is known. Unless ``committed`` is false, offsets count as gone if raw does not
+    show whether they were committed, and aborted transactions are left out. Segments that ``keep`` refuses are not
+    read, and their offsets are not gone.
     """
-    watermark = raw.watermark(part)
+    view = raw.view(part)
     lineage = known
     pieces: list[SegmentPiece] = []
     deciding: list[Segment] = []
     gone = Intervals()
     for span in wanted:
-        if watermark is None:
+        if view is None:
             gone |= Intervals([span])
             continue
-        newest = Lineage(watermark.lineage)
-        segments = raw.segments(part, span.start, span.end, newest, _NO_LIMIT).segments
-        lineage = whole_lineage(newest, lineage, segments)
+        segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
+        lineage = whole_lineage(view.lineage, lineage, segments)
         found, holes = _covered(segments, lineage, span)
         more, end = segments, span.end
         if committed:
-            more, end = _deciding(raw, part, span, segments, watermark.next_offset, newest)
+            more, end = deciding_for(raw, view, span, segments, verdicts_end)
         pieces += [piece for piece in clipped(found, end) if keep(piece.segment)]
         gone |= holes | Intervals([(end, span.end)])
         deciding += more
@@ -67,7 +70,7 @@ def plan_reading(
         partition=part.keys.partition,
         start=start,
         end=pieces[-1].end if pieces else 0,
-        leader_epoch=-1 if watermark is None else watermark.leader_epoch,
+        leader_epoch=-1 if view is None else view.watermark.leader_epoch,
         lineage=lineage.entries,
         aborted=aborted_from(start, raw.aborted(deciding, lineage)) if committed else (),
     )
@@ -89,17 +92,22 @@ def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple
     return pieces, Intervals(holes)
 
 
-def _deciding(
-    raw: RawTopic, part: RawPartition, span: Interval, segments: list[Segment], stop: int, lineage: Lineage
+def deciding_for(
+    raw: RawTopic, view: PartitionView, span: Interval, segments: list[Segment], verdicts_end: int | None = None
 ) -> tuple[list[Segment], int]:
-    """``segments`` and the later ones that decide their transactions; and up to which offset of the span they do."""
-    found = list(segments)
-    end = span.end
+    """``segments`` and the later ones that decide their transactions; and up to which offset of the span they do.
+
+    All is decided once they reach ``verdicts_end``, if that is known: below it lie all markers of what has landed.
+    """
+    found, lineage = list(segments), view.lineage
+    end, reached = span.end, -1
     while found and (end := decided_by(found, lineage, span.end)) < span.end:
-        window = raw.segments(part, max(segment.end for segment in found), stop, lineage, TARGET_BYTES)
-        if not window.segments:
+        before, reached = reached, max(live_end(segment, lineage) for segment in found)
+        if verdicts_end is not None and reached >= verdicts_end:
+            return found, span.end
+        if reached <= before:
             break
-        found += window.segments
+        found += raw.segments(view, reached, view.end, TARGET_BYTES).segments
     return found, end
 
 

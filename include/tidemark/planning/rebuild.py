@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import date
-from typing import Final
 
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.ledger import Ledger, PartitionState
@@ -19,16 +18,16 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import following
 from tidemark.planning.partition_plan import clipped
-from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut, ranges_of, tasks_of
+from tidemark.planning.read import NO_LIMIT, deciding_for
+from tidemark.raw.byte_ranges import BatchCut, ranges_of, tasks_of
+from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
-from tidemark.raw.topic import RawPartition, RawTopic
-from tidemark.raw.transactions import aborted_from, decided_by
+from tidemark.raw.topic import RawTopic
+from tidemark.raw.transactions import aborted_from
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
 from tidemark.table.tampering import check_untampered
-
-_NO_LIMIT: Final = 1 << 62
 
 
 def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int | None = None) -> RunPlan:
@@ -112,21 +111,24 @@ def plan_partition(
     Raises:
         ContinuityError: raw no longer holds all of them.
     """
-    watermark = raw.watermark(part)
-    if watermark is None:
+    view = raw.view(part)
+    if view is None:
         raise ContinuityError(f"{part.keys.watermark}: is gone, and with it what says which segments count")
-    newest = Lineage(watermark.lineage)
+    newest = view.lineage
     pieces: list[SegmentPiece] = []
     deciding: list[Segment] = []
     lineage = Lineage(state.lineage)
     for span in offsets:
-        segments = raw.segments(part, span.start, span.end, newest, _NO_LIMIT).segments
+        segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
         lineage = whole_lineage(newest, lineage, segments)
         found, hole = cover(segments, lineage, Intervals([span]))
         if hole:
             raise ContinuityError(f"{part.keys.folder}: {_gone(raw, part, hole)}")
         pieces += found
-        deciding += _deciding(raw, part, span, segments, watermark.next_offset, newest)
+        more, decided = deciding_for(raw, view, span, segments, state.verdicts_end)
+        if decided < span.end:
+            raise ContinuityError(f"{part.keys.folder}: raw does not tell any more whether {span} was committed")
+        deciding += more
     start, end = pieces[0].start, pieces[-1].end
     known: dict[str, list[BatchCut]] = {}
 
@@ -143,7 +145,7 @@ def plan_partition(
         partition=part.keys.partition,
         start=start,
         end=end,
-        leader_epoch=watermark.leader_epoch,
+        leader_epoch=view.watermark.leader_epoch,
         lineage=lineage.entries,
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
     )
@@ -174,16 +176,3 @@ def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
     what = f"raw holds no offsets {hole.start} to {hole.end} any more"
     tombstone = raw.removal(part, hole.start)
     return f"{what}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else what
-
-
-def _deciding(
-    raw: RawTopic, part: RawPartition, span: Interval, segments: list[Segment], stop: int, lineage: Lineage
-) -> list[Segment]:
-    """``segments`` and those after them, until one lists no transaction of ``span`` as open any more."""
-    found = list(segments)
-    while decided_by(found, lineage, span.end) < span.end:
-        window = raw.segments(part, max(segment.end for segment in found), stop, lineage, TARGET_BYTES)
-        if not window.segments:
-            raise ContinuityError(f"{part.keys.folder}: raw does not tell any more whether {span} was committed")
-        found += window.segments
-    return found

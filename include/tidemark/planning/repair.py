@@ -14,16 +14,15 @@ from typing import Final, NamedTuple
 from tidemark.errors import ContinuityError
 from tidemark.formats.ledger import Ledger, PartitionState
 from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan
-from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
 from tidemark.planning.common import following
 from tidemark.planning.lost_files import lost_files
 from tidemark.planning.partition_plan import left_at
 from tidemark.planning.read import joined
 from tidemark.planning.rebuild import expired_dates, files_by_date, plan_partition
 from tidemark.planning.unclean_election import cut_of, decided_below
-from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.partition import PartitionView
+from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED
@@ -121,11 +120,11 @@ class _Search:
     def _plan(self, key: _Key, state: PartitionState, rows: list[_Held], offsets: Intervals) -> None:
         incarnation = self._incarnations[key[0]]
         part = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
-        watermark = self._raw.watermark(part)
-        left = left_at(watermark, state) if watermark else None
+        view = self._raw.view(part)
+        left = left_at(view.watermark, state) if view else None
         end = state.next_offset
-        if watermark is not None and left is not None:
-            end = self._end_before(part, state, watermark, rows, left)
+        if view is not None and left is not None:
+            end = self._end_before(view, state, rows, left)
         below = [one for one in rows if one.first < end]
         wanted, files = _whole(below, offsets.clip(0, end))
         self.files |= files | {one.file for one in rows if one.file and one.first >= end}
@@ -136,13 +135,13 @@ class _Search:
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})
         self.planned.append((plan, tasks))
 
-    def _end_before(
-        self, part: RawPartition, state: PartitionState, watermark: Watermark, rows: list[_Held], left: int
-    ) -> int:
+    def _end_before(self, view: PartitionView, state: PartitionState, rows: list[_Held], left: int) -> int:
         """The last offset at or below ``left`` that no row and no file spans, and below which all is decided."""
-        end = decided_below(self._raw, part, state, Lineage(watermark.lineage), left)
+        end = decided_below(self._raw, view, state, left)
         if end is None:
-            raise ContinuityError(f"{part.keys.folder}: raw holds nothing right below {left}, where the log left it")
+            raise ContinuityError(
+                f"{view.part.keys.folder}: raw holds nothing right below {left}, where the log left it"
+            )
         hulls: dict[object, tuple[int, int]] = {}
         for number, one in enumerate(rows):
             before = hulls.get(one.file or number, (one.first, one.next))

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from tidemark.formats.ledger import PartitionState
 from tidemark.formats.plan import BranchCut
-from tidemark.formats.watermark import Watermark
-from tidemark.kafka_log import Lineage
+from tidemark.raw.partition import PartitionView
 from tidemark.raw.segments import live_until
-from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence, Reach
 
@@ -21,9 +20,7 @@ class Rewind(NamedTuple):
     start: int
 
 
-def rewind(
-    table: TopicTable, raw: RawTopic, part: RawPartition, state: PartitionState, watermark: Watermark, at: int
-) -> Rewind | None:
+def rewind(table: TopicTable, raw: RawTopic, view: PartitionView, state: PartitionState, at: int) -> Rewind | None:
     """How to leave, at offset ``at``, the branch that has landed, or decided what has landed, by ``state``.
 
     None while the new branch has nothing there, or raw does not hold the offsets right below.
@@ -31,12 +28,12 @@ def rewind(
     Raises:
         ContinuityError: by the evidence, a file to remove has rows of another partition, too.
     """
-    if watermark.next_offset <= at:
+    if view.end <= at:
         return None
-    decided = decided_below(raw, part, state, Lineage(watermark.lineage), at)
+    decided = decided_below(raw, view, state, at)
     if decided is None:
         return None
-    reach = EffectiveEvidence.of(table).from_offset(part.key, decided)
+    reach = EffectiveEvidence.of(table).from_offset(state.key, decided)
     return Rewind(cut_of(state, at, reach), reach.start)
 
 
@@ -53,15 +50,15 @@ def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> Branch
     )
 
 
-def decided_below(raw: RawTopic, part: RawPartition, state: PartitionState, lineage: Lineage, at: int) -> int | None:
+def decided_below(raw: RawTopic, view: PartitionView, state: PartitionState, at: int) -> int | None:
     """The landed offset up to which no verdict on a transaction depends on markers from ``at`` on.
 
     None if raw does not tell. A segment that ends at or below ``at``, live to its end, lists what is open there. All
     that began before and is not listed was decided before.
     """
-    offset = at
+    offset, lineage = at, view.lineage
     while offset > state.start_offset:
-        segments = raw.segments(part, offset - 1, offset, lineage, 1 << 62).segments
+        segments = raw.segments(view, offset - 1, offset, 1 << 62).segments
         live = [one for one in segments if live_until(one, lineage, offset - 1) >= offset]
         if not live:
             return None

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tidemark.formats.plan import ConversionTask, SegmentRange
-from tidemark.raw.segments import SegmentPiece
+from tidemark.formats.plan import ConversionTask, SegmentRange, Shipped
+from tidemark.raw.segments import Segment, SegmentPiece
 
 TARGET_BYTES: Final = 64 << 20
 """Size of a range and of a task."""
@@ -27,7 +27,7 @@ class BatchCut(NamedTuple):
 def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRange]:
     """The byte ranges that hold the offsets of ``piece``; ``cuts`` are those inside its segment, ascending."""
     segment = piece.segment
-    bounds = [BatchCut(0, segment.base), *cuts, BatchCut(segment.size, segment.end)]
+    bounds = [BatchCut(segment.position, segment.base), *cuts, BatchCut(segment.stop, segment.end)]
     found: list[SegmentRange] = []
     for (start, first), (end, after) in pairwise(bounds):
         from_offset, to_offset = max(first, piece.start), min(after, piece.end)
@@ -44,9 +44,19 @@ def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRang
                     to_offset=to_offset,
                     compacted=segment.compacted,
                     uploaded_at=segment.uploaded_at,
+                    shipped=_shipped(segment, from_offset, to_offset),
                 )
             )
     return found
+
+
+def _shipped(segment: Segment, start: int, end: int) -> tuple[Shipped, ...]:
+    """The packed parts of ``segment`` that have some of the offsets ``[start, end)``."""
+    return tuple(
+        Shipped(first=part.first, next=part.next, at=part.shipped_at)
+        for part in segment.parts
+        if part.first < end and part.next > start
+    )
 
 
 def tasks_of(

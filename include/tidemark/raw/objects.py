@@ -106,12 +106,13 @@ def read_segment(store: Store, key: str) -> Segment | None:
 
 
 def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
-    """All entries of the segment's ``.txnindex``; the segment must have one.
+    """All aborted transactions that the segment lists, itself or in its ``.txnindex``.
 
     Raises:
         PreconditionFailed: the index is not the manifest's.
     """
-    assert segment.aborts is not None
+    if segment.aborts is None:
+        return [*segment.aborted]
     key, described = segment.sibling("txnindex"), segment.aborts
     body = store.get(key, limit=object_sizes.SEGMENT_INDEX).body
     if (len(body), f"{crc32c(body):08x}") != (described.size, described.crc32c):

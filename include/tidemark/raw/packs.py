@@ -6,19 +6,61 @@ lineage of its batches alone. It does not matter whose head names it, or whether
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+from threading import Lock
 from typing import Final
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.pack import MOST_UNSEALED_RANGES, PackedRange, Range, RangePointer, read_range_line
+from tidemark.formats.pack import MOST_UNSEALED_RANGES, PackedRange, Range, RangePointer, read_lines, read_range_line
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
 
 MOST_CHAIN: Final = 2 * MOST_UNSEALED_RANGES
 """Ranges of a chain that are read: as many as an agent leaves unsealed, and as many while it seals these."""
+
+
+ReadLine = Callable[[Store, ControlKeys, RangePointer], PackedRange]
+"""As :func:`tidemark.formats.pack.read_range_line`."""
+
+
+class PackLines:
+    """The lines of packs that many partitions ask for. Thread-safe.
+
+    Of a pack, the first line that is asked for is read alone. Whoever asks for another one reads all of them, since
+    many partitions of a topic, and many topics, have their ranges in the same packs.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._packs: dict[str, _KnownLines] = {}
+
+    def read(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
+        """As :func:`tidemark.formats.pack.read_range_line`."""
+        key = control.pack(pointer.name)
+        with self._lock:
+            known = self._packs.setdefault(f"{store.url}/{key}", _KnownLines())
+        with known.lock:
+            if pointer.position not in known.lines:
+                if not known.lines:
+                    known.lines = {pointer.position: read_range_line(store, control, pointer)}
+                else:
+                    known.lines = read_lines(store, key)
+            if pointer.position not in known.lines:
+                rule = f"byte {pointer.position}: no line of the footer begins there"
+                raise FormatError(key, f"{rule}; wait until its agent has sealed the partition")
+            return known.lines[pointer.position]
+
+
+class _KnownLines:
+    """Those that were read of one pack, by the byte at which they begin."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.lines: dict[int, PackedRange] = {}
 
 
 def live_end(entry: HeadEntry, lineage: Lineage) -> int:
@@ -30,12 +72,15 @@ def live_end(entry: HeadEntry, lineage: Lineage) -> int:
     return entry.tail_end if at is None else at
 
 
-def chain(store: Store, control: ControlKeys, entry: HeadEntry, end_of_seals: int) -> list[PackedRange]:
+def chain(
+    store: Store, control: ControlKeys, entry: HeadEntry, end_of_seals: int, read: ReadLine = read_range_line
+) -> list[PackedRange]:
     """The ranges of the tail of ``entry`` that reach beyond ``end_of_seals``, in the order of their offsets.
 
     One GET for each, the last one first. The first one begins at or below ``end_of_seals``, unless the chain begins
     above it, or a pack is not there: retention may have removed what is sealed, or a store may show it late. Then the
-    offsets below are to be found elsewhere. ``control`` is that of the head.
+    offsets below are to be found elsewhere. ``control`` is that of the head. ``read`` reads a line where
+    somebody keeps those that were read.
 
     Raises:
         FormatError: a line is damaged; a range is not of the entry's topic id, partition, leadership or broker, or does
@@ -51,7 +96,7 @@ def chain(store: Store, control: ControlKeys, entry: HeadEntry, end_of_seals: in
             rule = f"has more than {MOST_CHAIN} ranges above offset {end_of_seals}, and its agent seals before that"
             raise FormatError(found[-1].key, f"the chain of {found[-1].range} {rule}: see why it does not seal")
         try:
-            packed = read_range_line(store, control, pointer)
+            packed = read(store, control, pointer)
         except NotFound:
             break
         _check(packed, pointer, entry, end)

@@ -14,18 +14,20 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
-from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import AbortedTransaction, Lineage
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stored segment, as its manifest describes it.
+    """A stored segment, as its manifest describes it, or a range of a pack, which is a small one.
 
-    The segment accounts for the offsets ``[base, end)``, which lie in the first ``size`` bytes of the object ``key``.
-    ``open_transactions`` are those open at its end. ``max_timestamp`` (milliseconds) is that of its batches, if known.
-    ``aborts`` is its ``.txnindex``, None without one.
+    The segment accounts for the offsets ``[base, end)``, which lie in ``size`` bytes of the object ``key`` from byte
+    ``position`` on. ``etag`` is empty for a pack, which is never made again. ``open_transactions`` are those open at
+    its end. ``max_timestamp`` (milliseconds) is that of its batches, if known. ``aborts`` is its ``.txnindex``, None
+    without one; ``aborted`` is what a range lists itself. ``parts`` are the ranges that had been packed before, whose
+    records are judged by when these were shipped.
     """
 
     store: str
@@ -42,11 +44,24 @@ class Segment:
     aborts: ObjectSum | None
     max_timestamp: int | None = None
     suffix: str = ""
+    position: int = 0
+    aborted: tuple[AbortedTransaction, ...] = ()
+    parts: tuple[PackedPart, ...] = ()
 
     @property
     def name(self) -> SegmentName:
         """What the segment's objects are called."""
         return SegmentName(self.base, self.suffix)
+
+    @property
+    def stop(self) -> int:
+        """The byte of the object after the segment's last one."""
+        return self.position + self.size
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is a range of a pack, which has no other objects beside it."""
+        return not self.etag
 
     def sibling(self, extension: str) -> str:
         """The key of another file of the segment: ``index``, ``txnindex``."""
@@ -94,6 +109,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         aborts=manifest.objects.get(name.file("txnindex")),
         max_timestamp=None if manifest.damage else manifest.max_timestamp,
         suffix=manifest.suffix,
+        parts=manifest.parts,
     )
 
 
@@ -114,8 +130,13 @@ def live_until(segment: Segment, lineage: Lineage, offset: int) -> int:
     """The end of the run of offsets from ``offset`` for which ``segment`` is valid; ``offset`` if there are none."""
     if not segment.base <= offset < segment.end:
         return offset
+    return max(offset, live_end(segment, lineage))
+
+
+def live_end(segment: Segment, lineage: Lineage) -> int:
+    """Where ``segment`` ends or leaves ``lineage``."""
     at = segment.lineage.divergence(lineage, segment.end)
-    return segment.end if at is None else max(offset, at)
+    return segment.end if at is None else at
 
 
 def is_whole(segment: Segment, lineage: Lineage, offset: int) -> bool:

@@ -1,18 +1,17 @@
-"""What the raw store holds of one topic: its incarnations, watermarks, manifests, aborts and index cuts.
+"""What the raw store holds of one topic: its incarnations, watermarks, seals, packed ranges, aborts and index cuts.
 
-Reads by :mod:`tidemark.raw.objects`, the watermark first.
+Reads by :mod:`tidemark.raw.objects` and :mod:`tidemark.raw.tails`: the heads first, then the watermark, then manifests.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
@@ -25,12 +24,17 @@ from tidemark.formats.ledger import Ledger, PartitionState
 from tidemark.formats.watermark import Watermark
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, rank
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import AbortedTransaction, Lineage, confirms_cut, cut_points, parse_offset_index
+from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, confirms_cut, cut_points, parse_offset_index
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
+from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
+from tidemark.raw.heads import LiveEnd, Unread
 from tidemark.raw.objects import LOOK_BACK, Marks
-from tidemark.raw.segments import Segment, agrees, live_until
+from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
+from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
+from tidemark.raw.stored_bytes import PIECE_BYTES
+from tidemark.raw.tails import Tails
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
 
@@ -40,31 +44,10 @@ _AT_ONCE = 32
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RawPartition:
-    """A partition of one incarnation, and where its objects lie."""
-
-    incarnation: int
-    topic_id: str | None
-    keys: PartitionKeys
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """(incarnation, partition)."""
-        return self.incarnation, self.keys.partition
-
-
-class SegmentWindow(NamedTuple):
-    """Segments of a partition from an offset on; ``complete`` unless the limit of bytes left later ones out."""
-
-    segments: list[Segment]
-    complete: bool
-
-
 class RawTopic:
-    """Reads the raw objects of one topic."""
+    """Reads the raw objects of one topic; those of the live end by ``live_end``, which others may share."""
 
-    def __init__(self, table: TopicTable) -> None:
+    def __init__(self, table: TopicTable, live_end: LiveEnd | None = None) -> None:
         topic, deployment = table.topic, table.deployment
         self._topic = topic
         self._options = deployment.store
@@ -73,6 +56,8 @@ class RawTopic:
         self._control = ControlKeys(self._default.prefix, topic.cluster)
         self._stores: dict[str, Store] = {}
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
+        self.unread = Unread()
+        self._live_end = live_end or LiveEnd()
 
     def now(self) -> datetime:
         """The time by the clock of the store that has the watermark indexes."""
@@ -142,12 +127,33 @@ class RawTopic:
     def watermark(self, part: RawPartition) -> Watermark | None:
         """The partition's watermark; None while nothing contiguous is uploaded."""
         marks = self.marks(part)
-        return marks[1] if marks else None
+        return marks.watermark if marks else None
 
     def marks(self, part: RawPartition) -> Marks | None:
         """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
         fetched = objects.fetched_marks(self._store(part.keys.endpoint.store), part.keys)
         return objects.marks_of(fetched.body, part.keys, part.topic_id) if fetched else None
+
+    def view(self, part: RawPartition) -> PartitionView | None:
+        """What there is of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``.
+
+        The heads come first. If ``offset.wm`` then lists other brokers, theirs are read, and it is read again.
+        """
+        keys, heads = part.keys, self._live_end.heads
+        store = self._store(keys.endpoint.store)
+        while True:
+            known = heads.known(keys)
+            marks = self.marks(part)
+            if marks is None:
+                return None
+            listed = marks.watermark.tail_brokers
+            if listed <= known:
+                break
+            heads.read(store, keys, listed - known)
+        entries = heads.entries(keys, part.topic_id, listed, self.unread)
+        lineage, lines = Lineage(marks.watermark.lineage), self._live_end.lines
+        tails = Tails(store, keys, entries, lineage, self.unread.add, lines.read)
+        return PartitionView(part, *marks, tails)
 
     def first(self, part: RawPartition, start: int) -> int:
         """Where raw begins: at ``start``, unless retention has removed the segments there."""
@@ -158,18 +164,26 @@ class RawTopic:
         removals = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
         return next((removal.key for removal in removals if removal.start <= offset < removal.end), None)
 
-    def segments(self, part: RawPartition, start: int, end: int, lineage: Lineage, limit_bytes: int) -> SegmentWindow:
-        """The segments with offsets in ``[start, end)``, by base, until they have ``limit_bytes``.
+    def segments(self, view: PartitionView, start: int, end: int, limit_bytes: int) -> SegmentWindow:
+        """The seals and ranges with offsets in ``[start, end)``, until the seals have ``limit_bytes``.
 
-        A listing only goes forward, so the search for the segment with ``start`` begins further and further below.
+        Where ranges hold all of them, the seals are not looked for: nothing that goes on from there needs them. A
+        listing only goes forward, so the search for the seal with ``start`` begins further and further below.
         """
+        sealed, lineage = view.watermark.next_offset, view.lineage
+        ranges = view.tails.segments(max(start, sealed)) if end > sealed else []
+        if sealed <= start < end and cover(ranges, lineage, Intervals([(start, end)]))[1] is None:
+            return SegmentWindow(ranges, complete=True)  # a listing would find no offset more
+        below: Sequence[int] = LOOK_BACK
+        if start >= sealed and any(live_until(segment, lineage, start) > start for segment in ranges):
+            below = (start - sealed,)  # only what was sealed since may hold it, too
         window = SegmentWindow([], complete=True)
-        for distance in LOOK_BACK:
+        for distance in below:
             first = max(0, start - distance)
-            window = self._window(part, first, start, end, limit_bytes)
+            window = self._window(view.part, first, start, end, limit_bytes)
             if first == 0 or any(live_until(segment, lineage, start) > start for segment in window.segments):
                 break
-        return window
+        return window._replace(segments=[*window.segments, *ranges]) if window.complete else window
 
     def cuts(self, segment: Segment) -> list[BatchCut]:
         """Where to cut a large segment, by its index; each cut is proved by the batch header that lies there.
@@ -195,16 +209,31 @@ class RawTopic:
                 cuts.append(BatchCut(position, header.base_offset))
         return cuts
 
+    def headers(self, pieces: Iterable[SegmentPiece]) -> Iterator[BatchHeader]:
+        """The headers of the batches of ``pieces``, whose bytes are read and verified.
+
+        Raises:
+            SegmentError: a batch is damaged.
+            PreconditionFailed: the stored log is not the segment's.
+        """
+        for segment, start, end in pieces:
+            cut = max((one.position for one in self.cuts(segment) if one.offset <= start), default=segment.position)
+            for header in scan_batches(self._bytes(segment, cut), segment.key, segment.base, allow_partial_tail=True):
+                if header.base_offset >= end:
+                    break
+                if header.next_offset > start:
+                    yield header
+
     def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
-        """All that the ``.txnindex`` objects of ``segments`` list, where the marker lies on ``lineage``.
+        """All that ``segments`` or their ``.txnindex`` objects list, where the marker lies on ``lineage``.
 
         Damaged segments count, too: their markers beyond the damage cannot be read, but still decide transactions.
         """
-        listing = [segment for segment in segments if segment.aborts is not None]
-        bodies = in_parallel(lambda segment: objects.aborts_of(self._store(segment.store), segment), listing)
+        aborting = [segment for segment in segments if segment.aborts is not None or segment.aborted]
+        bodies = in_parallel(lambda segment: objects.aborts_of(self._store(segment.store), segment), aborting)
         return [
             transaction
-            for segment, body in zip(listing, bodies, strict=True)
+            for segment, body in zip(aborting, bodies, strict=True)
             for transaction in body
             if agrees(segment, lineage, transaction.last_offset)
         ]
@@ -220,12 +249,28 @@ class RawTopic:
         size = 0
         while batch := list(islice(listed, _AT_ONCE)):
             stored = in_parallel(lambda entry: objects.read_segment(store, entry.info.key), batch)
-            fresh = [segment for segment in stored if segment is not None and segment.end > start]
+            fresh = [self._judged(segment) for segment in stored if segment is not None and segment.end > start]
             segments += fresh
             size += sum(segment.size for segment in fresh)
             if size >= limit_bytes:
                 return SegmentWindow(segments, complete=next(listed, None) is None)
         return SegmentWindow(segments, complete=True)
+
+    def _judged(self, segment: Segment) -> Segment:
+        """The segment without its parts, if no record of it can be ahead of the time when its part was shipped."""
+        latest, parts = segment.max_timestamp, segment.parts
+        if not parts or latest is None or self._topic.parser.event_time:
+            return segment
+        bound = min(part.shipped_at for part in parts) + self._topic.sane_timestamps.ahead
+        return replace(segment, parts=()) if latest <= bound.timestamp() * 1000 else segment
+
+    def _bytes(self, segment: Segment, position: int) -> Iterator[bytes]:
+        """The bytes of the segment from ``position`` on."""
+        store = self._store(segment.store)
+        for start in range(position, segment.stop, PIECE_BYTES):
+            yield store.get_range(
+                segment.key, start, min(start + PIECE_BYTES, segment.stop), if_match=segment.etag or None
+            )
 
     def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
         store = self._store(place.store)
@@ -252,5 +297,5 @@ def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:
     if state is None:
         return True
     # An epoch below the ledger's: the index lags, or the ledger followed an epoch that no leader had.
-    moved = entry.next_offset > state.next_offset or entry.leader_epoch != state.leader_epoch
+    moved = entry.stored_end > state.next_offset or entry.leader_epoch != state.leader_epoch
     return moved or bool(entry.gaps) or bool(state.gaps)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.formats.plan import Aborted
-from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, carry_forward
 from tidemark.raw.segments import Segment, is_whole
 
 
@@ -32,6 +32,11 @@ def decided_by(segments: Iterable[Segment], lineage: Lineage, end: int) -> int:
     counting = [segment for segment in segments if is_whole(segment, lineage, segment.end - 1)]
     last = max(counting, key=lambda segment: (segment.end, segment.base), default=None)
     return 0 if last is None else decided_end(min(end, last.end), last.open_transactions)[0]
+
+
+def opened_after(before: Iterable[OpenTransaction], headers: Iterable[BatchHeader]) -> tuple[OpenTransaction, ...]:
+    """The transactions open after ``headers``, given those open ``before``."""
+    return tuple(map(OpenTransaction.of, carry_forward((one.unfinished for one in before), headers)))
 
 
 def aborted_from(start: int, found: Iterable[AbortedTransaction]) -> tuple[Aborted, ...]:

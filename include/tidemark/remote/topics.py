@@ -7,6 +7,7 @@ from datetime import datetime
 from tidemark.formats.incarnations import Incarnation
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.raw.objects import incarnations
+from tidemark.remote.catalog.heads import HeadsByPlace
 from tidemark.remote.catalog.log_ends import Observations
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.partition import PartitionPlace, RemotePartition
@@ -19,14 +20,15 @@ __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 class RemoteTopics:
     """The topics of a storage's cluster. Thread-safe."""
 
-    def __init__(self, storage: Storage) -> None:
-        """Nothing is read yet."""
+    def __init__(self, storage: Storage, heads_seconds: float = 0.0) -> None:
+        """Nothing is read yet. The brokers' heads are looked at again after ``heads_seconds``."""
         self.storage = storage
         default = storage.default()
         self._control = ControlKeys(default.prefix, storage.cluster)
         self._store = default.store
         self._indexes = IndexObjects()
         self._observations = Observations(storage)
+        self._heads = HeadsByPlace(storage, heads_seconds)
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
         """The partition of the incarnation ``topic_id``, or of the newest, as it is now.
@@ -44,7 +46,7 @@ class RemoteTopics:
         def observe(number: int, partition: int, highest: int) -> tuple[int, datetime] | None:
             return self._observations.log_end(topic, number, partition, highest)
 
-        remote = RemotePartition(self.storage, place, self._indexes, observe)
+        remote = RemotePartition(self.storage, place, self._indexes, self._heads, observe)
         remote.refresh()
         return remote
 

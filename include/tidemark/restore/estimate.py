@@ -14,7 +14,10 @@ from tidemark.restore.resume import asked_of
 
 @dataclass(slots=True)
 class PartitionEstimate:
-    """Offsets ``[start, end)``: at most as many records; ``size`` bytes of segments, compressed as they are."""
+    """Offsets ``[start, end)``: at most as many records; ``size`` bytes of segments, compressed as they are.
+
+    Ranges of packs count as segments.
+    """
 
     partition: int
     start: int

@@ -81,9 +81,22 @@ def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
 
     Whatever topic the task is about: its outlets are those of ``table``, set here.
     """
+    if not planned["empty"]:
+        log_result(table, int(planned["attempt"]))
+    outlets = announced(context, table)
+    set_outlets(context, outlets or ())
+    return outlets is not None
+
+
+def set_outlets(context: Context, outlets: Collection[Asset]) -> None:
+    """Airflow sends an event of each outlet that a task has when it succeeds, whatever it declared."""
+    context["ti"].task.outlets = list(outlets)
+
+
+def announced(context: Context, table: TopicTable) -> list[Asset] | None:
+    """The assets of ``table`` for which the task is to have events; None if all that is committed is sent."""
     from tidemark.table.delta_table import committed_ledger
 
-    _log_result(table, planned)
     news = news_of(table, committed_ledger(table))
     outlets: list[Asset] = []
     if news is not None:
@@ -106,15 +119,11 @@ def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
                 event.add_partitions(list(dates))
                 event.extra = said
             log.info("ledger %d: events of %s: %s", news.commit.n, asset.name, ", ".join(dates) or "none")
-    # Airflow sends an event of each outlet that a task has when it succeeds, whatever it declared.
-    context["ti"].task.outlets = outlets
-    return news is not None
+    return None if news is None else outlets
 
 
-def _log_result(table: TopicTable, planned: Planned) -> None:
+def log_result(table: TopicTable, attempt: int) -> None:
     """Show what the job said of itself."""
-    if planned["empty"]:
-        return
-    key = table.keys.result(int(planned["attempt"]))
+    key = table.keys.result(attempt)
     result = RunResult.load(table.store, key)
     log.info("attempt %d: %s", result.attempt, result.model_dump_json(exclude={"format", "cluster", "topic", "table"}))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
 from tidemark.topics import Deployment, TopicSettings
+from tidemark_airflow import settings
 from tidemark_airflow.assets.events import assets_of
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import RunPlanOperator
 from tidemark_airflow.sensors.watermark import WatermarkSensor
 
-_LONGEST_DAG_ID = 250
 _BEFORE_OTHERS = 10
-# Any time in the past: without one, Airflow never starts a run.
-_START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def dag_id(topic: TopicSettings) -> str:
@@ -26,21 +24,23 @@ def dag_id(topic: TopicSettings) -> str:
     of a digest, and no name of the first form begins like it. Rights by topic are rights to its DAG.
     """
     name = f"tidemark_ingest__{topic.cluster}__{topic.topic}"
-    if len(name) <= _LONGEST_DAG_ID and "__" not in topic.cluster and not topic.cluster.endswith("_"):
+    if len(name) <= task_defaults.LONGEST_DAG_ID and "__" not in topic.cluster and not topic.cluster.endswith("_"):
         return name
-    return f"tidemark_ingest-{hashlib.sha256(f'{topic.cluster}/{topic.topic}'.encode()).hexdigest()[:32]}"
+    return task_defaults.digest_id("tidemark_ingest", f"{topic.cluster}/{topic.topic}")
 
 
-def ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
+def ingest_dags(deployment: Deployment, wanted: str | None = None) -> Iterator[DAG]:
+    """The DAGs of all topics, in an order that does not change by itself; of one topic if its id is ``wanted``."""
+    topics = settings.in_order(deployment)
+    return (_ingest_dag(deployment, one) for one in topics if wanted is None or dag_id(one) == wanted)
+
+
+def _ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
     """The DAG of ``topic``. It has one run at a time, which waits in its first task for as long as there is nothing."""
     with DAG(
         dag_id=dag_id(topic),
         schedule="@continuous",
-        start_date=_START,
-        max_active_runs=1,
-        catchup=False,
-        # Airflow would pause the DAG for good: the first task waits longer after each failed run instead.
-        max_consecutive_failed_dag_runs=0,
+        **task_defaults.CONTINUOUS,
         default_args={
             **task_defaults.DEFAULT_ARGS,
             "owner": topic.owner,

@@ -1,5 +1,7 @@
 """The DAGs of the tables' upkeep, once a day: audit, compaction, retention, vacuum. A task per topic in each.
 
+Packs have batches of many topics, so their retention has a task per cluster.
+
 A run is of the date before it: that of three o'clock on the 21st audits the 20th. Past dates are a native backfill of
 the DAG, one topic alone is a run from its form.
 """
@@ -7,7 +9,7 @@ the DAG, one topic alone is a run from its form.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
@@ -17,7 +19,7 @@ from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.environment import retention_environment
-from tidemark_airflow.operators.spark_job import JobOperator
+from tidemark_airflow.operators.spark_job import ClusterJobOperator, JobOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,8 +31,6 @@ _RETRIES: Final = 2
 
 _TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": None}}
 """A failed audit is an incident, which is reported once."""
-
-_START: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Upkeep(NamedTuple):
@@ -112,6 +112,21 @@ class UpkeepOperator(JobOperator):
         self.submit(context, *self._upkeep.arguments, *dated)
 
 
+class PackRetentionOperator(ClusterJobOperator):
+    """Removes the packs of a cluster whose batches seals hold."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(job="retain_packs.py", environment=retention_environment, **kwargs)
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait.
+
+        Raises:
+            AirflowException: there is no connection, or it names no master, or the job failed.
+        """
+        self.submit(context)
+
+
 def _date(context: Context) -> date:
     """The date that the form names, else that at which the run's interval starts."""
     named = context["params"]["date"]
@@ -124,7 +139,21 @@ def _date(context: Context) -> date:
 
 
 def daily_dags(deployment: Deployment) -> Iterator[DAG]:
-    """A DAG for each task of :data:`UPKEEP`."""
+    """A DAG for each task of :data:`UPKEEP`, and that of the retention of packs."""
+    yield from _topic_dags(deployment)
+    does = "Removes packs whose batches have been in seals for two days."
+    with _daily("pack_retention", "45 5 * * *", does) as dag:
+        PackRetentionOperator.partial(
+            task_id="pack_retention",
+            max_active_tis_per_dagrun=_AT_A_TIME,
+            map_index_template="{{ task.cluster }}",
+            execution_timeout=task_defaults.CONVERT_TIMEOUT,
+            retries=_RETRIES,
+        ).expand_kwargs([{"cluster": one} for one in deployment.clusters])
+    yield dag
+
+
+def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
     topics = settings.in_order(deployment)
     names = [f"{one.cluster}/{one.topic}" for one in topics]
     for upkeep in UPKEEP:
@@ -133,18 +162,7 @@ def daily_dags(deployment: Deployment) -> Iterator[DAG]:
             params["date"] = Param(
                 None, type=["null", "string"], format="date", title="Date", description="Default: that of the run."
             )
-        with DAG(
-            dag_id=f"tidemark_{upkeep.name}",
-            schedule=CronDataIntervalTimetable(upkeep.at, timezone="UTC"),
-            start_date=_START,
-            catchup=False,
-            max_active_runs=1,
-            default_args={**task_defaults.DEFAULT_ARGS, "owner": "tidemark", **_TELLS.get(upkeep.name, {})},
-            tags=["tidemark", "upkeep"],
-            description=upkeep.does,
-            doc_md=f"{upkeep.does}\n\n{__doc__}",
-            params=params,
-        ) as dag:
+        with _daily(upkeep.name, upkeep.at, upkeep.does, params) as dag:
             UpkeepOperator.partial(
                 task_id=upkeep.name,
                 upkeep_name=upkeep.name,
@@ -154,3 +172,18 @@ def daily_dags(deployment: Deployment) -> Iterator[DAG]:
                 retries=_RETRIES,
             ).expand_kwargs([{"cluster": one.cluster, "topic": one.topic} for one in topics])
         yield dag
+
+
+def _daily(name: str, at: str, does: str, params: dict[str, Param] | None = None) -> DAG:
+    return DAG(
+        dag_id=f"tidemark_{name}",
+        schedule=CronDataIntervalTimetable(at, timezone="UTC"),
+        start_date=task_defaults.START,
+        catchup=False,
+        max_active_runs=1,
+        default_args={**task_defaults.DEFAULT_ARGS, "owner": "tidemark", **_TELLS.get(name, {})},
+        tags=["tidemark", "upkeep"],
+        description=does,
+        doc_md=f"{does}\n\n{__doc__}",
+        params=params,
+    )

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 WATCH_DAG: Final = "tidemark_watch"
 _PLACE: Final = "tidemark_watch_place"
 _BLIND: Final = "tidemark_watch_blind"
-_START: Final = datetime(2024, 1, 1, tzinfo=UTC)
 _MOST_NOTES: Final = 200
 """As many messages of one run; what is left is due at the next."""
 _AT_A_TIME: Final = 8
@@ -58,7 +57,7 @@ def watch_dag() -> DAG:
     with DAG(
         dag_id=WATCH_DAG,
         schedule="* * * * *",
-        start_date=_START,
+        start_date=task_defaults.START,
         catchup=False,
         max_active_runs=1,
         default_args={

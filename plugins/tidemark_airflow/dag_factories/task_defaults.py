@@ -1,9 +1,10 @@
-"""What the tasks of all DAGs share: how often they try, and for how long."""
+"""What all DAGs share: their start and the length of their ids, how often their tasks try, and for how long."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import task
@@ -20,6 +21,25 @@ DEFAULT_ARGS: dict[str, Any] = {
     "on_failure_callback": notifiers.on_failure,
 }
 CONVERT_TIMEOUT = timedelta(hours=12)
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+"""Any time in the past: without one, Airflow never starts a run."""
+
+CONTINUOUS: dict[str, Any] = {
+    "start_date": START,
+    "max_active_runs": 1,
+    "catchup": False,
+    # Airflow would pause the DAG for good: the first task waits longer after each failed run instead.
+    "max_consecutive_failed_dag_runs": 0,
+}
+"""Of a continuous DAG: it has one run at a time, which waits in its first task while there is nothing to do."""
+
+LONGEST_DAG_ID = 250
+
+
+def digest_id(prefix: str, name: str) -> str:
+    """The id of a DAG whose ``name`` is too long or ambiguous: 128 bits of its digest behind ``prefix``."""
+    return f"{prefix}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def task_of_promises(**options: Any) -> Callable[[Callable[..., Any]], Any]:

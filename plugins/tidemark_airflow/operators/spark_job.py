@@ -49,8 +49,8 @@ class JobSubmitHook(SparkSubmitHook):
         return found
 
 
-class JobOperator(SparkSubmitOperator):
-    """Has Spark run one of Tidemark's jobs for a topic.
+class ClusterJobOperator(SparkSubmitOperator):
+    """Has Spark run one of Tidemark's jobs for a cluster.
 
     Programs and paths come from :mod:`tidemark_airflow.settings`, where Spark is from the connection. The provider
     takes a missing connection for YARN; here it is an error. Nothing secret is on a command line: names and paths only,
@@ -58,28 +58,26 @@ class JobOperator(SparkSubmitOperator):
 
     :param job: the file's name in ``spark/jobs``
     :param cluster: the Kafka cluster's name in the topics file (templated)
-    :param topic: the topic's name (templated)
     :param environment: gives variables for the job's process beside those that all jobs get, when it is to start
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster", "topic")
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster")
 
     def __init__(
-        self, *, job: str, cluster: str, topic: str, environment: Callable[[], Mapping[str, str]] = dict, **kwargs: Any
+        self, *, job: str, cluster: str, environment: Callable[[], Mapping[str, str]] = dict, **kwargs: Any
     ) -> None:
+        kwargs.setdefault("name", f"tidemark-{cluster}")
         super().__init__(
             conn_id=CONNECTION,
             application=str(settings.spark_job(job)),
             spark_binary=settings.spark_submit(),
-            name=f"tidemark-{topic}",
             **kwargs,
         )
         self.cluster = cluster
-        self.topic = topic
         self._more = environment
 
     def submit(self, context: Context, *arguments: str) -> None:
-        """Run the job with ``arguments`` beside those that say which topic, and wait.
+        """Run the job with ``arguments`` beside the topics file and the cluster, and wait.
 
         Raises:
             AirflowException: there is no connection, or it names no host, or the job failed.
@@ -91,8 +89,7 @@ class JobOperator(SparkSubmitOperator):
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
         self.application_args = [
-            *("--topics", str(settings.topics_file())),
-            *("--cluster", self.cluster, "--topic", self.topic),
+            *("--topics", str(settings.topics_file()), "--cluster", self.cluster),
             *arguments,
         ]
         if connection.conn_type == SparkConnectHook.conn_type:
@@ -125,6 +122,23 @@ class JobOperator(SparkSubmitOperator):
         command = [settings.spark_python(), self.application, *arguments]
         self.log.info("Spark Connect: %s", shlex.join(command))
         subprocesses.run(Path(self.application).name, command, job_environment({**(self.env_vars or {}), **server}))
+
+
+class JobOperator(ClusterJobOperator):
+    """Has Spark run one of Tidemark's jobs for a topic.
+
+    :param topic: the topic's name (templated)
+    """
+
+    template_fields: Sequence[str] = (*ClusterJobOperator.template_fields, "topic")
+
+    def __init__(self, *, topic: str, **kwargs: Any) -> None:
+        super().__init__(name=f"tidemark-{topic}", **kwargs)
+        self.topic = topic
+
+    def submit(self, context: Context, *arguments: str) -> None:
+        """As of :class:`ClusterJobOperator`, with the topic."""
+        super().submit(context, "--topic", self.topic, *arguments)
 
 
 def _connection() -> Connection:

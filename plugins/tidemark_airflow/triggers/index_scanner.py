@@ -1,4 +1,4 @@
-"""The brokers' watermark indexes of one cluster: listed often, read only where they changed.
+"""The brokers' watermark indexes and heads of one cluster: listed often, read only where they changed.
 
 Runs in a thread of the triggerer, once for all topics. A store that does not answer is remembered and tried again;
 what was read before stays valid meanwhile, since a watermark only ever says what is there already. How it fares is
@@ -17,14 +17,15 @@ from typing import NamedTuple
 from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats.base import Model
+from tidemark.formats.head import Head, parse_head
 from tidemark.formats.index_cache import IndexCache, log_failures
-from tidemark.formats.keys import ControlKeys
+from tidemark.formats.keys import ControlKeys, DeploymentKeys
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.formats.watermark_index import parse_index
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
-from tidemark_airflow.triggers.readiness import Row, row_of, row_rank
+from tidemark_airflow.triggers.readiness import UNKNOWN_INCARNATION, Row, row_of, row_of_head, row_rank, with_head
 
 _LONGEST_PAUSE = 60.0
 _REPORT_EVERY = timedelta(minutes=1)
@@ -33,16 +34,18 @@ log = logging.getLogger(__name__)
 
 
 class Source(Model):
-    """Where a cluster's indexes lie, how often to look, and where to write how it went; equal ones share one scan.
+    """Where a cluster's indexes lie, how often to look, and where its tables lie; equal ones share one scan.
 
-    Those in the deployment's default bucket name all partitions, wherever their segments lie.
+    The indexes in the deployment's default bucket name all partitions, wherever their segments lie. Heads of other
+    buckets are not read: what they say comes with the next index.
     """
 
     cluster: str
     store: str
     folder: str
+    heads: str
     lake: str
-    status: str
+    lake_prefix: str
     options: StoreOptions
     seconds: float
 
@@ -50,15 +53,22 @@ class Source(Model):
     def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:
         """The source of ``cluster``'s indexes, looked at every ``seconds``."""
         default = resolver_of(deployment.raw).default()
+        control = ControlKeys(default.prefix, cluster)
         return cls(
             cluster=cluster,
             store=default.store,
-            folder=ControlKeys(default.prefix, cluster).indexes,
+            folder=control.indexes,
+            heads=control.heads,
             lake=deployment.lake_store,
-            status=deployment.deployment_keys(cluster).scan,
+            lake_prefix=deployment.deployment_keys(cluster).prefix,
             options=deployment.store,
             seconds=seconds,
         )
+
+    @property
+    def keys(self) -> DeploymentKeys:
+        """Where what is known of the cluster's tables lies, below ``lake``."""
+        return DeploymentKeys(self.lake_prefix, self.cluster)
 
 
 class Scan(NamedTuple):
@@ -81,6 +91,9 @@ class IndexScanner:
         self._store = open_one(source.store, source.options)
         self._lake = open_one(source.lake, source.options)
         self._indexes = IndexCache(self._store, source.folder, _rows_of, on_failure=log_failures(log, logging.ERROR))
+        self._heads = IndexCache(
+            self._store, source.heads, _rows_of_head, limit=Head.most_bytes, on_failure=log_failures(log, logging.ERROR)
+        )
         self._last = Scan({})
         self._merged: Mapping[str, Sequence[Row]] = {}  # the rows by index that ``_last`` is made of
         self._failures = 0
@@ -98,7 +111,7 @@ class IndexScanner:
         began = time.monotonic()
         self._read = 0
         try:
-            self._read = self._indexes.look()
+            self._read = self._indexes.look() + self._heads.look()
             self._indexes.check()
         except (TidemarkError, OSError) as error:
             self._failures += 1
@@ -106,7 +119,8 @@ class IndexScanner:
             self._last = Scan(self._last.topics, self._last.failing_since or utc_now(), str(error))
         else:
             self._failures = 0
-            changed, self._merged = _topics_changed(self._merged, self._indexes.kept), self._indexes.kept
+            kept = self._indexes.kept | self._heads.kept
+            changed, self._merged = _topics_changed(self._merged, kept), kept
             if changed or self._last.failing_since:
                 self._last = Scan({**self._last.topics, **_merge(self._merged.values(), changed)})
         self._report(time.monotonic() - began)
@@ -129,15 +143,19 @@ class IndexScanner:
         if before is not None and same and status.at - before.at < _REPORT_EVERY:
             return
         try:
-            self._lake.put(self._source.status, status.to_bytes())
+            self._lake.put(self._source.keys.scan, status.to_bytes())
         except (TidemarkError, OSError):
             # Whoever reads it sees how old it is; the scan itself does not depend on it.
-            log.warning("%s: not written", self._source.status, exc_info=True)
+            log.warning("%s: not written", self._source.keys.scan, exc_info=True)
         self._reported = status
 
 
 def _rows_of(body: bytes, info: ObjectInfo) -> Sequence[Row]:
     return tuple(row_of(entry) for entry in parse_index(body, info).entries)
+
+
+def _rows_of_head(body: bytes, info: ObjectInfo) -> Sequence[Row]:
+    return tuple(row_of_head(entry) for entry in parse_head(body, info.key).entries)
 
 
 def _topics_changed(before: Mapping[str, Sequence[Row]], after: Mapping[str, Sequence[Row]]) -> set[str]:
@@ -147,11 +165,18 @@ def _topics_changed(before: Mapping[str, Sequence[Row]], after: Mapping[str, Seq
 
 
 def _merge(indexes: Iterable[Sequence[Row]], topics: set[str]) -> Mapping[str, Sequence[Row]]:
-    """The row that counts for each partition of ``topics``."""
+    """The row that counts for each partition of ``topics``. A head counts where an index tells its incarnation."""
     newest: dict[str, dict[int, Row]] = {topic: {} for topic in topics}
+    heads: list[Row] = []
     for row in (row for rows in indexes for row in rows if row[0] in topics):
+        if row[2] == UNKNOWN_INCARNATION:
+            heads.append(row)
+            continue
         of_topic = newest[row[0]]
         other = of_topic.get(row[1])
         if other is None or row_rank(row) > row_rank(other):
             of_topic[row[1]] = row
+    for head in heads:
+        if (known := newest[head[0]].get(head[1])) is not None:
+            newest[head[0]][head[1]] = with_head(known, head)
     return {topic: tuple(rows.values()) for topic, rows in newest.items()}

@@ -3,7 +3,7 @@
 The watermark index says how far each partition is uploaded, the ledger how far it is landed. Where they differ
 there may be something to land, but only planning knows: an open transaction or a hole may hold it back, and a new
 leader need not have cut anything off. So what is ahead is planned, and where the plan is empty the digest of what was
-ahead is recorded as *settled*: it is not planned again until a watermark moves, or until ``freshness`` has passed, in
+ahead is recorded as *settled*: it is not planned again until a watermark moves, or until ``late_after`` has passed, in
 case a wake-up was missed.
 
 What is ahead waits for the batch window, so that files do not become tiny: until it is ``size`` bytes by the agents'
@@ -13,14 +13,16 @@ estimate, or ``age`` old.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model
+from tidemark.formats.head import HeadEntry
 from tidemark.formats.ledger import Ledger, Published
 from tidemark.formats.watermark_index import RANK, IndexEntry
 from tidemark.planning.date_finality import closes_from
@@ -49,7 +51,10 @@ class Event(Model):
 
 
 class WatermarkRow(NamedTuple):
-    """What a watcher needs of a watermark index's entry; see there."""
+    """What a watcher needs of a watermark index's entry, or of a head's; see there.
+
+    ``next_offset`` is the end of what can be landed: of the seals, or of the packs where it is later.
+    """
 
     topic: str
     partition: int
@@ -58,9 +63,10 @@ class WatermarkRow(NamedTuple):
     next_offset: int
     bytes_per_offset: float | None
     observed_at: datetime
+    topic_id: str | None
 
 
-Row = tuple[str, int, int, int, int, float | None, datetime]
+Row = tuple[str, int, int, int, int, float | None, datetime, str | None]
 """A :class:`WatermarkRow` as a plain tuple, of which many can be kept.
 
 Python's garbage collector leaves plain tuples of plain values alone. Half a million named ones it would look through
@@ -79,10 +85,37 @@ def row_of(entry: IndexEntry) -> Row:
         entry.partition,
         entry.incarnation,
         entry.leader_epoch,
-        entry.next_offset,
+        entry.stored_end,
         entry.bytes_per_offset,
         entry.observed_at,
+        entry.topic_id and sys.intern(entry.topic_id),
     )
+
+
+UNKNOWN_INCARNATION: Final = -1
+"""Of a head's row: its topic id says which incarnation it is of."""
+
+
+def row_of_head(entry: HeadEntry) -> Row:
+    """What is kept of a head's ``entry``."""
+    return (
+        entry.topic,
+        entry.partition,
+        UNKNOWN_INCARNATION,
+        entry.epoch,
+        entry.tail_end,
+        None,
+        entry.observed_at,
+        sys.intern(entry.topic_id),
+    )
+
+
+def with_head(row: Row, head: Row) -> Row:
+    """The later of a partition's row and a head's, if the head is of the same topic id; else ``row``."""
+    topic, partition, incarnation, epoch, end, bytes_per_offset, _, topic_id = row
+    if topic_id != head[7] or head[3:5] <= (epoch, end):
+        return row
+    return topic, partition, incarnation, head[3], head[4], bytes_per_offset, head[6], topic_id
 
 
 class Ahead(NamedTuple):
@@ -105,13 +138,34 @@ class Landed(NamedTuple):
     leader_epoch: int
 
 
-_NOTHING = Landed(0, -1)
+NOT_LANDED: Final = Landed(0, -1)
+"""Of a partition that no ledger names."""
+
+
+def landed_by(ledger: Ledger) -> Mapping[str, Landed]:
+    """How far ``ledger`` has its partitions, by ``<incarnation>-<partition>``."""
+    return {
+        f"{state.incarnation}-{state.partition}": Landed(state.next_offset, state.leader_epoch)
+        for state in ledger.partitions
+    }
+
+
+def bytes_beyond(mark: WatermarkRow, landed: Landed) -> float:
+    """What is stored of the partition and not landed; 0 where its agent does not say how large its offsets are."""
+    return max(0, mark.next_offset - landed.next_offset) * (mark.bytes_per_offset or 0.0)
+
+
+def digest_of(marks: Iterable[WatermarkRow]) -> str:
+    """The identity of ``marks``, by how far and under which leaders they are."""
+    lines = [f"{mark.incarnation}-{mark.partition} {mark.leader_epoch} {mark.next_offset}" for mark in marks]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 class Baseline(Model):
     """What is known of a topic when the waiting starts.
 
-    ``landed`` has a :class:`Landed` for each ``<incarnation>-<partition>``, as a plain tuple: see :data:`Row`.
+    ``landed`` has a :class:`Landed` for each ``<incarnation>-<partition>``, as a plain tuple: see :data:`Row`. A topic
+    that is ``live`` is landed by others meanwhile.
     """
 
     topic: str
@@ -120,7 +174,8 @@ class Baseline(Model):
     settled_at: AwareDatetime | None = None
     size: int
     age: timedelta
-    freshness: timedelta
+    late_after: timedelta
+    live: bool = False
     look_again_at: AwareDatetime
 
     @classmethod
@@ -128,15 +183,13 @@ class Baseline(Model):
         """The baseline that ledger and outbox pointer give."""
         return cls(
             topic=topic.topic,
-            landed={
-                f"{state.incarnation}-{state.partition}": (state.next_offset, state.leader_epoch)
-                for state in ledger.partitions
-            },
+            landed={key: (one.next_offset, one.leader_epoch) for key, one in landed_by(ledger).items()},
             settled=published.settled,
             settled_at=published.settled_at,
-            size=topic.batch.size,
-            age=topic.batch.age,
-            freshness=topic.freshness,
+            size=topic.window.size,
+            age=topic.window.age,
+            late_after=topic.late_after,
+            live=topic.freshness is not None,
             look_again_at=look_again_at(topic, ledger, now),
         )
 
@@ -154,11 +207,11 @@ class Baseline(Model):
             ),
             key=lambda pair: pair[0].partition,
         )
-        lines = [f"{mark.incarnation}-{mark.partition} {mark.leader_epoch} {mark.next_offset}" for mark, _ in ahead]
+        marks = tuple(mark for mark, _ in ahead)
         return Ahead(
-            marks=tuple(mark for mark, _ in ahead),
-            digest=hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else "",
-            bytes=round(sum(_bytes(mark, landed or _NOTHING) for mark, landed in ahead)),
+            marks=marks,
+            digest=digest_of(marks) if marks else "",
+            bytes=round(sum(bytes_beyond(mark, landed or NOT_LANDED) for mark, landed in ahead)),
             moved=any(landed is None or mark.next_offset != landed.next_offset for mark, landed in ahead),
         )
 
@@ -173,18 +226,13 @@ class Baseline(Model):
 def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> datetime:
     """When to look again at a topic of which nothing is heard.
 
-    When the next date may close, for that changes no watermark; after ``freshness`` while a date that may is waited
+    When the next date may close, for that changes no watermark; after ``late_after`` while a date that may is waited
     for; and within an hour in any case.
     """
     open_dates = (dt for dt, state in ledger.dates.items() if state.state in {"open", "reopened"})
     due = [closes_from(dt, topic) + _OBSERVED_WITHIN for dt in open_dates]
-    times = [due_at if due_at > now else now + topic.freshness for due_at in due]
+    times = [due_at if due_at > now else now + topic.late_after for due_at in due]
     return min([*times, now + LOOK_AGAIN_AFTER])
-
-
-def _bytes(mark: WatermarkRow, landed: Landed) -> float:
-    """What is uploaded of the partition and not landed; 0 where its agent does not say how large its offsets are."""
-    return max(0, mark.next_offset - landed.next_offset) * (mark.bytes_per_offset or 0.0)
 
 
 class Watch:
@@ -204,6 +252,15 @@ class Watch:
         if self._seen is None or self._seen[0] is not rows:
             self._seen = rows, self._baseline.ahead(rows)
         return self._seen[1]
+
+    def follow(self, landed: Mapping[str, Landed], now: datetime) -> bool:
+        """Go on from what others have ``landed`` meanwhile, and count the window's age anew; False if it is nothing."""
+        known = {key: tuple(one) for key, one in landed.items()}
+        if not known or known == self._baseline.landed:
+            return False
+        self._baseline = self._baseline.model_copy(update={"landed": known})
+        self._seen, self._since = None, now
+        return True
 
     def judge(self, rows: Sequence[Row], now: datetime) -> Event | None:
         """The event that ends the waiting, or None.
@@ -229,4 +286,4 @@ class Watch:
         baseline = self._baseline
         if ahead.digest != baseline.settled or baseline.settled_at is None:
             return False
-        return not ahead.moved or now - baseline.settled_at < baseline.freshness
+        return not ahead.moved or now - baseline.settled_at < baseline.late_after

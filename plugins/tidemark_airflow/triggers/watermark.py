@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import AsyncIterator, Hashable
 from datetime import timedelta
 from functools import cache
@@ -17,9 +18,13 @@ from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from tidemark.errors import TidemarkError
 from tidemark.timestamps import utc_now
+from tidemark_airflow.triggers.committed import CommittedLedgers
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
 from tidemark_airflow.triggers.readiness import Baseline, Event, Watch
+
+log = logging.getLogger(__name__)
 
 
 @cache
@@ -39,25 +44,27 @@ process's end for a failure of the next one (apache/airflow#72716), which costs 
 """
 
 
-class WatermarkTrigger(BaseEventTrigger):
-    """Fires once, when the watermarks of one topic are a reason to start a run.
+class ScanTrigger(BaseEventTrigger):
+    """Waits for scans of a cluster, which all such triggers of the cluster share.
 
     :param source: where the watermark indexes lie, a dumped :class:`tidemark_airflow.triggers.index_scanner.Source`
-    :param baseline: what is landed and told already, a dumped :class:`tidemark_airflow.triggers.readiness.Baseline`
     """
 
-    def __init__(self, *, source: dict[str, Any], baseline: dict[str, Any]) -> None:
+    def __init__(self, *, source: dict[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # Airflow leaves it untyped
         self.source = Source.model_validate(source)
-        self.baseline = Baseline.model_validate(baseline)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, all of JSON's types."""
-        kwargs = {"source": self.source.model_dump(mode="json"), "baseline": self.baseline.model_dump(mode="json")}
+        kwargs = {"source": self.source.model_dump(mode="json"), **self._more()}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
+    def _more(self) -> dict[str, Any]:
+        """The arguments beside the source."""
+        raise NotImplementedError
+
     def shared_stream_key(self) -> Hashable | None:
-        """Equal for all topics of a cluster."""
+        """Equal for all that wait for a cluster."""
         return "tidemark-watermarks", self.source.model_dump_json()
 
     @classmethod
@@ -69,6 +76,30 @@ class WatermarkTrigger(BaseEventTrigger):
             yield await asyncio.to_thread(scanner.scan)
             await asyncio.sleep(scanner.pause)
 
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The same with a scan of its own, where no triggerer shares one."""
+        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
+            yield event
+
+    def landed_elsewhere(self) -> CommittedLedgers:
+        """The copies of the cluster's ledgers; opens the store the first time: not on an event loop."""
+        return CommittedLedgers.of(self.source.lake, self.source.keys, self.source.options.model_dump_json())
+
+
+class WatermarkTrigger(ScanTrigger):
+    """Fires once, when the watermarks of one topic are a reason to start a run.
+
+    :param source: as of :class:`ScanTrigger`
+    :param baseline: what is landed and told already, a dumped :class:`tidemark_airflow.triggers.readiness.Baseline`
+    """
+
+    def __init__(self, *, source: dict[str, Any], baseline: dict[str, Any]) -> None:
+        super().__init__(source=source)
+        self.baseline = Baseline.model_validate(baseline)
+
+    def _more(self) -> dict[str, Any]:
+        return {"baseline": self.baseline.model_dump(mode="json")}
+
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Scan]) -> AsyncIterator[TriggerEvent]:
         """This topic's one event."""
         watch = Watch(self.baseline)
@@ -79,10 +110,12 @@ class WatermarkTrigger(BaseEventTrigger):
                 # One topic's rows take no time, those of a thousand topics in turn would: all wake up at once.
                 await asyncio.to_thread(watch.see, rows)
             now = utc_now()
-            if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.freshness:
+            if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.late_after:
                 event: Event | None = Event(status="failed", reason=scan.failure)
             else:
                 event = watch.judge(rows, now)
+                if event is not None and self.baseline.live and await asyncio.to_thread(self._follow, watch):
+                    event = None
             if event is None and now >= self.baseline.look_again_at:
                 event = Event(status="refresh")
             if event is not None:
@@ -90,7 +123,12 @@ class WatermarkTrigger(BaseEventTrigger):
                 yield TriggerEvent(event.model_dump(mode="json"))  # type: ignore[no-untyped-call] # likewise
                 return
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """The same with a scan of its own, where no triggerer shares one."""
-        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
-            yield event
+    def _follow(self, watch: Watch) -> bool:
+        """Whether live landings have landed meanwhile what ``watch`` waits for, or a part of it."""
+        committed = self.landed_elsewhere()
+        try:
+            committed.look()
+        except (TidemarkError, OSError):
+            log.warning("%s: not read; the run that starts will see", self.source.keys.committed, exc_info=True)
+            return False
+        return watch.follow(committed.landed(self.baseline.topic), utc_now())

@@ -82,7 +82,7 @@ def dates(topic: Seen, year: Annotated[int | None, Query(ge=1970, le=9999)] = No
 def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> models.HistoryAnswer:
     """How far behind the topic was in the last hours."""
     found = reader().samples(topic, hours, utc_now())
-    return models.HistoryAnswer(hours=hours, freshness=topic.freshness.total_seconds(), samples=found)
+    return models.HistoryAnswer(hours=hours, freshness=topic.late_after.total_seconds(), samples=found)
 
 
 @router.get("/topics/{cluster}/{topic}/lineage")

@@ -74,7 +74,11 @@ class TopicsAnswer(BaseModel):
 
 
 class TopicAnswer(BaseModel):
-    """A topic now. ``counts`` of partitions by filter; ``failure`` says why the watermark indexes cannot be read."""
+    """A topic now. ``counts`` of partitions by filter; ``failure`` says why the watermark indexes cannot be read.
+
+    ``promise`` is the topic's freshness in seconds, None if it promises none. ``unstored_since`` is when the oldest
+    byte was appended that is not in the store, as far as agents know; of ``unmeasured`` partitions they do not.
+    """
 
     cluster: str
     topic: str
@@ -83,6 +87,9 @@ class TopicAnswer(BaseModel):
     dag_id: str
     time_zone: str
     freshness: float
+    promise: float | None
+    unstored_since: AwareDatetime | None
+    unmeasured: int
     state: TopicState
     behind_since: AwareDatetime | None
     observed_at: AwareDatetime | None
@@ -121,6 +128,8 @@ class PartitionRow(BaseModel):
     lag: int
     broker: int | None
     observed_at: AwareDatetime | None
+    unstored_since: AwareDatetime | None
+    waits_since: AwareDatetime | None
     held_by: list[OpenTransaction]
     gaps: list[GapNow]
     spans: list[StripSpan]

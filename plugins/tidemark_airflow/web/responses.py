@@ -98,7 +98,7 @@ def _topic_row(topic: TopicSettings, summary: TopicSummary | None) -> TopicRow:
         cluster=topic.cluster,
         owner=topic.owner,
         dag_id=dag_id(topic),
-        freshness=topic.freshness.total_seconds(),
+        freshness=topic.late_after.total_seconds(),
         **known.model_dump(exclude={"ledger_n", "landed"}),
     )
 
@@ -119,7 +119,10 @@ def topic_answer(
         owner=topic.owner,
         dag_id=dag_id(topic),
         time_zone=topic.time_zone,
-        freshness=topic.freshness.total_seconds(),
+        freshness=topic.late_after.total_seconds(),
+        promise=topic.freshness.total_seconds() if topic.freshness else None,
+        unstored_since=min((one.unstored_since for one in health.partitions if one.unstored_since), default=None),
+        unmeasured=sum(entry.oldest_unstored is None for entry in now.entries.values()),
         state="late" if late else summary.state,
         behind_since=observed.behind_since if observed and health.behind_since else None,
         observed_at=max((one.observed_at for one in health.partitions if one.observed_at), default=None),
@@ -181,6 +184,8 @@ def partition_row(now: TopicNow, one: PartitionHealth, words: Sequence[Acknowled
                 "high_watermark",
                 "broker",
                 "observed_at",
+                "unstored_since",
+                "waits_since",
             }
         ),
     )

@@ -44,7 +44,7 @@ def _reading(raw: RawTopic, incarnations: Incarnations, state: PartitionState, w
     if state.incarnation < len(incarnations):
         place = incarnations[state.incarnation].place
         at = raw.partition(state.topic_id, place, state.incarnation, state.partition)
-        return plan_reading(raw, at, Lineage(state.lineage), wanted)
+        return plan_reading(raw, at, Lineage(state.lineage), wanted, verdicts_end=state.verdicts_end)
     nothing = PartitionPlan(
         incarnation=state.incarnation,
         topic_id=state.topic_id,

@@ -32,6 +32,7 @@ from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
 from tidemark_spark.convert.row_checksums import Account, account_of_file, account_of_records
+from tidemark_spark.convert.row_order import by_offset
 from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
 from tidemark_spark.model import Job
 
@@ -255,7 +256,7 @@ _Read = tuple[pa.RecordBatch, int, Sequence[str]]
 
 def landed_rows(body: bytes) -> Iterator[_Read]:
     """(rows, their number, the columns of the file)."""
-    for rows in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
+    for rows in by_offset(pq.ParquetFile(io.BytesIO(body)), _ROWS):
         for name in rows.schema.names:
             rows.column(name).validate(full=True)
         yield rows, len(rows), rows.schema.names

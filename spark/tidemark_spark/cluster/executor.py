@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Final, Protocol, TypeVar
 
@@ -39,18 +39,18 @@ def worker_error(report: str) -> TaskFailed | None:
 
 def in_worker(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
     """``work`` of one task, in a process that Spark uses for many."""
-    with guarded(common, _attempt()) if isinstance(common, Job) else nullcontext():
+    with bounded(common) if isinstance(common, Job) else nullcontext():
         made = work(common, task)
     _spare_collector()
     return made
 
 
-def _attempt() -> int:
-    """How often Spark has tried this task before."""
+def bounded(job: Job) -> AbstractContextManager[None]:
+    """Within the limits of ``job``, by how often Spark has tried this task before."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return context.attemptNumber() if context else 0
+    return guarded(job, context.attemptNumber() if context else 0)
 
 
 @cache

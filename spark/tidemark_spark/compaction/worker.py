@@ -75,7 +75,7 @@ class _Output:
 
     def __init__(self, job: Job, task: ConversionTask, store: Store, schema: pa.Schema) -> None:
         self._task, self._store, self._schema = task, store, schema
-        self._root, self._name = job.keys.root, namer(job, task)
+        self._root, self._name, self._layout = job.keys.root, namer(job, task), job.layout
         self._dt = date.fromisoformat(task.ranges[0].key.rpartition("/dt=")[2].partition("/")[0])
         self._account = Account()
         self._first = self._last = -1
@@ -85,7 +85,7 @@ class _Output:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write all of ``batches``, by the writer that convert has."""
-        with DateFiles(self._store, self._schema, self._key_of, self._done) as files:
+        with DateFiles(self._store, self._schema, self._key_of, self._done, self._layout) as files:
             for rows in batches:
                 offsets = numbers(rows.column("kafka_offset"))
                 first, self._last = int(offsets[0]), int(offsets[-1])

@@ -67,19 +67,29 @@ class PartitionRules(NamedTuple):
         )
         return cls(lineage[:, 0], lineage[:, 1], aborted)
 
-    def live(self, headers: Headers) -> NDArray[np.bool_]:
-        """Which batches are on the lineage. Below its first start no batch contradicts it."""
-        index = np.searchsorted(self.starts, headers["base_offset"], "right") - 1
-        known = index >= 0
-        if not known.any():
+    def live(self, headers: Headers, *, compacted: bool) -> NDArray[np.bool_]:
+        """Which batches are on the lineage. Below its first start no batch contradicts it.
+
+        A batch has the epoch that the lineage has at its offset. This also tells damage, since no checksum covers the
+        epoch. Compaction moves the starts of epochs, and not their ends. So ``compacted`` bytes are judged by ends, as
+        by :meth:`tidemark.kafka_log.Lineage.is_live`.
+        """
+        if not len(self.starts):
             return np.ones(len(headers), np.bool_)
-        live: NDArray[np.bool_] = ~known | (self.epochs[index] == headers["leader_epoch"])
+        base, epoch = headers["base_offset"], headers["leader_epoch"]
+        live: NDArray[np.bool_] = base < self.starts[0]
+        if compacted:
+            index = np.searchsorted(self.epochs, epoch, "right") - 1
+            ends = np.append(self.starts[1:], np.iinfo(np.int64).max)
+            live |= (index >= 0) & (self.epochs[index] == epoch) & (base < ends[index])
+        else:
+            live |= self.epochs[np.searchsorted(self.starts, base, "right") - 1] == epoch
         return live
 
 
 def judge(headers: Headers, expected: int, part: SegmentRange, rules: PartitionRules) -> BatchVerdict:
     """Classify the batches of ``headers``; ``expected`` is the next wanted offset."""
-    headers = headers[rules.live(headers)]
+    headers = headers[rules.live(headers, compacted=part.compacted)]
     starts, ends = _spans(headers, expected, part)
     wanted = ends > starts
     headers, starts, ends = headers[wanted], starts[wanted], ends[wanted]

@@ -7,6 +7,8 @@ groups.
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from itertools import groupby
 from typing import Protocol
 
@@ -19,9 +21,11 @@ from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, Run, judge, missing
 from tidemark_spark.convert.guard import decoded, pass_on
+from tidemark_spark.convert.read_ahead import Ahead, read_ahead
 from tidemark_spark.convert.row_order import ascending
 from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.convert.segment_reader import ReadWindow, windows
+from tidemark_spark.convert.shipping import by_shipping, shipped_at
 from tidemark_spark.model import Job, Outcome, Stop
 
 
@@ -70,18 +74,21 @@ class Conversion:
 
     def run(self) -> Stop | None:
         """Convert all ranges in order; returns why the task ended early, if it did."""
-        for number, part in enumerate(self._task.ranges):
-            runs: list[Run] = []
-            stop = self._range(number, part, runs)
-            self.evidence += [_evidence(self._task, part, run) for run in _folded(runs)]
-            if stop:
-                return stop
+        with closing(read_ahead(self._task.ranges, self._job.options)) as ranges:
+            for number, (part, ahead) in enumerate(ranges):
+                runs: list[Run] = []
+                stop = self._range(number, part, ahead, runs)
+                self.evidence += [_evidence(self._task, part, run) for run in _folded(runs)]
+                if stop:
+                    # A pack has a second copy in a seal, or will have: nothing is lost.
+                    waits = part.is_packed and stop.kind != "moved"
+                    return replace(stop, kind="unread") if waits else stop
         return None
 
-    def _range(self, number: int, part: SegmentRange, runs: list[Run]) -> Stop | None:
+    def _range(self, number: int, part: SegmentRange, ahead: Ahead | None, runs: list[Run]) -> Stop | None:
         store = open_store(part.store, self._job.options)
         try:
-            for window in windows(store, part):
+            for window in windows(store, part, ahead):
                 self.bytes_read += len(window.data)
                 stop = self._window(number, part, window, runs)
                 if stop:
@@ -125,12 +132,14 @@ class Conversion:
         ):
             last = ascending(rows, last, part.key)
             count += len(rows)
-            pass_on(self._sink.rows, self._job, number, part, rows)
+            for origin, run in by_shipping(part, rows):
+                pass_on(self._sink.rows, self._job, number, origin, run)
         for header, error in sorted(refused, key=lambda one: one[0].base_offset):
             start = header.position - window.position
             data = window.data[start : start + header.size]
             span = max(header.base_offset, part.from_offset), min(header.next_offset, part.to_offset)
-            count += self._sink.batch(number, part, header, data, error.detail, span)
+            origin = shipped_at(part, header.base_offset)
+            count += self._sink.batch(number, origin, header, data, error.detail, span)
         if verdict.records is not None and count != verdict.records:
             raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {count} were found")
         return verdict.span - count

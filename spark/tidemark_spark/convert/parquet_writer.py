@@ -1,15 +1,15 @@
 """Parquet files, one per date, written row group by row group to a temporary file and uploaded when complete.
 
-The bytes depend only on the rows and on pyarrow's version. A file's name tells its offsets and what it was made
-from, so a task that runs twice writes the same objects. Memory is bounded: by :data:`BUFFER_BYTES` of rows that wait
-for a row group, and by :data:`MAX_OPEN` files; when one more date comes, the largest file is completed, and its date
-begins another if it comes again.
+The bytes depend only on the rows, on the layout and on pyarrow's version. A file's name tells its offsets and what it
+was made from, so a task that runs twice writes the same objects. Memory is bounded: by two row groups of rows that wait
+for theirs, or :data:`BUFFER_BYTES`, and by :data:`MAX_OPEN` files; when one more date comes, the largest file is
+completed, and its date begins another if it comes again.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, BinaryIO, Final, Self, cast
@@ -21,13 +21,15 @@ import pyarrow.parquet as pq
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode.schema import array
 from tidemark.formats.base_columns import BASE_COLUMNS
+from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.store import Store
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.upload import upload_once
 
-ROW_GROUP_BYTES: Final = 32 << 20
 BUFFER_BYTES: Final = 64 << 20
 MAX_OPEN: Final = 8
+BLOOM_FPP: Final = 0.01
+"""How often a Bloom filter says that a value may be there which is not: 10 bits for each row."""
 
 _HEADER_KEYS: Final = "kafka_headers.list.element.key"
 """The column of Parquet that has the headers' keys."""
@@ -50,19 +52,12 @@ class _OpenFile:
     """An open file: the rows that wait for a row group, and its offsets."""
 
     file: BinaryIO
-    parquet: pq.ParquetWriter
+    parquet: pq.ParquetWriter | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     waiting_bytes: int = 0
     taken_bytes: int = 0
     first: int = -1
     last: int = -1
-
-    def flush(self) -> None:
-        """Write the waiting rows as one row group."""
-        if self.waiting:
-            table = pa.Table.from_batches(self.waiting)
-            self.parquet.write_table(table, row_group_size=table.num_rows)
-        self.waiting, self.waiting_bytes = [], 0
 
 
 def leaves(path: str, kind: pa.DataType) -> list[str]:
@@ -87,16 +82,21 @@ class DateFiles:
         schema: pa.Schema,
         key_of: Callable[[date | None, int, int], str],
         done: Callable[[date | None, str, int], None],
+        layout: ParquetLayout,
     ) -> None:
         self._store = store
         self._schema = schema
         self._key_of = key_of
         self._done = done
+        self._layout = layout = layout.of(schema.names)
+        self._buffer_bytes = max(BUFFER_BYTES, 2 * layout.row_group)
         self._open: dict[date | None, _OpenFile] = {}
         parsed = [one for one in schema if one.name not in _OURS]
         inner = [path for one in parsed for path in leaves(one.name, one.type)]
         self._dictionary: Any = [_DICTIONARY[name] for name in schema.names if name in _DICTIONARY] + inner
-        self._statistics: Any = [name for name in schema.names if name in _STATISTICS or name in inner]
+        counted = _STATISTICS | {*inner, *layout.statistics}
+        self._statistics: Any = [name for name in (*schema.names, *inner) if name in counted]
+        self._sorting = [pq.SortingColumn(place) for place in places(schema, layout.sort)]
 
     def add(self, dt: date | None, rows: pa.RecordBatch, first: int, last: int) -> None:
         """Append ``rows``, which account for offsets from ``first`` to ``last``."""
@@ -106,10 +106,10 @@ class DateFiles:
         target.taken_bytes += rows.nbytes
         target.first = first if target.first < 0 else min(target.first, first)
         target.last = max(target.last, last)
-        if target.waiting_bytes >= ROW_GROUP_BYTES:
-            target.flush()
-        elif sum(one.waiting_bytes for one in self._open.values()) >= BUFFER_BYTES:
-            max(self._open.values(), key=lambda one: one.waiting_bytes).flush()
+        if target.waiting_bytes >= self._layout.row_group:
+            self._flush(target)
+        elif sum(one.waiting_bytes for one in self._open.values()) >= self._buffer_bytes:
+            self._flush(max(self._open.values(), key=lambda one: one.waiting_bytes))
 
     def close(self) -> None:
         """Complete all files, by date."""
@@ -127,25 +127,50 @@ class DateFiles:
         if len(self._open) == MAX_OPEN:
             self._complete(max(self._open, key=lambda one: self._open[one].taken_bytes))
         file = cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))  # noqa: SIM115 - closed when complete
-        parquet = pq.ParquetWriter(
+        self._open[dt] = _OpenFile(file)
+        return self._open[dt]
+
+    def _flush(self, target: _OpenFile) -> None:
+        """Write the waiting rows as one row group."""
+        if not target.waiting:
+            return
+        table = pa.Table.from_batches(target.waiting)
+        if self._layout.sort:
+            table = table.sort_by([(name, "ascending") for name in self._layout.sort])  # stable: then by offset
+        target.parquet = target.parquet or self._writer(target.file, table.num_rows)
+        target.parquet.write_table(table, row_group_size=table.num_rows)
+        target.waiting, target.waiting_bytes = [], 0
+
+    def _writer(self, file: BinaryIO, rows: int) -> pq.ParquetWriter:
+        """``rows`` are those of the first row group: a Bloom filter is made for as many different values."""
+        layout = self._layout
+        return pq.ParquetWriter(
             file,
             self._schema,
-            compression="zstd",
-            compression_level=1,
+            compression=layout.compression,
+            compression_level=layout.compression_level,
             use_dictionary=self._dictionary,
             write_statistics=self._statistics,
+            write_page_index=True,
+            sorting_columns=self._sorting or None,
+            bloom_filter_options={name: {"ndv": rows, "fpp": BLOOM_FPP} for name in layout.bloom} or None,
             column_encoding={name: "DELTA_BINARY_PACKED" for name in self._schema.names if name in _DELTA_ENCODED},
         )
-        self._open[dt] = _OpenFile(file, parquet)
-        return self._open[dt]
 
     def _complete(self, dt: date | None) -> None:
         one = self._open.pop(dt)
         with one.file:
-            one.flush()
+            self._flush(one)
+            assert one.parquet is not None, "a file is opened for rows"
             one.parquet.close()
             key = self._key_of(dt, one.first, one.last)
             self._done(dt, key, upload_once(self._store, key, one.file))
+
+
+def places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
+    """Where the columns ``names`` stand among the columns of Parquet."""
+    counts = [len(leaves(one.name, one.type)) for one in schema]
+    return [sum(counts[: schema.get_field_index(name)]) for name in names]
 
 
 def _of_its_own(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -57,12 +57,12 @@ def replayed(job: Job, task: ConversionTask) -> Outcome:
 
 
 def _range(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
-    """The rows of one range, which came from one upload of a segment."""
+    """The rows of one range, in runs of what was uploaded or packed at the same time."""
     offsets = numbers(rows.column("kafka_offset"))
     within = (offsets >= part.from_offset) & (offsets < part.to_offset)
     within &= _mask(pc.equal(rows.column("segment"), pa.scalar(part.key)))
     chosen = take(rows.cast(SCHEMA), np.flatnonzero(within))
-    for start, end, is_batch in _runs(_mask(chosen.column("batch").is_valid())):
+    for start, end, is_batch in _runs(_mask(chosen.column("batch").is_valid()), numbers(chosen.column("uploaded_at"))):
         run = chosen.slice(start, end - start)
         origin = part.model_copy(update={"uploaded_at": run.column("uploaded_at")[0].as_py()})
         if is_batch:
@@ -111,9 +111,9 @@ def _decoded(job: Job, row: pa.RecordBatch, body: bytes, name: str) -> list[pa.R
     return list(found)
 
 
-def _runs(mask: Any) -> Iterator[tuple[int, int, bool]]:
-    """Adjacent rows of the same kind."""
-    edges: Numbers = np.flatnonzero(np.diff(mask)) + 1
+def _runs(mask: Any, times: Numbers) -> Iterator[tuple[int, int, bool]]:
+    """Adjacent rows of the same kind and time."""
+    edges: Numbers = np.flatnonzero(np.diff(mask) | (np.diff(times) != 0)) + 1
     for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(mask)], strict=True):
         if end > start:
             yield start, end, bool(mask[start])

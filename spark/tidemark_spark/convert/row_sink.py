@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
+from tidemark.errors import ConfigError
 from tidemark.formats.base_columns import IDENTITY, PREFIX
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import file_digest
+from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parser
@@ -34,11 +36,17 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     """The schema of a data file: Kafka's columns that the topic keeps, then the parser's; ``dt`` is in the path alone.
 
     Raises:
-        ConfigError: the topic's parser cannot be made.
+        ConfigError: the topic's parser cannot be made, or its layout of files names a column that there is not.
     """
     names = {*IDENTITY, *(f"{PREFIX}{one}" for one in topic.keep)}
-    parser = parser or parser_of(topic.parser, f"{topic.cluster}/{topic.topic}")
-    return pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
+    where = f"{topic.cluster}/{topic.topic}"
+    parser = parser or parser_of(topic.parser, where)
+    schema = pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
+    flat = [one.name for one in schema if not pa.types.is_nested(one.type)]
+    rule = f"is not a column of the table with one value in a row: these are {', '.join(flat)}"
+    if unknown := [(f"parquet.{name}", f"{one} {rule}") for name, one in topic.parquet.unknown(flat)]:
+        raise ConfigError(where, unknown)
+    return schema
 
 
 def namer(job: Job, task: ConversionTask) -> Callable[[int, int], str]:
@@ -82,10 +90,10 @@ class _Output:
     files: list[DataFile] = field(default_factory=list)
     evidence: list[EvidenceRow] = field(default_factory=list)
 
-    def opened(self, store: Store, schema: pa.Schema) -> DateFiles:
+    def opened(self, store: Store, schema: pa.Schema, layout: ParquetLayout) -> DateFiles:
         """The writer whose files are named and recorded here."""
         return DateFiles(
-            store, schema, lambda dt, first, last: f"{self.folder}/{self._path(dt, first, last)}", self._done
+            store, schema, lambda dt, first, last: f"{self.folder}/{self._path(dt, first, last)}", self._done, layout
         )
 
     def record(self, dt: date | None, number: int, added: Added) -> None:
@@ -157,8 +165,8 @@ class Sink:
         self._landed = _Output(task, job.keys.root, name_of, "landed")
         self._refused = _Output(task, job.keys.quarantine, name_of, "quarantined")
         self._filtered = _Output(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
-        self._landed_files = self._landed.opened(store, self._schema)
-        self._refused_files = self._refused.opened(store, QUARANTINE_SCHEMA)
+        self._landed_files = self._landed.opened(store, self._schema, job.layout)
+        self._refused_files = self._refused.opened(store, QUARANTINE_SCHEMA, job.layout)
         self.other_rows = 0
 
     def __enter__(self) -> Self:

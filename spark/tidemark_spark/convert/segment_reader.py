@@ -1,4 +1,4 @@
-"""A range of a segment, read in windows of whole batches whose checksums hold."""
+"""A range of a segment or of a pack, read in windows of whole batches whose checksums hold."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tidemark.formats.plan import SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check_prefix, read_header
 from tidemark.store import Store
+from tidemark_spark.convert.read_ahead import Ahead
 
 WINDOW_BYTES: Final = 16 << 20
 """What is read at a time; more only where a single batch is larger."""
@@ -34,8 +35,10 @@ class ReadWindow(NamedTuple):
     damage: BadBatch | None = None
 
 
-def windows(store: Store, part: SegmentRange) -> Iterator[ReadWindow]:
+def windows(store: Store, part: SegmentRange, ahead: Ahead | None = None) -> Iterator[ReadWindow]:
     """The batches of ``part``, up to its last wanted offset or the first damage among wanted ones.
+
+    Its bytes may have been read ``ahead``.
 
     Raises:
         PreconditionFailed: a repair has made it again since the plan.
@@ -44,7 +47,10 @@ def windows(store: Store, part: SegmentRange) -> Iterator[ReadWindow]:
     at, size, expected = part.start, WINDOW_BYTES, part.base_offset
     while at < part.end and expected < part.to_offset:
         end = min(at + size, part.end)
-        data = store.get_range(part.key, at, end, if_match=part.etag)
+        if ahead is None:
+            data = store.get_range(part.key, at, end, if_match=part.etag or None)
+        else:
+            data = ahead.result()[at - part.start : end - part.start]
         headers, error = _scan(data, part, at, expected, final=end == part.end)
         position = at
         if len(headers):

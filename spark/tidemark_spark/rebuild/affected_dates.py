@@ -111,8 +111,9 @@ class _Search:
         for key, wanted in spans.items():
             incarnation = self._incarnations[key[0]]
             at = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
-            known = Lineage(self._ledger.by_partition[key].lineage)
-            reading = plan_reading(self._raw, at, known, Intervals(wanted))
+            state = self._ledger.by_partition[key]
+            known, end = Lineage(state.lineage), state.verdicts_end
+            reading = plan_reading(self._raw, at, known, Intervals(wanted), verdicts_end=end)
             if reading.gone:
                 start, end = next(iter(reading.gone))
                 raise ContinuityError(f"{at.keys.folder}: raw holds no offsets {start} to {end} any more")

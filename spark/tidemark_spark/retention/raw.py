@@ -25,7 +25,8 @@ from tidemark.planning.retention import Classed, Keeping
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.vacuum import MARGIN
 from tidemark.raw import objects
-from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.partition import RawPartition
+from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.store.base import ObjectInfo
 from tidemark.store.identity import identity

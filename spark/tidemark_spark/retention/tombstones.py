@@ -20,7 +20,7 @@ from tidemark.timestamps import stamp
 
 def bury(store: Store, keys: PartitionKeys, tombstone: Tombstone) -> bool:
     """Write ``tombstone`` and delete its segments; false if it stopped at a replaced manifest."""
-    control, at = tombstones.control_of(keys), stamp(tombstone.at)
+    control, at = keys.control, stamp(tombstone.at)
     key = control.tombstone(keys.place, keys.partition, tombstone.start, tombstone.end, at)
     put_once(store, key, tombstone.to_bytes())
     return all(_removed(store, keys, one) for one in tombstone.segments)

@@ -96,7 +96,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
 
 def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Change:
     """A partition that cannot leave its branch, because raw no longer holds the offsets below the cut."""
-    if stop.kind == "moved":
+    if stop.kind in {"moved", "unread"}:
         return Change((), (), ())
     gap = {"from": stop.offset, "to": cut.old_next, "reason": "unclean_election", "detected_at": plan.created_at}
     state = PartitionState(
@@ -188,6 +188,7 @@ def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> Pa
         lineage=part.lineage,
         gaps=tuple(gaps),
         held_by=() if stop else part.held_by,
+        as_of=None if stop else part.as_of,
     )
 
 

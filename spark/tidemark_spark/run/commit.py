@@ -196,8 +196,14 @@ def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[Parti
     states = current.by_partition
     for state in fresh:
         known = states.get(state.key)
-        states[state.key] = state.model_copy(update={"start_offset": known.start_offset}) if known else state
+        states[state.key] = _after(known, state) if known else state
     return tuple(states[key] for key in sorted(states))
+
+
+def _after(known: PartitionState, state: PartitionState) -> PartitionState:
+    """``state`` with what it takes over from ``known``. Of a branch that was left, nothing is as of any time."""
+    times = [at for at in (state.as_of, known.as_of if known.branch == state.branch else None) if at is not None]
+    return state.model_copy(update={"start_offset": known.start_offset, "as_of": max(times, default=None)})
 
 
 def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:

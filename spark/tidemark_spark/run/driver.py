@@ -40,7 +40,7 @@ def run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
         result = _empty(plan) if plan.empty else _earlier(table, plan) or _run(table, plan, execute)
     except StaleRun:
         # Another process may have carried out the same attempt in the meantime.
-        result = _landed_before(table, plan, committed_ledger(table)) or _result(plan, "stale", plan.ledger_n)
+        result = _landed_before(table, plan, committed_ledger(table)) or _stale(plan, plan.unread)
     if result.status != "empty":
         ledger = committed_ledger(table)
         update_markers(table, ledger, {*result.dates, *plan.dates} - {""})
@@ -68,7 +68,8 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
         elif plan.kind in {"rebuild", "replay"}:
             change = change._replace(evidence=(*change.evidence, *_superseded(table, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
-            raise StaleRun(_why(outcomes))
+            unread = _unread(plan, outcomes)
+            return _landed_before(table, plan, committed_ledger(table)) or _stale(plan, unread)
         elif change.supersedes:
             before = _told(table, plan, (file for files in change.supersedes.values() for file in files))
             change = change._replace(evidence=(*change.evidence, *_no_more(before.aside)))
@@ -77,11 +78,16 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
         _write_evidence(table, plan, change)
         ledger = publish(table, plan, change)
     read = sum(one.bytes_read for one in outcomes)
-    return _summed(plan, _landed_as(table, ledger, plan.attempt), change.evidence, read, seconds)
+    landed = _landed_as(table, ledger, plan.attempt)
+    return _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes))
 
 
 def _empty(plan: RunPlan) -> RunResult:
     return _result(plan, "empty", plan.ledger_n)
+
+
+def _stale(plan: RunPlan, unread: tuple[str, ...]) -> RunResult:
+    return _result(plan, "stale", plan.ledger_n, unread=unread)
 
 
 def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
@@ -131,8 +137,10 @@ def _moves(plan: RunPlan, change: Change) -> bool:
     )
 
 
-def _why(outcomes: Iterable[Outcome]) -> str:
-    return "; ".join(one.stop.detail for one in outcomes if one.stop)
+def _unread(plan: RunPlan, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """What of the live end is damaged, by the plan and by its tasks."""
+    stops = (one.stop for one in outcomes if one.stop)
+    return (*plan.unread, *(stop.detail for stop in stops if stop.kind == "unread"))
 
 
 def _superseded(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> list[EvidenceRow]:
@@ -242,7 +250,12 @@ def _landed_as(table: TopicTable, newest: Ledger, attempt: int) -> Ledger:
 
 
 def _summed(
-    plan: RunPlan, ledger: Ledger, evidence: Iterable[EvidenceRow], bytes_read: int, seconds: dict[str, float]
+    plan: RunPlan,
+    ledger: Ledger,
+    evidence: Iterable[EvidenceRow],
+    bytes_read: int,
+    seconds: dict[str, float],
+    unread: tuple[str, ...] = (),
 ) -> RunResult:
     rows = list(evidence)
     landed = [row for row in rows if row.offset_class == "landed"]
@@ -264,6 +277,7 @@ def _summed(
             for gap in state.gaps
         ),
         seconds={name: round(value, 3) for name, value in seconds.items()},
+        unread=unread or plan.unread,
     )
 
 
@@ -275,6 +289,7 @@ def _result(plan: RunPlan, status: str, ledger_n: int, **more: object) -> RunRes
         "topic": plan.topic,
         "table": plan.table,
         "ledger_n": ledger_n,
+        "unread": plan.unread,
         **more,
     }
     return RunResult.model_validate(fields)

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tests.plugins.operators.test_spark import called, environment, pytestmark
 from tests.plugins.world import CLUSTER, World
 from tidemark.store.s3_credentials import STATIC_KEYS
-from tidemark_airflow.dag_factories.maintenance import UPKEEP, UpkeepOperator
+from tidemark_airflow.dag_factories.maintenance import UPKEEP, PackRetentionOperator, UpkeepOperator
 
 __all__ = ["called", "pytestmark"]
 
@@ -75,6 +75,16 @@ def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, mon
         run(one.name)
         found[one.name] = environment(called).get("AWS_PROFILE")
     assert found == {one.name: "reaper" if one.name == "raw_retention" else None for one in UPKEEP}
+
+
+def test_packs_are_removed_by_cluster_under_the_role_that_deletes_in_raw(
+    called: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_static_keys(monkeypatch)
+    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    PackRetentionOperator(task_id="packs", cluster=CLUSTER).execute(cast("Context", {}))
+    assert arguments(called) == ["retain_packs.py", "--topics", str(world.topics_file), "--cluster", CLUSTER]
+    assert environment(called).get("AWS_PROFILE") == "reaper"
 
 
 @pytest.mark.parametrize("name", STATIC_KEYS)

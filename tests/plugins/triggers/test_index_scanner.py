@@ -3,12 +3,16 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.plugins.world import CLUSTER, World, entry, row
+from tests.plugins.world import CLUSTER, LONG_AGO, World, entry, row
 from tidemark.errors import AccessDenied, UnknownOutcome
+from tidemark.formats.head import Head, HeadEntry
+from tidemark.formats.pack import RangePointer
 from tidemark.formats.scan_status import ScanStatus
+from tidemark.formats.watermark_index import IndexEntry
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
@@ -193,4 +197,83 @@ def test_all_topics_of_a_cluster_have_one_source(world: World) -> None:
     source = Source.of(world.deployment, CLUSTER, 1)
 
     assert (source.store, source.folder) == ("s3://raw", f"prefix/_watermarks/{CLUSTER}/")
-    assert (source.lake, source.status) == ("s3://lake", f"tables/_tidemark/_scan/{CLUSTER}.json")
+    assert (source.lake, source.keys.scan) == ("s3://lake", f"tables/_tidemark/_scan/{CLUSTER}.json")
+
+
+HEAD_ID = "9qjWLzpzSeKF3tvzv1l6bQ"
+
+
+def put_head(world: World, end: int, *, epoch: int = 0, topic_id: str = HEAD_ID, broker: int = 1) -> None:
+    """What ``broker`` has packed of partition 0 and not sealed."""
+    last = RangePointer(pack=f"{broker}/{'0' * 32}.pack", position=4096, length=100)
+    tail = HeadEntry(
+        topic="orders",
+        topic_id=topic_id,
+        partition=0,
+        epoch=epoch,
+        lineage=((epoch, 0),),
+        tail_end=end,
+        last=last,
+        high_watermark=end,
+        observed_at=LONG_AGO,
+        oldest_unstored=0,
+    )
+    head = Head(cluster=CLUSTER, broker=broker, agent="test", written_at=LONG_AGO, entries=(tail,))
+    world.raw.put(world.control.head(broker), head.to_bytes())
+
+
+def led(next_offset: int, **more: Any) -> IndexEntry:
+    return entry(next_offset=next_offset).model_copy(update={"topic_id": HEAD_ID, **more})
+
+
+def test_the_newest_of_index_and_head_counts(world: World, store: Counting, scanner: IndexScanner) -> None:
+    world.put_index(led(10))
+    put_head(world, 15)
+    assert offsets(scanner.scan()) == {0: 15}
+    put_head(world, 20)
+    assert offsets(scanner.scan()) == {0: 20}
+
+    world.put_index(led(10, tail_end=25))
+    assert offsets(scanner.scan()) == {0: 25}
+    world.put_index(led(30))
+    assert offsets(scanner.scan()) == {0: 30}
+    scanner.scan()
+    assert store.reads[world.control.head(1)] == 2
+
+
+def test_a_head_of_a_later_leader_counts_and_one_of_a_former_leader_does_not(
+    world: World, scanner: IndexScanner
+) -> None:
+    world.put_index(led(50, leader_epoch=3))
+    put_head(world, 60, epoch=2, broker=2)
+    assert offsets(scanner.scan()) == {0: 50}
+
+    put_head(world, 40, epoch=4, broker=3)
+    [mark] = map(WatermarkRow._make, scanner.scan().topics["orders"])
+    assert (mark.leader_epoch, mark.next_offset, mark.incarnation) == (4, 40, 0)
+
+
+def test_a_head_of_a_topic_that_was_deleted_does_not_count(world: World, scanner: IndexScanner) -> None:
+    world.put_index(led(5, incarnation=1))
+    put_head(world, 60, topic_id="A" * 22)
+
+    assert offsets(scanner.scan()) == {0: 5}
+
+
+def test_a_head_that_goes_counts_no_longer(world: World, scanner: IndexScanner) -> None:
+    world.put_index(led(10))
+    put_head(world, 15)
+    scanner.scan()
+    world.raw.delete(world.control.head(1))
+
+    assert offsets(scanner.scan()) == {0: 10}
+
+
+def test_a_head_under_another_brokers_key_does_not_count(world: World, scanner: IndexScanner) -> None:
+    world.put_index(led(10))
+    put_head(world, 15)
+    body = world.raw.get(world.control.head(1)).body
+    world.raw.delete(world.control.head(1))
+    world.raw.put(world.control.head(2), body)
+
+    assert offsets(scanner.scan()) == {0: 10}

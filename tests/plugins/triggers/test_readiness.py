@@ -8,8 +8,8 @@ import pytest
 
 from tests.plugins.world import row, state
 from tidemark.formats.ledger import DateState, Ledger, PartitionState, Published
-from tidemark.topics import BatchWindow, TopicSettings
-from tidemark_airflow.triggers.readiness import Ahead, Baseline, Event, Row, Watch, look_again_at
+from tidemark.topics import LIVE_BYTES, BatchWindow, TopicSettings
+from tidemark_airflow.triggers.readiness import Ahead, Baseline, Event, Landed, Row, Watch, look_again_at
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -81,8 +81,8 @@ def test_what_is_settled_is_looked_at_again_after_the_freshness_objective() -> N
 
     known = baseline(state(0, 10), settled=first.settles, settled_at=NOW)
 
-    assert judge(known, held, now=NOW + known.freshness - MINUTE) is None
-    assert judge(known, held, now=NOW + known.freshness) is not None
+    assert judge(known, held, now=NOW + known.late_after - MINUTE) is None
+    assert judge(known, held, now=NOW + known.late_after) is not None
 
 
 def test_the_batch_window_counts_from_the_first_sight() -> None:
@@ -115,7 +115,7 @@ def test_a_new_leader_who_cut_nothing_off_is_planned_for_once() -> None:
 
     settled = baseline(state(0, 10), settled=first.settles, settled_at=NOW)
 
-    assert judge(settled, led_anew, now=NOW + 1000 * settled.freshness) is None
+    assert judge(settled, led_anew, now=NOW + 1000 * settled.late_after) is None
     assert judge(settled, row(next_offset=11, epoch=1)) is not None
 
 
@@ -166,6 +166,29 @@ def test_the_same_entries_are_looked_through_once(monkeypatch: pytest.MonkeyPatc
     watch.judge(second, NOW)
 
     assert seen == [first, second]
+
+
+def test_a_live_topics_own_runs_take_what_live_landings_leave() -> None:
+    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders", freshness=MINUTE)
+    ledger = Ledger.genesis("kafka-1", "orders", "orders").model_copy(update={"partitions": (state(0, 10),)})
+    watch = Watch(Baseline.of(topic, ledger, Published(at=NOW), NOW))
+    ahead = [row(next_offset=11, observed_at=NOW)]
+
+    assert watch.judge(ahead, NOW + 2 * MINUTE) is None
+    assert watch.judge(ahead, NOW + 3 * MINUTE) is not None
+    assert watch.judge([row(next_offset=11, bytes_per_offset=LIVE_BYTES, observed_at=NOW)], NOW) is not None
+
+
+def test_what_live_landings_have_landed_starts_the_wait_of_its_own_runs_anew() -> None:
+    topic = TopicSettings(topic="orders", cluster="kafka-1", table="orders", freshness=MINUTE)
+    watch = Watch(Baseline.of(topic, Ledger.genesis("kafka-1", "orders", "orders"), Published(at=NOW), NOW))
+    ahead = [row(next_offset=11, observed_at=NOW)]
+    assert watch.judge(ahead, NOW + 3 * MINUTE) is not None
+
+    assert watch.follow({"0-0": Landed(9, 0)}, NOW + 3 * MINUTE)
+    assert not watch.follow({"0-0": Landed(9, 0)}, NOW + 3 * MINUTE)
+    assert watch.judge(ahead, NOW + 5 * MINUTE) is None
+    assert watch.judge(ahead, NOW + 6 * MINUTE) is not None
 
 
 def hours(value: float) -> timedelta:

@@ -10,7 +10,7 @@ import pytest
 from airflow.triggers.base import TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 
-from tests.plugins.world import World, entry, row
+from tests.plugins.world import CLUSTER, World, entry, row, state
 from tidemark.formats.ledger import Ledger, Published
 from tidemark.timestamps import utc_now
 from tidemark_airflow.triggers import watermark as module
@@ -72,6 +72,18 @@ def test_it_fires_once_for_its_own_topic(world: World) -> None:
     assert (event["status"], event["partitions"]) == ("advanced", 1)
 
 
+def test_what_live_landings_have_landed_meanwhile_starts_no_run(world: World) -> None:
+    trigger = make(world)
+    trigger.baseline = trigger.baseline.model_copy(update={"live": True})
+    table = world.table()
+    ledger = Ledger.genesis(CLUSTER, "orders", "orders").model_copy(update={"n": 1, "partitions": (state(0, 3),)})
+    table.store.put(table.keys.deployment.committed_ledger("orders"), ledger.to_bytes())
+
+    assert run(events(trigger, Scan({"orders": [row(next_offset=3)]}), Scan({"orders": [row(next_offset=3)]}))) == []
+    [event] = run(events(trigger, Scan({"orders": [row(next_offset=4)]}), Scan({"orders": [row(next_offset=4)]})))
+    assert event["status"] == "advanced"
+
+
 def test_it_runs_alone_where_no_triggerer_shares_the_scan(world: World) -> None:
     world.put_index(entry(next_offset=3))
 
@@ -83,7 +95,7 @@ def test_it_runs_alone_where_no_triggerer_shares_the_scan(world: World) -> None:
 
 def test_a_store_that_stays_unreadable_is_an_event(world: World) -> None:
     trigger = make(world)
-    trigger.baseline = trigger.baseline.model_copy(update={"freshness": timedelta(0)})
+    trigger.baseline = trigger.baseline.model_copy(update={"late_after": timedelta(0)})
     failing = Scan({}, failing_since=utc_now() - timedelta(hours=1), failure="403 from the store")
 
     [event] = run(events(trigger, Scan({}), failing, failing))

@@ -18,11 +18,14 @@ from tests.plugins.web.page_world import FILE, GAP, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.ledger import Ledger
+from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.overview import Overview, TopicSummary, record
 from tidemark.timestamps import utc_now
 from tidemark_airflow.web.app import page_app
 from tidemark_airflow.web.auth import REQUEST_HEADER
-from tidemark_airflow.web.reader import reader
+from tidemark_airflow.web.reader import TopicNow, reader
+from tidemark_airflow.web.responses import topic_answer
 
 ORDERS = f"api/topics/{CLUSTER}/orders"
 WORD = {"partition": 0, "start": GAP.start, "end": GAP.end, "reason": "the disk is gone"}
@@ -150,6 +153,24 @@ def test_a_topic_has_its_incidents_and_what_may_be_done(server: PageServer, ann:
     assert found["may_acknowledge"] is True
     with server.client(VIC) as vic:
         assert get(vic, ORDERS)["may_acknowledge"] is False
+
+
+def test_a_promise_is_shown_with_what_keeps_it_from_being_held(server: PageServer, ann: httpx.Client) -> None:
+    assert get(ann, ORDERS)["promise"] is None
+    now = utc_now()
+    ages = enumerate((None, 0.0, 7.0, 90.0))
+    said = ((partition, entry(partition=partition, next_offset=5, observed_at=now), age) for partition, age in ages)
+    entries = {(0, partition): one.model_copy(update={"oldest_unstored": age}) for partition, one, age in said}
+    table = server.world.table("orders")
+    topic = table.topic.model_copy(update={"freshness": timedelta(seconds=60)})
+    ledger = Ledger.genesis(topic.cluster, topic.topic, topic.table)
+    health = topic_health(topic, ledger, entries.values(), now)
+
+    shown = topic_answer(
+        TopicNow(now, table._replace(topic=topic), ledger, entries, health, ""), None, (), may_acknowledge=False
+    )
+
+    assert (shown.promise, shown.unmeasured, shown.unstored_since) == (60, 1, now - timedelta(seconds=90))
 
 
 def test_a_partition_is_a_strip_without_holes(ann: httpx.Client) -> None:

@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.errors import ConfigError
+from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.store import open_store
+from tidemark.topics import TopicSettings
+from tidemark_spark.convert import parquet_writer
 from tidemark_spark.convert.parquet_writer import MAX_OPEN, DateFiles
+from tidemark_spark.convert.row_order import by_offset
+from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 DATES = 40
+DATE = date(2026, 1, 1)
 _FIELDS: list[pa.Field[Any]] = [pa.field("kafka_offset", pa.int64()), pa.field("kafka_value", pa.binary())]
 SCHEMA = pa.schema(_FIELDS)
 
 
-class Counted(pq.ParquetWriter):
-    """A writer that knows how many others are open."""
+class Counted:
+    """Temporary files, and how many of them were open at once."""
 
-    now, most = 0, 0
+    def __init__(self) -> None:
+        self.files: list[IO[bytes]] = []
+        self.most = 0
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        Counted.now += 1
-        Counted.most = max(Counted.most, Counted.now)
+    @property
+    def now(self) -> int:
+        return sum(not one.closed for one in self.files)
 
-    def close(self) -> None:
-        Counted.now -= self.is_open
-        super().close()
+    def open(self, **options: Any) -> IO[bytes]:
+        self.files.append(tempfile.TemporaryFile(**options))  # noqa: SIM115 - the writer closes it
+        self.most = max(self.most, self.now)
+        return self.files[-1]
 
 
 def interleaved(world: World, segments: int = 2) -> None:
@@ -46,7 +58,6 @@ def interleaved(world: World, segments: int = 2) -> None:
 
 
 def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_spark.convert.parquet_writer.pq.ParquetWriter", Counted)
     made = []
     for name in ("one", "other"):
         world = World(tmp_path / name)
@@ -54,9 +65,10 @@ def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch:
         world.raw.publish()
         plan = world.plan(attempt=1)
         assert len(plan.tasks) == 1
-        Counted.most = 0
+        counted = Counted()
+        monkeypatch.setattr(parquet_writer, "tempfile", SimpleNamespace(TemporaryFile=counted.open))
         run(world.table, plan, in_process)
-        assert (Counted.most, Counted.now) == (MAX_OPEN, 0)
+        assert (counted.most, counted.now) == (MAX_OPEN, 0)
         world.check()
         rows = world.rows()
         assert [row["kafka_offset"] for row in rows] == list(range(640))
@@ -69,11 +81,11 @@ def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch:
     assert DATES + MAX_OPEN < len(made[0]) <= 2 * DATES + 2
 
 
-def files(root: Path, done: list[date | None]) -> DateFiles:
+def files(root: Path, done: list[date | None], **layout: Any) -> DateFiles:
     """The writer of a task; ``done`` gets the dates of complete files."""
-    return DateFiles(
-        open_store(f"file://{root}"), SCHEMA, lambda dt, first, _: f"{dt}/{first}", lambda dt, *_: done.append(dt)
-    )
+    store = open_store(f"file://{root}")
+    settings = ParquetLayout.model_validate(layout)
+    return DateFiles(store, SCHEMA, lambda dt, first, _: f"{dt}/{first}", lambda dt, *_: done.append(dt), settings)
 
 
 def rows(first: int, count: int, size: int = 10) -> pa.RecordBatch:
@@ -110,3 +122,83 @@ def test_rows_that_wait_do_not_hold_the_batch_that_they_are_of(tmp_path: Path) -
         held = pool.bytes_allocated() - before
         open_files.close()
     assert held < 2_000_000
+
+
+def written(root: Path, **layout: Any) -> pq.ParquetFile:
+    """A file of 3,000 rows of 1 KB, the values in no order."""
+    with files(root, [], **layout) as open_files:
+        for first in range(0, 3000, 500):
+            offsets = range(first, first + 500)
+            values = [b"%04d" % (offset * 7919 % 3000) + bytes(1000) for offset in offsets]
+            records = pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(values)], schema=SCHEMA)
+            open_files.add(DATE, records, first, first + 499)
+        open_files.close()
+    return pq.ParquetFile(root / f"{DATE}/0")
+
+
+@pytest.mark.parametrize(
+    ("compression", "found"), [("zstd", "ZSTD"), ("lz4", "LZ4"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")]
+)
+def test_a_file_is_compressed_as_the_topic_says(tmp_path: Path, compression: str, found: str) -> None:
+    file = written(tmp_path, compression=compression)
+    assert file.metadata.row_group(0).column(1).compression == found
+    assert file.read().num_rows == 3000
+
+
+def test_row_groups_are_as_large_as_the_topic_says(tmp_path: Path) -> None:
+    assert written(tmp_path / "a").num_row_groups == 1
+    assert written(tmp_path / "b", row_group=1 << 20).num_row_groups == 2
+
+
+def test_a_page_index_is_written(tmp_path: Path) -> None:
+    column = written(tmp_path).metadata.row_group(0).column(0)
+    assert column.has_offset_index
+    assert column.has_column_index
+
+
+def test_statistics_are_written_of_the_columns_that_the_topic_names(tmp_path: Path) -> None:
+    assert not written(tmp_path / "a").metadata.row_group(0).column(1).is_stats_set
+    assert written(tmp_path / "b", statistics=["kafka_value"]).metadata.row_group(0).column(1).is_stats_set
+
+
+def test_a_bloom_filter_is_as_large_as_the_rows_need(tmp_path: Path) -> None:
+    plain, filtered = written(tmp_path / "a"), written(tmp_path / "b", bloom=["kafka_offset"])
+    sizes = [(tmp_path / name / f"{DATE}/0").stat().st_size for name in ("a", "b")]
+    assert plain.read() == filtered.read()
+    assert 3000 < sizes[1] - sizes[0] < 10_000, "10 bits a row, to a power of two; not those of a million rows"
+
+
+def test_rows_sorted_within_their_row_group_are_read_by_offset(tmp_path: Path) -> None:
+    file = written(tmp_path, sort=["kafka_value"], row_group=1 << 20)
+    groups = [file.read_row_group(group).column("kafka_value") for group in range(file.num_row_groups)]
+    for values in (*groups, file.read().column("kafka_value")):
+        ascends = values.to_pylist() == values.sort().to_pylist()
+        assert ascends == (len(values) < 3000), "within a row group, and not within the file"
+    offsets = [one for rows in by_offset(file, 100) for one in rows.column("kafka_offset").to_pylist()]
+    assert offsets == list(range(3000))
+
+
+def test_a_column_that_older_files_lack_is_left_out_of_the_layout(tmp_path: Path) -> None:
+    assert written(tmp_path, sort=["added"], bloom=["added"], statistics=["added"]).read().num_rows == 3000
+
+
+def test_a_layout_that_names_no_column_of_the_table_is_refused() -> None:
+    fields = {"topic": "orders", "cluster": "east", "table": "orders", "parquet": {"bloom": ["kafka_headers", "user"]}}
+    with pytest.raises(ConfigError, match=r"parquet.bloom: kafka_headers is not a column .* with one value") as raised:
+        table_schema(TopicSettings.model_validate(fields))
+    assert "user is not a column" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"compression": "gzip"}, "compression"),
+        ({"compression": "lz4", "level": 3}, "only zstd has levels"),
+        ({"level": 23}, "level"),
+        ({"sort": ["kafka_key", "kafka_key"]}, "sort: each column may be named once"),
+        ({"row_group": "1GiB"}, "row_group"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(settings: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValidationError, match=rule):
+        ParquetLayout.model_validate(settings)

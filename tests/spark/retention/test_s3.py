@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
-from tidemark.formats.keys import SegmentName
+from tidemark.formats.keys import ControlKeys, PackName, SegmentName
 from tidemark.store import put_once
 from tidemark.timestamps import utc_now
 from tidemark_spark.retention import tombstones
@@ -84,6 +84,10 @@ def test_it_works_under_its_own_role(
     for key in (keys.attempt(1), f"{keys.root}/_delta_log/{9:020d}.json", f"{keys.retention('table')}x.json"):
         assert refused(role.put_object, Bucket="lake", Key=key), key
     assert refused(role.delete_object, **mine)
+    control = ControlKeys(PREFIX, "east")
+    assert not refused(role.delete_object, Bucket="raw", Key=control.pack(PackName(1, "0f" * 16)))
+    for key in (control.head(1), control.index(1), control.incarnations("orders"), world.raw.keys().watermark):
+        assert refused(role.delete_object, Bucket="raw", Key=key), key
     if kind == "locked":  # what was removed is only hidden
         key = world.raw.keys().segment(SegmentName(0), "log")
         found = server.client().list_object_versions(Bucket="raw", Prefix=key)

@@ -546,3 +546,21 @@ def _epoch(made: bytes) -> int:
 def _settled(world: World) -> str:
     result: RunResult = world.land()
     return result.status
+
+
+def test_a_marker_below_the_end_of_a_dead_segment_decides(world: World) -> None:
+    """The dead segment reaches further than the live one with the abort: a rebuild of the date before finds that."""
+    world.raw.segment([simple(0), transactional(3, 7, 2), simple(5, 10)])
+    branch(world, (EPOCH, 0), (5, 6))
+    world.raw.partition().open_transactions = (OPEN_AT_3,)
+    later = [Record(at, T0 + DAY) for at in range(3)]
+    ending = reseal(marker(9, 7, commit=False), leader_epoch=5)
+    world.raw.segment([batch(6, later, leader_epoch=5), ending], base=6, aborted=[(7, 3, 9)])
+    world.raw.segment([batch(10, [Record(at, T0 + DAY) for at in range(9)], leader_epoch=5)])
+    world.land()
+    before = world.rows()
+    assert [row["kafka_offset"] for row in before] == [0, 1, 2, 5, 6, 7, 8, *range(10, 19)]
+    plan = plan_rebuild(world.table, ["2026-02-02"])
+    write_plan(world.table, plan)
+    assert run(world.table, plan, in_process).status == "landed"
+    assert world.rows() == before

@@ -19,7 +19,8 @@ from tests.consumer.raw_history import RawHistory, raw_history
 from tests.support.paths import env_bin
 from tests.support.process import ManagedProcess
 from tests.tidemark.cli.test_cli import call
-from tests.tidemark.kafka_log.build import T0, Record
+from tests.tidemark.kafka_log.build import T0, Record, batch
+from tests.tidemark.remote.live import Packing, Range
 from tidemark import read_range
 from tidemark.formats.keys import SegmentName
 
@@ -218,9 +219,14 @@ def test_following_goes_on_until_it_is_interrupted(plain: RawHistory, tmp_path: 
         plain.add(0, [Record(0, T0, b"k", b"10")])
         plain.raw.publish()
         child.wait_until(lambda: seen() == [8, 9, 10], what="to read what came later")
+        agent = Packing(plain.raw)
+        agent.lead()
+        plain.raw.publish()
+        agent.pack(Range([batch(11, [Record(0, T0, b"k", b"11")])]))
+        child.wait_until(lambda: seen() == [8, 9, 10, 11], what="to read what is packed")
         child.send(signal.SIGINT)
         assert child.wait(30) == 130
-    assert seen() == [8, 9, 10]
+    assert seen() == [8, 9, 10, 11]
 
 
 def test_an_environment_without_the_extra_says_so(plain: RawHistory) -> None:

@@ -150,7 +150,7 @@ def test_the_layout_is_the_documented_one() -> None:
     assert (data, footer) == (b"batch", line(0, 5, crc32c=built.ranges[0].range.crc32c))
     assert end == trailer(5, footer, 1)
     assert end[:8] == MAGIC
-    assert footer.startswith(b'{"aborts":[],"crc32c":"')
+    assert footer.startswith(b'{"aborts":[],"compacted":false,"crc32c":"')
     assert built.ranges[0].pointer == RangePointer(pack=str(built.name), position=5, length=len(footer))
 
 

@@ -182,3 +182,19 @@ def test_a_reopened_date_closes_again() -> None:
     assert found
     assert (found.after.state, found.after.late_rows) == ("final", 2)
     assert close(late, entry(11), now=OVERDUE + timedelta(hours=1)) is None
+
+
+@pytest.mark.parametrize(("as_of", "expected"), [(DUE, "final"), (DUE - timedelta(seconds=1), "open")])
+def test_a_partition_that_is_never_quiet_is_done_by_the_high_watermark_that_it_has_reached(
+    as_of: datetime, expected: str
+) -> None:
+    known = ledger({0: 9})
+    told = known.model_copy(update={"partitions": (landed(9, as_of=as_of),)})
+    assert state(close(known, entry(20))) == "open"
+    assert state(close(told, entry(20))) == expected
+    assert state(close(told, None)) == expected, "the leader's index may be late"
+
+
+def test_another_partition_is_waited_for_all_the_same() -> None:
+    told = ledger({}).model_copy(update={"partitions": (landed(9, as_of=DUE), landed(9, 1))})
+    assert state(close(told, entry(20), entry(20))) == "open"

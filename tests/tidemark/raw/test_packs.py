@@ -19,7 +19,7 @@ from tidemark.formats.pack import PackedRange, Range, RangePointer, build, read_
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import packs
-from tidemark.raw.packs import MOST_CHAIN, chain, live_end, live_part
+from tidemark.raw.packs import MOST_CHAIN, PackLines, chain, live_end, live_part
 from tidemark.store import LocalStore
 
 
@@ -187,13 +187,12 @@ def test_a_damaged_line_is_named(tail: Tail) -> None:
         tail.read(1000)
 
 
-def test_a_store_that_fails_is_not_a_chain_that_ends(tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_not_a_chain_that_ends(tail: Tail) -> None:
     def failing(*_: Any) -> PackedRange:
         raise AccessDenied("k", "not with this key")
 
-    monkeypatch.setattr(packs, "read_range_line", failing)
     with pytest.raises(AccessDenied):
-        tail.read(1000)
+        chain(tail.store, CONTROL, tail.entry(), 1000, failing)
 
 
 # -- what is live ------------------------------------------------------------------------------------------------------
@@ -273,3 +272,27 @@ def test_a_tail_ends_where_it_leaves_the_lineage(tail: Tail, lineage: list[tuple
     for one in chain(tail.store, CONTROL, tail.entry(), 0):
         live = live | live_part(one.range, Lineage(tuple(lineage)))
     assert live.missing(1000, 1260) == Intervals([(max(end, 1000), 1260)])
+
+
+def test_the_lines_of_a_pack_are_read_together_once_two_are_asked_for(tmp_path: Path) -> None:
+    store = Counting(LocalStore(tmp_path))
+    [built] = build(5, [(content(partition=number), b"%d" % number) for number in range(50)])
+    store.put(CONTROL.pack(built.name), built.body, if_none_match=True)
+    pointers, lines = [one.pointer for one in built.ranges], PackLines()
+    assert lines.read(store, CONTROL, pointers[7]).range == built.ranges[7].range
+    assert store.requests == {"put": 1, "get_range": 1}
+    found = [lines.read(store, CONTROL, pointer).range for pointer in (*pointers, *pointers)]
+    assert found == [one.range for one in (*built.ranges, *built.ranges)]
+    assert store.requests == {"put": 1, "get_range": 2, "head": 1}
+
+
+def test_a_pointer_to_no_line_is_refused_however_many_are_known(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    [built] = build(5, [(content(partition=number), b"%d" % number) for number in range(3)])
+    store.put(CONTROL.pack(built.name), built.body, if_none_match=True)
+    lines, pointer = PackLines(), built.ranges[1].pointer
+    wrong = pointer.model_copy(update={"position": pointer.position + 1})
+    for one in built.ranges:
+        lines.read(store, CONTROL, one.pointer)
+    with pytest.raises(FormatError, match=f"byte {wrong.position}: no line of the footer begins there"):
+        lines.read(store, CONTROL, wrong)

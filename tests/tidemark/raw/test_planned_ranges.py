@@ -144,14 +144,14 @@ def test_consecutive_ranges_share_a_task_up_to_its_size() -> None:
 
 
 def test_a_partition_goes_from_the_ledger_to_the_watermark() -> None:
-    plan, pieces = decide(KnownPartition(0, 0, watermark(150), state(40), [segment(0, 100), segment(100, 150)]))
+    plan, pieces, _ = decide(KnownPartition(0, 0, watermark(150), state(40), [segment(0, 100), segment(100, 150)]))
     assert (plan.start, plan.end, plan.gaps, plan.held_by) == (40, 150, (), ())
     assert spans(pieces) == [(0, 40, 100), (100, 100, 150)]
 
 
 def test_what_is_open_at_the_end_of_the_last_segment_holds_back() -> None:
     segments = [segment(0, 100, open_transactions=open_at(50)), segment(100, 200, open_transactions=open_at(120, 160))]
-    plan, pieces = decide(KnownPartition(0, 0, watermark(200), None, segments))
+    plan, pieces, _ = decide(KnownPartition(0, 0, watermark(200), None, segments))
     assert (plan.end, plan.held_by) == (120, open_at(120))
     assert spans(pieces)[-1] == (100, 100, 120)
 
@@ -162,26 +162,26 @@ def test_a_dead_branch_decides_no_transaction() -> None:
         segment(0, 100, open_transactions=open_at(90)),
         segment(100, 200, (0, 0)),  # its markers beyond 150 were cut off
     ]
-    plan, _ = decide(KnownPartition(0, 0, watermark(150, *newest), None, segments))
+    plan, *_ = decide(KnownPartition(0, 0, watermark(150, *newest), None, segments))
     assert (plan.end, plan.held_by) == (90, open_at(90))
 
 
 def test_a_dead_branch_decides_nothing_before_the_new_one_is_stored() -> None:
     """The lineage of a claim says that an epoch begins where nothing is stored yet."""
     segments = [segment(0, 100, open_transactions=open_at(90)), segment(100, 200)]
-    plan, _ = decide(KnownPartition(0, 0, watermark(150, (0, 0), (4, 150)), None, segments))
+    plan, *_ = decide(KnownPartition(0, 0, watermark(150, (0, 0), (4, 150)), None, segments))
     assert (plan.end, plan.held_by) == (90, open_at(90))
     newest = watermark(300, (0, 0), (4, 150))
-    plan, _ = decide(KnownPartition(0, 0, newest, None, [*segments, segment(150, 300, (0, 0), (4, 150))]))
+    plan, *_ = decide(KnownPartition(0, 0, newest, None, [*segments, segment(150, 300, (0, 0), (4, 150))]))
     assert (plan.end, plan.held_by) == (300, ())
 
 
 def test_a_hole_is_named_by_the_agent_if_it_can() -> None:
     gap = {"from": 100, "to": 120, "reason": "failed_disk", "detected_at": NOON}
     known = KnownPartition(0, 0, watermark(100, gaps=[gap]), None, [segment(0, 100)])
-    plan, _ = decide(known)
+    plan, *_ = decide(known)
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(100, 120, "failed_disk")]
-    plan, _ = decide(KnownPartition(0, 0, watermark(150), None, [segment(0, 100), segment(120, 150)]))
+    plan, *_ = decide(KnownPartition(0, 0, watermark(150), None, [segment(0, 100), segment(120, 150)]))
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(100, 120, "unknown")]
 
 
@@ -195,7 +195,7 @@ def test_a_gap_that_is_known_keeps_the_time_of_its_detection() -> None:
 def test_acknowledged_offsets_are_passed() -> None:
     gap = {"from": 100, "to": 120, "reason": "failed_disk", "detected_at": NOON}
     segments = [segment(0, 100), segment(120, 150)]
-    plan, pieces = decide(KnownPartition(0, 0, watermark(150, acknowledged_gaps=[gap]), None, segments))
+    plan, pieces, _ = decide(KnownPartition(0, 0, watermark(150, acknowledged_gaps=[gap]), None, segments))
     assert (plan.end, plan.acknowledged, plan.gaps) == (150, ((100, 120),), ())
     assert spans(pieces) == [(0, 0, 100), (120, 120, 150)]
 
@@ -203,16 +203,16 @@ def test_acknowledged_offsets_are_passed() -> None:
 def test_what_a_task_found_holds_until_another_copy_comes() -> None:
     found = Gap.model_validate({"from": 40, "to": 50, "reason": "corrupt", "detected_at": NOON + timedelta(hours=1)})
     same = KnownPartition(0, 0, watermark(100), state(40, gaps=(found,)), [segment(0, 100)])
-    plan, pieces = decide(same)
+    plan, pieces, _ = decide(same)
     assert (plan.end, plan.gaps, pieces) == (40, (found,), [])
     assert not changes_anything(plan, same.state)
     fresh = segment(0, 100, uploaded_at=NOON + timedelta(hours=2))
-    plan, _ = decide(KnownPartition(0, 0, watermark(100), same.state, [fresh]))
+    plan, *_ = decide(KnownPartition(0, 0, watermark(100), same.state, [fresh]))
     assert (plan.end, plan.gaps) == (100, ())
 
 
 def test_an_unclean_election_below_the_ledger_holds() -> None:
-    plan, pieces = decide(
+    plan, pieces, _ = decide(
         KnownPartition(0, 0, watermark(120, (0, 0), (5, 30)), state(40), [segment(30, 120, (0, 0), (5, 30))])
     )
     assert (plan.end, pieces) == (40, [])
@@ -223,7 +223,7 @@ def test_a_partition_that_is_held_keeps_below_where_its_markers_lie() -> None:
     """A log that returns to the branch may leave it again above what has landed."""
     before = state(40).model_copy(update={"verdicts_end": 90})
     known = KnownPartition(0, 0, watermark(60, (0, 0), (4, 30)), before, [segment(30, 60, (0, 0), (4, 30))])
-    plan, _ = decide(known)
+    plan, *_ = decide(known)
     assert changes_anything(plan, before)
     assert (plan.end, plan.verdicts_end) == (40, 90)
 
@@ -231,12 +231,12 @@ def test_a_partition_that_is_held_keeps_below_where_its_markers_lie() -> None:
 def test_offsets_below_the_log_start_count_as_deleted_the_first_time() -> None:
     mark = watermark(150, start_offset=100)
     assert decide(KnownPartition(0, 0, mark, None, [segment(100, 150)])).plan.deleted_before_upload == ((0, 100),)
-    plan, _ = decide(KnownPartition(0, 0, mark, state(40), [segment(100, 150)]))
+    plan, *_ = decide(KnownPartition(0, 0, mark, state(40), [segment(100, 150)]))
     assert [(one.start, one.end, one.reason) for one in plan.gaps] == [(40, 100, "deleted_before_upload")]
 
 
 @pytest.mark.parametrize("held", [(), open_at(40)])
 def test_a_plan_that_would_change_nothing_is_none(held: tuple[OpenTransaction, ...]) -> None:
     known = state(40).model_copy(update={"held_by": held})
-    plan, _ = decide(KnownPartition(0, 0, watermark(60), known, [segment(0, 60, open_transactions=open_at(40))]))
+    plan, *_ = decide(KnownPartition(0, 0, watermark(60), known, [segment(0, 60, open_transactions=open_at(40))]))
     assert changes_anything(plan, known) is not bool(held)

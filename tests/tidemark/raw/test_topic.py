@@ -13,18 +13,25 @@ from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import SegmentDamage
-from tidemark.formats.watermark import Watermark
-from tidemark.kafka_log import Lineage
 from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
 from tidemark.planning.code_digest import code_digest
 from tidemark.raw import topic as raw
-from tidemark.raw.topic import RawPartition, RawTopic
+from tidemark.raw.objects import Marks
+from tidemark.raw.partition import PartitionView, RawPartition
+from tidemark.raw.topic import RawTopic
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """An empty deployment."""
     return World(tmp_path)
+
+
+def view_of(topic: RawTopic, part: RawPartition) -> PartitionView:
+    """What there is of the partition."""
+    view = topic.view(part)
+    assert view is not None
+    return view
 
 
 def test_a_topic_that_no_agent_has_seen_has_an_empty_plan(world: World) -> None:
@@ -51,7 +58,7 @@ def test_the_segment_that_holds_an_offset_is_found_from_far_below(world: World, 
     world.raw.publish()
     topic = RawTopic(world.table)
     part = topic.partition("A" * 22, "orders", 0, 0)
-    window = topic.segments(part, start, 301_008, Lineage(((3, 0),)), 1 << 40)
+    window = topic.segments(view_of(topic, part), start, 301_008, 1 << 40)
     assert [one.base for one in window.segments] == [base for base in (0, 299_993) if start < 299_993 or base]
     assert window.complete
 
@@ -60,9 +67,10 @@ def test_a_window_ends_at_its_limit(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(raw, "_AT_ONCE", 4)  # manifests are read four at a time then
     for number in range(12):
         world.raw.segment([simple(3 * number)])
+    world.raw.publish()
     topic = RawTopic(world.table)
     part = topic.partition("A" * 22, "orders", 0, 0)
-    window = topic.segments(part, 0, 36, Lineage(((3, 0),)), 1)
+    window = topic.segments(view_of(topic, part), 0, 36, 1)
     assert (len(window.segments), window.complete) == (4, False)
 
 
@@ -84,13 +92,13 @@ def test_partitions_without_news_are_not_read(world: World, monkeypatch: pytest.
     world.raw.segment([simple(3)], 1)
     world.raw.publish()
     read: list[int] = []
-    real = RawTopic.watermark
+    real = RawTopic.marks
 
-    def watermark(self: RawTopic, part: RawPartition) -> Watermark | None:
+    def marks(self: RawTopic, part: RawPartition) -> Marks | None:
         read.append(part.keys.partition)
         return real(self, part)
 
-    monkeypatch.setattr(RawTopic, "watermark", watermark)
+    monkeypatch.setattr(RawTopic, "marks", marks)
     assert [one.partition for one in plan_ingest(world.table).partitions] == [1]
     assert read == [1]
 

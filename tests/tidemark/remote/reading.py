@@ -11,7 +11,7 @@ def read(storage: Storage, stretch: Stretch) -> list[Row]:
     """The records of a stretch."""
     segment = stretch.segment
     store = storage.store(segment.store)
-    data = store.get_range(segment.key, stretch.position, segment.size, if_match=segment.etag)
+    data = store.get_range(segment.key, stretch.position, segment.stop, if_match=segment.etag or None)
     headers = scan_headers(data, segment.key, segment.base, position=stretch.position)
     found: list[Row] = []
     for rows in decode_batches(

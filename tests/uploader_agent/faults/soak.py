@@ -44,6 +44,10 @@ from tests.uploader_agent.faults.oracle import Expected, Verdict, total
 from tidemark.store import StoreOptions, open_store
 
 PARTITIONS = 2
+SIZE = 12_000
+SEGMENT_BYTES = str(1 << 20)
+"""A broker has each segment's file open, and may open some 20,000: in an hour, it gets 7,000 of this size."""
+
 FETCHES = 120.0
 """Seconds after which a follower that is not in sync does not fetch any more."""
 
@@ -72,7 +76,6 @@ class Soak:
         self.books = {topic: Book() for topic in TOPICS}
         self.lives: list[tuple[str | None, Book]] = []
         self.done: Counter[str] = Counter()
-        self.size = 12_000 if cluster.version == "4.3.1" else 4000
         self.faults: dict[str, Callable[[], None]] = {
             "agent killed": self.kill_agent,
             "agent killed at a PUT": self.kill_agent_at_put,
@@ -91,10 +94,10 @@ class Soak:
         """Faults until the time is over, and one at least; then the comparison."""
         replicas = [[1, 2, 3], [2, 3, 1]]
         for topic in TOPICS:
-            create(self.cluster, topic, replicas)
+            create(self.cluster, topic, replicas, segment_bytes=SEGMENT_BYTES)
         self.new_life()
         loads = [
-            Load(self.cluster, topic, self.books[topic], partitions=PARTITIONS, size=self.size, **options)  # type: ignore[arg-type]
+            Load(self.cluster, topic, self.books[topic], partitions=PARTITIONS, size=SIZE, **options)  # type: ignore[arg-type]
             for topic, options in TOPICS.items()
         ]
         end = time.monotonic() + seconds
@@ -223,10 +226,10 @@ class Soak:
 
     def new_life(self) -> None:
         """The topic that is made again, with as much as rolls a few segments."""
-        create(self.cluster, AGAIN, [[3, 1, 2]])
+        create(self.cluster, AGAIN, [[3, 1, 2]], segment_bytes=SEGMENT_BYTES)
         book, client = Book(), producer(self.cluster)
         for _ in range(300):
-            value = make_value(self.size)
+            value = make_value(SIZE)
             client.produce(AGAIN, value, partition=0, on_delivery=book.note(0, None, value))
             client.poll(0)
         client.flush(60)

@@ -63,6 +63,22 @@ def test_small_requests_never_wait_and_are_paid_for() -> None:
     assert (size, wait) == (int(MIB * 0.05), 5_000_000 / MIB)
 
 
+def test_what_goes_first_does_not_wait_for_segments_and_is_paid_for() -> None:
+    """Packs go before a backlog of seals; only what the thread sends that said so."""
+    traffic = StoreTraffic(Metrics(), MIB)
+    traffic.admit(8 * MIB, 8 * MIB)
+    with traffic.first():
+        assert traffic.admit(8 * MIB, 8 * MIB) == 8 * MIB, "at once, and all of it"
+        waited: list[int] = []
+        other = threading.Thread(target=lambda: waited.append(traffic.admit(8 * MIB, 8 * MIB)), daemon=True)
+        other.start()
+        other.join(0.05)
+        assert waited == [], "a segment waits for what has gone first"
+        traffic.close()
+        other.join(HUNG)
+    assert waited[0] < 8 * MIB
+
+
 def test_nobody_hangs_in_the_cap_when_the_agent_ends() -> None:
     traffic = StoreTraffic(Metrics(), 1 << 16)
     started = threading.Event()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
+from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
+from tidemark.store import Store
 from uploader_agent.components import Components
 from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.packs import pack_writer
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.partitions.partition_uploader import Job
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
+from uploader_agent.remote.objects import Summed, create
 from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.watermark_index.thread import IndexThread
@@ -136,6 +140,23 @@ def _a_back_off_that_ends_wakes_nobody() -> Patches:
     yield patch.object(UploadQueue, "_pause", lambda _self, _now: None)
 
 
+def _a_pack_that_failed_counts_as_stored() -> Patches:
+    def careless(store: Store, key: str, ours: Summed) -> None:
+        with suppress(StoreError):
+            create(store, key, ours)
+
+    yield patch.object(pack_writer, "create", careless)
+
+
+def _all_that_is_on_the_disk_is_packed() -> Patches:
+    """Also what is not committed."""
+
+    def log_end(self: LedPartition) -> int | None:
+        return self.observation.log_end if self.confirmed and self.observation else None
+
+    yield patch.object(LedPartition, "high_watermark", property(log_end))
+
+
 FAULTS = {
     "an answer goes to the last question": Mutant(_answer_goes_to_the_last_question, replicated=False),
     "the log end is the high watermark": Mutant(_log_end_is_the_high_watermark, replicated=True),
@@ -144,6 +165,8 @@ FAULTS = {
     "the poller ends at an error": Mutant(_the_poller_ends_at_an_error),
     "the scan finds nothing": Mutant(_the_scan_finds_nothing),
     "the index is shown once": Mutant(_the_index_is_shown_once),
+    "a pack that failed counts as stored": Mutant(_a_pack_that_failed_counts_as_stored),
+    "all that is on the disk is packed": Mutant(_all_that_is_on_the_disk_is_packed, replicated=True),
 }
 """What must be seen."""
 

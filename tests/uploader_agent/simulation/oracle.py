@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from tests.uploader_agent.simulation.broker import US, Cluster, Moment, Partition
 from tests.uploader_agent.simulation.clock import START
 from tests.uploader_agent.simulation.store import SimulatedStore
+from tidemark.errors import FormatError, NotFound
 from tidemark.formats.gaps import Gap
+from tidemark.formats.head import EntryKey, Head, HeadEntry
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.pack import read_range_bytes
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
+from tidemark.raw.packs import chain
 
 CLUSTER = "simulated"
 CONTROL = ControlKeys("", CLUSTER)
 INDEX = CONTROL.index(US)
+HEAD = CONTROL.head(US)
 
 
 _INSTANT = 1e-5
@@ -36,13 +42,21 @@ class Oracle:
         self.statements = 0
         self.gaps = 0
         """Offsets that stand in a recorded gap at the end."""
+        self.heads = self.ranges = 0
+        """Heads that were written, and ranges that were compared with the log."""
+        self.tails: Mapping[EntryKey, HeadEntry] = {}
+        """What the head last said."""
+        self.packs: Any = None
+        """The store, at once and without faults."""
         self._cluster = cluster
         self.lies: list[str] = []
         """What indexes have said that was not true."""
         self._lied = lied
 
     def written(self, key: str, body: bytes) -> None:
-        """An object is written: an index must not say what is not true."""
+        """An object is written: neither an index nor a head must say what is not true."""
+        if key == HEAD:
+            self._read_head(Head.from_bytes(body, key))
         if key != INDEX:
             return
         index = WatermarkIndex.from_bytes(body, key)
@@ -53,13 +67,57 @@ class Oracle:
                 self.lies.append(f"{wrong}: {entry}")
                 self._lied()
 
+    def packed(self, at: TopicPartition) -> int:
+        """The end of what the head says that is packed of a partition under its current leadership; 0 if nothing is."""
+        partition = self._cluster.partitions[at]
+        entry = self.tails.get(EntryKey(partition.kafka_id, at.partition, partition.leader_epoch))
+        return entry.tail_end if entry is not None else 0
+
+    def kept(self) -> Iterator[str]:
+        """Entries of the head that stay although all of them is sealed."""
+        for partition in self._led():
+            entry = self.entries.get(partition.at)
+            end = self.packed(partition.at)
+            if end and entry is not None and end <= entry.next_offset:
+                yield f"{partition.at}: the head has a tail up to {end}, and it is sealed up to {entry.next_offset}"
+
+    def _read_head(self, head: Head) -> None:
+        """Compare what is new in the head with the logs: its packs must be stored, with the leader's own batches."""
+        self.heads += 1
+        before, self.tails = self.tails, head.by_key
+        for key, entry in self.tails.items():
+            if before.get(key) == entry:
+                continue
+            [partition] = [one for one in self._cluster.lives if one.at == (entry.topic, entry.partition)][-1:]
+            led = (partition.kafka_id, partition.leader, partition.leader_epoch) == (entry.topic_id, US, entry.epoch)
+            try:
+                wrong = self._wrong_tail(entry, partition) if led else None
+            except (NotFound, FormatError) as error:
+                wrong = str(error)
+            if wrong is not None:
+                self.lies.append(f"{wrong}: {entry}")
+                self._lied()
+
+    def _wrong_tail(self, entry: HeadEntry, partition: Partition) -> str | None:
+        """What is wrong with a chain of ranges; each one of them ends where the next one begins."""
+        ranges = chain(self.packs, CONTROL, entry, 0)
+        if not ranges or ranges[0].range.previous is not None:
+            return "a pack of the tail is not stored"
+        if ranges[-1].range.next != entry.tail_end or entry.tail_end > partition.high_watermark:
+            return f"the tail ends at {entry.tail_end}, and the high watermark is {partition.high_watermark}"
+        for one in ranges:
+            self.ranges += 1
+            if read_range_bytes(self.packs, one) != partition.content(one.range.first, one.range.next):
+                return f"{one.range} has other bytes than the log"
+        return None
+
     def missing(self, store: SimulatedStore, since: float) -> list[str]:
         """What of "everything stored, everything told" is missing; observations must be from ``since`` or later."""
         return [wrong for one in self._led() for wrong in self._missing(one, store, since)]
 
     def unstored(self, store: SimulatedStore) -> set[TopicPartition]:
-        """The partitions led of which not all is stored."""
-        return {one.at for one in self._led() if self._unstored(one, store)}
+        """The partitions led of which something is neither sealed nor packed."""
+        return {one.at for one in self._led() if self._unstored(one, store) - Intervals([(0, self.packed(one.at))])}
 
     def differing(self, store: SimulatedStore) -> Iterator[str]:
         """Stored bytes that are not those of the log, and offsets that are neither stored nor in a gap."""

@@ -68,6 +68,7 @@ def draw(seed: int) -> Schedule:
         "upload": {"concurrency": rng.choice([1, 2, 3]), "retry_initial": "200ms", "retry_cap": "5s"},
         "index": {"min_interval": f"{rng.choice([1, 10])}s", "idle_interval": f"{rng.choice([10, 60])}s"},
         "fill": {"enabled": False},
+        "freshness": random.Random(f"freshness {seed}").choice([{}, {".*": "3s"}, {".*": "15s"}, {"orders": "6s"}]),
     }
     topics = {name: rng.choice([1, 2]) for name in ["orders", "payments"][: rng.choice([1, 1, 2])]}
     actions = sorted(_actions(rng, quiet))

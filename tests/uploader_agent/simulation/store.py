@@ -17,7 +17,7 @@ from tidemark.store import Body, check_size
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.store.body import FileBody
 
-_SEGMENT = (".log", ".index", ".timeindex", ".txnindex", ".manifest.json")
+_SEGMENT = (".pack", ".log", ".index", ".timeindex", ".txnindex", ".manifest.json")
 
 
 class _Object(NamedTuple):
@@ -25,6 +25,18 @@ class _Object(NamedTuple):
     etag: str
     modified: float
     crc32c: int
+
+
+class PackReader:
+    """Reads packs at once and without faults, for the oracle."""
+
+    def __init__(self, objects: dict[str, _Object]) -> None:
+        self._objects = objects
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        if key not in self._objects:
+            raise NotFound(key, "there is no such object")
+        return self._objects[key].body[start:end]
 
 
 class SimulatedStore:

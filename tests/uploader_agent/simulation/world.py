@@ -20,13 +20,14 @@ from tests.uploader_agent.simulation.disk import LogDir, SimulatedWatcher
 from tests.uploader_agent.simulation.faults import Faults
 from tests.uploader_agent.simulation.oracle import CLUSTER, Oracle
 from tests.uploader_agent.simulation.schedule import Action, Schedule, draw, pick
-from tests.uploader_agent.simulation.store import SimulatedStore
+from tests.uploader_agent.simulation.store import PackReader, SimulatedStore
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark.formats.keys import TopicPartition
 from tidemark.store import clock
 from uploader_agent.agent import Agent
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
+from uploader_agent.packs import pack_writer
 from uploader_agent.partitions.observation import LONGEST_PAUSE
 from uploader_agent.settings import AgentSettings
 
@@ -79,6 +80,8 @@ class World:
         self._actions = ClusterActions(self._cluster, self._scheduler, self._faults, replicated=schedule.replicated)
         self._oracle = Oracle(self._cluster, self._keep_events)
         self._store = SimulatedStore(self._scheduler, self._faults, self._oracle.written)
+        self._oracle.packs = PackReader(self._store.objects)
+        self._names = random.Random(f"packs {schedule.seed}")
         self._settings = self._read_settings(schedule.settings)
         self._agent: Agent | None = None
         self._components: Components | None = None
@@ -104,7 +107,7 @@ class World:
             scheduler.call_at(action.moment, partial(self._act, action))
         scheduler.call_at(schedule.quiet, self._quieten)
         try:
-            with patch.object(clock, "utc_now", self._store.clock):
+            with patch.object(clock, "utc_now", self._store.clock), patch.object(pack_writer, "pack_name", self._name):
                 scheduler.run(float("inf"))
             wrong += self._missing or self._oracle.differing(self._store)
         except Exception as error:  # noqa: BLE001 - whatever was found out is the schedule's result
@@ -114,8 +117,12 @@ class World:
             self._kill()
             scheduler.clear()
         oracle, told = self._oracle, self._told_at_lie or list(self._faults.told)
-        sums = Counter(statements=oracle.statements, gap_offsets=oracle.gaps)
+        sums = Counter(statements=oracle.statements, gap_offsets=oracle.gaps, heads=oracle.heads, ranges=oracle.ranges)
         return Result(schedule, oracle.lies, wrong, told, self._ended, self._faults.struck, self._done, sums)
+
+    def _name(self) -> str:
+        """A pack's name: random, and the same whenever the schedule runs."""
+        return f"{self._names.getrandbits(128):032x}"
 
     @property
     def _promised(self) -> float:
@@ -222,7 +229,7 @@ class World:
         if self._components is None:
             self._watch()  # it was asked to end before all was quiet, and another one starts
             return
-        self._missing = self._oracle.missing(self._store, self._schedule.quiet)
+        self._missing = [*self._oracle.missing(self._store, self._schedule.quiet), *self._oracle.kept()]
         whole, waits = self._waits()
         if whole is not None or any(kind != "gap" for _, kind in waits):
             self._missing.append(f"all is stored and told, and /waiting says: {whole or waits}")

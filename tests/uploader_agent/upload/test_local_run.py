@@ -31,7 +31,7 @@ def opened(files: SegmentFiles, base: int, stored: tuple[UnfinishedTransaction, 
     work = Work(base, 30, base // 10 * 10, base // 10 * 10 + 10)
     run = open_run(files, work)
     assert run is not None
-    return {one.producer_id: one.first_offset for one in open_before(files, run, work, stored)}
+    return {one.producer_id: one.first_offset for one in open_before(files, run, work.segment, stored)}
 
 
 @pytest.mark.parametrize(

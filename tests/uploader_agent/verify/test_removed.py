@@ -8,7 +8,7 @@ from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.test_agent import remove
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.tombstones import RemovedSegment, Tombstone, control_of
+from tidemark.formats.tombstones import RemovedSegment, Tombstone
 from tidemark.timestamps import stamp, utc_now
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity
@@ -53,7 +53,7 @@ def removed(world: World) -> World:
         "segments": tuple(segments),
     }
     stone = Tombstone.model_validate(fields)
-    key = control_of(keys).tombstone(keys.place, keys.partition, 0, 200, stamp(REMOVED_AT))
+    key = keys.control.tombstone(keys.place, keys.partition, 0, 200, stamp(REMOVED_AT))
     world.store.inner.put(key, stone.to_bytes())
     world.store.puts.clear()
     return world

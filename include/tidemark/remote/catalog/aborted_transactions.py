@@ -117,9 +117,12 @@ class Aborts:
         return found
 
     def _listed(self, segment: Segment, lineage: Lineage) -> list[AbortedTransaction]:
-        """What the segment's ``.txnindex`` lists, where the marker lies on ``lineage``."""
+        """What the segment or its ``.txnindex`` lists, where the marker lies on ``lineage``."""
+        return [one for one in self._all_listed(segment) if agrees(segment, lineage, one.last_offset)]
+
+    def _all_listed(self, segment: Segment) -> Sequence[AbortedTransaction]:
         if segment.aborts is None:
-            return []
+            return segment.aborted
         name = segment.key, segment.etag
         with self._lock:
             known = self._lists.get(name)
@@ -133,7 +136,7 @@ class Aborts:
                 self._lists[name] = known
                 if len(self._lists) > _KEPT // 64:
                     self._lists.popitem(last=False)
-        return [one for one in known if agrees(segment, lineage, one.last_offset)]
+        return known
 
 
 def _is_open(opened: OpenTransaction, segment: Segment) -> bool:

@@ -22,18 +22,20 @@ class BatchWindow(NamedTuple):
     position: int
 
 
-def windows(store: Store, segment: Segment, position: int = 0) -> Iterator[BatchWindow]:
-    """The batches of ``segment`` from byte ``position`` on, at which one starts; small windows first, then larger ones.
+def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchWindow]:
+    """The batches of ``segment`` from byte ``position`` of its object on, at which one starts.
+
+    Small windows first, then larger ones.
 
     Raises:
         SegmentError: a batch is damaged, or the log ends inside one.
         PreconditionFailed: the segment was replaced; also other kinds of StoreError.
     """
     size = _FIRST_BYTES
-    while position < segment.size:
-        end = min(position + size, segment.size)
-        data = store.get_range(segment.key, position, end, if_match=segment.etag)
-        last = end == segment.size
+    while position < segment.stop:
+        end = min(position + size, segment.stop)
+        data = store.get_range(segment.key, position, end, if_match=segment.etag or None)
+        last = end == segment.stop
         headers = scan_headers(data, segment.key, segment.base, position=position, allow_partial_tail=not last)
         if len(headers):
             yield BatchWindow(data, headers, position)

@@ -33,9 +33,12 @@ class IndexObjects:
         self._size = 0
 
     def position(self, store: Store, segment: Segment, offset: int) -> int:
-        """A byte of the segment's log at which a batch at or below ``offset`` starts; 0 if no index has one."""
+        """A byte of the segment's object at which a batch at or below ``offset`` starts: its first if no index has one.
+
+        A range of a pack has no index.
+        """
         if offset <= segment.base or not segment.has_index:
-            return 0
+            return segment.position
         entry = floor_entry(self._sibling(store, segment, "index"), segment, offset)
         if entry is None:
             return 0
@@ -46,8 +49,8 @@ class IndexObjects:
         return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
 
     def times(self, store: Store, segment: Segment) -> bytes:
-        """The segment's ``.timeindex``; empty if it has none."""
-        return self._sibling(store, segment, "timeindex")
+        """The segment's ``.timeindex``; empty if it has none, as a range of a pack."""
+        return b"" if segment.packed else self._sibling(store, segment, "timeindex")
 
     def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
         name = segment.store, segment.key, segment.etag, extension

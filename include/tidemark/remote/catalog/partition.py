@@ -1,35 +1,45 @@
-"""A stored partition. It reads the watermark first, then a listing, then those manifests that are needed.
+"""A stored partition. It reads heads, then the watermark, then a listing, then those manifests that are needed.
 
-Everything below the watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and
-dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
+Everything below the watermark is in the listing, since an agent writes the watermark last. A head's tail begins where
+the seals ended when it was written, so that nothing is between them if the seals are read later. Overlaps, replacements
+and dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from tidemark.errors import NotFound, OutOfRange, PreconditionFailed
+from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed
 from tidemark.formats.acknowledgements import acknowledged
 from tidemark.formats.gaps import Gap
+from tidemark.formats.head import HeadEntry, PartitionOfId
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import fetched_marks, first_left, marks_of
-from tidemark.raw.segments import Segment, SegmentPiece, is_whole
-from tidemark.raw.transactions import decided_end
-from tidemark.remote.catalog.aborted_transactions import Aborts, Step, Verdicts
+from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.raw.objects import Marks, fetched_marks, first_left, marks_of
+from tidemark.raw.segments import Segment, SegmentPiece
+from tidemark.remote.catalog.aborted_transactions import Aborts, Verdicts
+from tidemark.remote.catalog.heads import HeadsByPlace
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.segment_index import StoredSegments
+from tidemark.remote.catalog.sources import Sources
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.stretch import OffsetForTime, Stretch
+from tidemark.remote.catalog.tail import Tail
 from tidemark.remote.catalog.time_lookup import first_at
-from tidemark.remote.catalog.watermark_view import PartitionView, left_branch, offsets_of, readable_end, split
+from tidemark.remote.catalog.watermark_view import (
+    PartitionView,
+    left_branch,
+    offsets_of,
+    readable_end,
+    split,
+)
 
 _ATTEMPTS: Final = 3
 
@@ -50,6 +60,14 @@ class PartitionPlace:
     keys: PartitionKeys
 
 
+class _Looked(NamedTuple):
+    """``offset.wm`` and its ETag, and what heads that were read before it say of the partition."""
+
+    marks: Marks
+    etag: str
+    entries: tuple[HeadEntry, ...]
+
+
 class RemotePartition:
     """A partition of one incarnation, as the remote tier has it.
 
@@ -58,68 +76,107 @@ class RemotePartition:
     that does not parse; none retries.
     """
 
-    def __init__(self, storage: Storage, place: PartitionPlace, indexes: IndexObjects, observe: Observe) -> None:
+    def __init__(
+        self, storage: Storage, place: PartitionPlace, indexes: IndexObjects, heads: HeadsByPlace, observe: Observe
+    ) -> None:
         """Nothing is read yet: refresh it once."""
         self.topic, self.partition = place.topic, place.partition
         self.incarnation, self.topic_id = place.incarnation, place.topic_id
         self._storage, self._keys = storage, place.keys
         self._store = storage.store(place.keys.endpoint.store)
         self._indexes, self._observe = indexes, observe
+        self._heads = heads.of(place.keys.endpoint)
+        self._tail = Tail(self._store, place.keys, self._heads.line)
         self._segments = StoredSegments(self._store, place.keys)
+        self._sources = Sources(self._segments)
         self._aborts = Aborts(self._store, self.invalidate)
         self._refreshing = threading.Lock()
         self._view = PartitionView()
-        self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
+        self._buried_at = float("-inf")  # when tombstones were listed last
 
-    def refresh(self) -> None:
+    def refresh(self, start_seconds: float = 0.0) -> None:
         """Read the watermark, the tombstones of retention, and what is new, by a few small requests.
 
-        While nothing has changed, this takes one GET and a listing of tombstones; otherwise also one listing from the
-        newest base on, and the manifest of the newest segment. All segments are listed again if the log left its
-        branch, line 1 of the watermark went down, or a hole was filled, as its segment may start anywhere below.
+        While nothing has changed, this takes one GET, and a listing of tombstones unless that was done less than
+        ``start_seconds`` ago. If the watermark names tails, it also takes its part in the look at the heads and in the
+        GET of the lines of new ranges, which partitions share. If the watermark has moved, there are also one listing
+        from the newest base on, and the manifest of the newest segment. All segments are listed again if the log left
+        its branch, line 1 of the watermark went down, or a hole was filled, as its segment may start anywhere below.
         """
         with self._refreshing:
+            before = self._view
+            looked = self._look(before)
+            if looked is None:
+                self._view = PartitionView(branch=before.branch)
+                return
+            now = self._same(before) if looked.etag == before.etag else self._moved(before, looked)
+            start = self._first_left(before, now, start_seconds)
+            sealed = max(start, now.sealed)
+            tail = self._tail.pieces(looked.entries, now.lineage, sealed, now.missing)
+            end = tail.pieces[-1].end if tail.pieces else sealed
+            now = replace(now, start=start, sealed=sealed, tail=tail, end=end)
+            if (now.etag, now.end, now.tail) != (before.etag, before.end, before.tail):
+                now = replace(now, stable=self._sources.decided(now))
+            self._view = replace(now, stable=max(start, now.stable))
+
+    def _first_left(self, before: PartitionView, now: PartitionView, start_seconds: float) -> int:
+        """Where raw begins. Who finds that retention has removed more in the meantime refreshes, and lists again."""
+        began = time.monotonic()
+        if before.start >= now.start and began - self._buried_at < start_seconds:
+            return before.start
+        start = first_left(self._store, self._keys, now.start)
+        self._buried_at = began
+        return start
+
+    def _look(self, before: PartitionView) -> _Looked | None:
+        """Read the heads and then the watermark, again while that names brokers whose heads were not read before."""
+        brokers: frozenset[int] = frozenset()
+        named = before.brokers
+        while True:
+            brokers |= named
+            entries = self._entries(brokers)
             fetched = fetched_marks(self._store, self._keys)
             if fetched is None:
-                self._view = PartitionView(branch=self._view.branch)
-                return
-            before = self._view
+                return None
             if before.watermark is not None and fetched.etag == before.etag:
-                now = self._same(before)
+                marks = Marks(before.line_1, before.watermark)
             else:
-                now = self._moved(before, *marks_of(fetched.body, self._keys, self.topic_id), fetched.etag)
-            start = first_left(self._store, self._keys, now.start)
-            now = replace(now, start=start, end=max(start, now.end))
-            if (now.etag, now.end) != (before.etag, before.end):
-                now = replace(now, stable=self._decided(now))
-            self._view = replace(now, stable=max(start, now.stable))
+                marks = marks_of(fetched.body, self._keys, self.topic_id)
+            named = marks.watermark.tail_brokers
+            if named <= brokers:
+                return _Looked(marks, fetched.etag, entries)
+
+    def _entries(self, brokers: frozenset[int]) -> tuple[HeadEntry, ...]:
+        if self.topic_id is None:
+            return ()  # a topic without an id is never packed
+        return self._heads.entries(PartitionOfId(self.topic_id, self.partition), brokers)
 
     def _same(self, before: PartitionView) -> PartitionView:
         """The view by the same watermark: a person may have acknowledged gaps."""
         if before.watermark is None or not before.gaps:
             return before
         gaps, passed = split(before.watermark, self._acknowledged())
-        end = readable_end(before.watermark, passed)
-        return replace(before, gaps=gaps, passed=passed, end=end)
+        return replace(before, gaps=gaps, passed=passed, sealed=readable_end(before.watermark, passed))
 
-    def _moved(self, before: PartitionView, line_1: int, watermark: Watermark, etag: str) -> PartitionView:
-        """The view by another watermark, with what is listed since."""
+    def _moved(self, before: PartitionView, looked: _Looked) -> PartitionView:
+        """The view by another watermark, with what is listed since; without its tail."""
+        line_1, watermark = looked.marks
         gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
-        end = readable_end(watermark, passed)
+        sealed = readable_end(watermark, passed)
         filled = before.missing - passed - offsets_of(gaps)
         lineage = Lineage(watermark.lineage)
-        left = left_branch(before, lineage, end)
+        left = left_branch(before, lineage, sealed)
         again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
         self._segments.relist(0 if again else min(before.line_1, self._segments.newest))
         return PartitionView(
             watermark=watermark,
             lineage=lineage,
             line_1=line_1,
-            etag=etag,
+            etag=looked.etag,
             start=watermark.start_offset,
             gaps=gaps,
             passed=passed,
-            end=end,
+            sealed=sealed,
             branch=before.branch + left,
             verdicts=Verdicts() if again else before.verdicts,
         )
@@ -157,8 +214,12 @@ class RemotePartition:
         return self._observe(self.incarnation, self.partition, highest)
 
     def invalidate(self, segment: Segment) -> None:
-        """Read the manifest of ``segment`` again when it is needed: a repair made its objects again, or it is gone."""
-        self._segments.forget(segment.name)
+        """Read the manifest of ``segment`` again when it is needed: a repair made its objects again, or it is gone.
+
+        A range of a pack stays, until seals hold it.
+        """
+        if not segment.packed:
+            self._segments.forget(segment.name)
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         """What to read at ``offset``.
@@ -168,28 +229,35 @@ class RemotePartition:
         there is nothing at or after ``offset`` yet.
 
         Raises:
+            FormatError: the tail ends at ``offset``, because what a head names there is damaged.
             OutOfRange: ``offset`` lies below :attr:`start`.
             PreconditionFailed: a repair is making a segment's objects again; ask again.
         """
         return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
 
+    def packed_stretch(self, offset: int, *, committed: bool) -> Stretch | None:
+        """As :meth:`next_stretch`, if that is a range of the tail; otherwise None. Makes no request."""
+        view = self._view
+        piece, end = view.packed(offset), view.stable if committed else view.end
+        if piece is None or offset >= end:
+            return None
+        return self._stretch_of(view, piece._replace(end=min(piece.end, end)), committed=committed)
+
     def _stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         view = self._view
         found = self._at(view, offset, view.stable if committed else view.end)
-        if not isinstance(found, SegmentPiece):
-            return found
-        segment = found.segment
+        return self._stretch_of(view, found, committed=committed) if isinstance(found, SegmentPiece) else found
+
+    def _stretch_of(self, view: PartitionView, piece: SegmentPiece, *, committed: bool) -> Stretch:
         try:
-            position = self._indexes.position(self._store, segment, found.start)
+            position = self._indexes.position(self._store, piece.segment, piece.start)
         except (PreconditionFailed, NotFound):
-            self.invalidate(segment)
+            self.invalidate(piece.segment)
             raise
-        aborted = (
-            self._aborts.of(found, view.lineage, view.verdicts, lambda at: self._following(view, at))
-            if committed
-            else ()
-        )
-        return Stretch(segment, found.start, found.end, position, aborted)
+        aborted: tuple[AbortedTransaction, ...] = ()
+        if committed:
+            aborted = self._aborts.of(piece, view.lineage, view.verdicts, lambda at: self._sources.following(view, at))
+        return Stretch(piece.segment, piece.start, piece.end, position, aborted)
 
     def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
         """``call``, again where it met a segment that was made again or removed since its manifest was read."""
@@ -215,9 +283,7 @@ class RemotePartition:
 
     def _first_at(self, timestamp: int, *, markers: bool) -> OffsetForTime | None:
         view = self._view
-        return first_at(
-            timestamp, self._segments, view.lineage, view.start, self._store, self._indexes, markers=markers
-        )
+        return first_at(timestamp, self._segments, view, self._store, self._indexes, markers=markers)
 
     def _at(self, view: PartitionView, offset: int, end: int) -> SegmentPiece | Gap | None:
         """What there is at ``offset``, up to ``end`` at most."""
@@ -227,15 +293,18 @@ class RemotePartition:
         if (gap := view.gap_at(at)) is not None:
             return gap
         if at >= end:
+            damage = view.tail.damage
+            if damage is not None and at >= view.end:
+                raise FormatError(damage.name, damage.rule)
             return None
-        piece = self._piece(view, at)
+        piece = self._sources.piece(view, at)
         if piece is not None:
             return piece._replace(end=min(piece.end, end, view.clear_until(at)))
         self.refresh()  # retention may have removed the segment
         now = self._view
         if (now.etag, now.start) != (view.etag, view.start):
             return self._at(now, offset, min(end, now.end))
-        gap = self._unrecorded(now, at)
+        gap = self._sources.unrecorded(now, at)
         given_up = offsets_of([gap]) & self._acknowledged()
         if not given_up:
             return gap
@@ -243,63 +312,6 @@ class RemotePartition:
             if self._view is now:
                 self._view = replace(now, passed=now.passed | given_up)
         return self._at(self._view, offset, end)
-
-    def _piece(self, view: PartitionView, offset: int) -> SegmentPiece | None:
-        """The piece at ``offset``. Before the result is None, all is listed again, once for each watermark."""
-        piece = self._segments.piece(offset, view.lineage)
-        if piece is None and self._looked_back != view.etag:
-            while piece is None and self._segments.look_back(offset):
-                piece = self._segments.piece(offset, view.lineage)
-            if piece is None:
-                self._looked_back = view.etag
-        return piece
-
-    def _unrecorded(self, view: PartitionView, offset: int) -> Gap:
-        """The hole at ``offset`` of which no agent knows: a segment below the watermark is missing."""
-        assert view.watermark is not None
-        after = self._segments.next_piece(offset, view.end, view.lineage)
-        fields = {
-            "from": offset,
-            "to": min(after.start if after else view.end, view.clear_until(offset)),
-            "reason": "unknown",
-            "detected_at": view.watermark.written_at,
-        }
-        return Gap.model_validate(fields)
-
-    def _following(self, view: PartitionView, offset: int) -> Step:
-        """The first piece at or after ``offset``, beyond whatever is missing."""
-        piece = self._next(view, offset)
-        end = piece.start if piece else view.end
-        return Step(piece, self._segments.within(offset, end) if end > offset else ())
-
-    def _next(self, view: PartitionView, offset: int) -> SegmentPiece | None:
-        at = max(offset, view.start)
-        while at < view.end:
-            missing = view.missing.contiguous_from(at)
-            if missing > at:
-                at = missing
-                continue
-            return self._piece(view, at) or self._segments.next_piece(at, view.end, view.lineage)
-        return None
-
-    def _decided(self, view: PartitionView) -> int:
-        """How far up to the end of ``view`` all transactions are decided.
-
-        The last segment that is valid up to its end decides. A segment that leaves the lineage before its end lists the
-        transactions open on its own branch. So may one that continues beyond the view's end.
-        """
-        at, limit = view.end, view.end
-        while at > view.start:
-            missing = next((part for part in view.missing if part.start < at <= part.end), None)
-            if missing is not None:
-                at = missing.start
-                continue
-            piece = self._piece(view, at - 1)
-            if piece is not None and is_whole(piece.segment, view.lineage, at - 1):
-                return decided_end(limit, piece.segment.open_transactions)[0]
-            at = piece.segment.base if piece is not None else self._segments.last_end(at - 1, view.lineage)
-            limit = at
-        return view.start
 
     def _acknowledged(self) -> Intervals:
         default = self._storage.default()

@@ -9,11 +9,11 @@ from tidemark.raw.segments import Segment
 
 
 class Stretch(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, to be read from one stored segment.
+    """Offsets ``[start, end)`` of a partition, to be read from one stored segment or range of a pack.
 
     Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
-    ``If-Match: segment.etag``, from byte ``position`` (a batch starts there, at or below ``start``) to at most
-    ``segment.size``. ``aborted`` are the transactions to leave out; none for read_uncommitted.
+    ``If-Match: segment.etag``, if it has one, from byte ``position`` (a batch starts there, at or below ``start``) to
+    at most ``segment.stop``. ``aborted`` are the transactions to leave out; none for read_uncommitted.
     """
 
     segment: Segment

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from tidemark.decode import decode_batches, unrepresentable_timestamps
 from tidemark.decode.schema import octets
 from tidemark.errors import NotFound, PreconditionFailed
-from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment, live_until
@@ -25,6 +24,7 @@ from tidemark.remote.catalog.batch_scan import BatchWindow, windows
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.stretch import OffsetForTime
+from tidemark.remote.catalog.watermark_view import PartitionView
 from tidemark.store import Store
 
 THREADS: Final = 16
@@ -36,25 +36,24 @@ _ENTRY: Final = Struct(">qi")
 def first_at(
     timestamp: int,
     segments: StoredSegments,
-    lineage: Lineage,
-    start: int,
+    view: PartitionView,
     store: Store,
     indexes: IndexObjects,
     *,
     markers: bool,
 ) -> OffsetForTime | None:
-    """The first record from ``start`` on, along ``lineage``, with at least ``timestamp`` (milliseconds).
+    """The first record of ``view`` with at least ``timestamp`` (milliseconds), or maybe one that lies beyond its end.
 
     Markers of transactions count if ``markers`` says so.
     """
     segments.read_all(THREADS)
-    at = start
-    for name in list(segments.late_enough(timestamp, start)):
+    at = view.start
+    for name in list(segments.late_enough(timestamp, view.start)):
         segment = segments.segment(name)
         if segment is None or segment.end <= at:
             continue
         begin = max(at, segment.base)
-        end = live_until(segment, lineage, begin)
+        end = live_until(segment, view.lineage, begin)
         if end > begin:
             try:
                 found = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
@@ -64,6 +63,11 @@ def first_at(
             if found is not None:
                 return found
             at = end
+    for packed, begin, end in view.tail.pieces:
+        if packed.max_timestamp is not None and packed.max_timestamp >= timestamp and end > at:
+            found = first_in(store, indexes, packed, timestamp, max(begin, at), end, markers=markers)
+            if found is not None:
+                return found
     return None
 
 

@@ -1,7 +1,8 @@
-"""A watermark as readers need it: first and last offset, gaps, and the branches that the log has left. Pure."""
+"""A watermark and the tail as readers need them: first and last offset, gaps, branches that the log has left. Pure."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -9,7 +10,9 @@ from tidemark.formats.gaps import Gap
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.raw.segments import SegmentPiece
 from tidemark.remote.catalog.aborted_transactions import Verdicts
+from tidemark.remote.catalog.tail import TailPieces
 
 _FOR_EVER = 1 << 63
 
@@ -18,8 +21,9 @@ _FOR_EVER = 1 << 63
 class PartitionView:
     """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
 
-    ``lineage`` is the whole one of the leader. ``end`` is the offset after the last readable one. Up to ``stable`` all
-    transactions are decided.
+    ``lineage`` is the whole one of the leader. Below ``sealed`` seals hold the offsets, from there on the ranges of
+    ``tail``, without a hole. ``end`` is the offset after the last readable one. Up to ``stable`` all transactions are
+    decided.
     """
 
     watermark: Watermark | None = None
@@ -29,15 +33,28 @@ class PartitionView:
     start: int = 0
     gaps: tuple[Gap, ...] = ()
     passed: Intervals = field(default_factory=Intervals)
+    sealed: int = 0
+    tail: TailPieces = field(default_factory=TailPieces)
     end: int = 0
     stable: int = 0
     branch: int = 0
     verdicts: Verdicts = field(default_factory=Verdicts, compare=False)
 
     @property
+    def brokers(self) -> frozenset[int]:
+        """Who may have packed what is not sealed."""
+        return self.watermark.tail_brokers if self.watermark is not None else frozenset()
+
+    @property
     def missing(self) -> Intervals:
         """All that the watermark says is missing, acknowledged or not."""
         return offsets_of(self.gaps) | self.passed
+
+    def packed(self, offset: int) -> SegmentPiece | None:
+        """What the tail has from ``offset`` on; None if that does not lie in the tail."""
+        pieces = self.tail.pieces
+        index = bisect_right(pieces, offset, key=lambda piece: piece.start) - 1
+        return pieces[index]._replace(start=offset) if index >= 0 and offset < pieces[index].end else None
 
     def gap_at(self, offset: int) -> Gap | None:
         """The unacknowledged gap that ``offset`` lies in."""
@@ -56,15 +73,15 @@ class PartitionView:
         return ended[1] if ended is not None and ended[1] < offset else None
 
 
-def left_branch(before: PartitionView, lineage: Lineage, end: int) -> bool:
-    """Whether offsets that ``before`` had are taken back, or of another epoch now."""
+def left_branch(before: PartitionView, lineage: Lineage, sealed: int) -> bool:
+    """Whether offsets that ``before`` had are taken back, or of another epoch now; those of its tail as well."""
     if before.watermark is None:
         return False
-    return end < before.end or before.lineage.divergence(lineage, before.end) is not None
+    return sealed < before.sealed or before.lineage.divergence(lineage, before.end) is not None
 
 
 def readable_end(watermark: Watermark, passed: Intervals) -> int:
-    """The offset after the last that can be read, above recorded gaps as well, but not above an unrecorded hole.
+    """The offset after the last that seals hold, above recorded gaps as well, but not above an unrecorded hole.
 
     Beyond such a hole an upload is under way; those offsets can be read once the hole is filled or recorded.
     """

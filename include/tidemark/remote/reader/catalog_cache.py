@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Final
 
 from tidemark.remote.reader.range_requests import naming
 from tidemark.remote.topics import RemotePartition, RemoteTopics
+
+START_SECONDS: Final = 60.0
+"""How old what is known of a partition's start may be, where nobody asks for it: its listing costs most."""
 
 
 class Entry:
@@ -44,7 +48,7 @@ class Entry:
             return
         try:
             with naming(f"{self.name[0]}-{self.name[1]}"):
-                partition.refresh()
+                partition.refresh(START_SECONDS)
         finally:
             self._looked_at = time.monotonic()
 

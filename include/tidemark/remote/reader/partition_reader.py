@@ -158,7 +158,7 @@ class PartitionReader:
         while not self._ahead or (len(self._ahead) <= _AHEAD and self.in_flight < self._means.share()):
             if self._source is None:
                 if self._located is None:
-                    self._located = self._means.submit(self._locate)
+                    self._located = self._located_now() or self._means.submit(self._locate)
                 if not self._located.done() or self._located.exception() is not None:
                     return
                 found = self._located.result()
@@ -167,7 +167,7 @@ class PartitionReader:
                 self._located = None
                 self._source, self._position = found, found.position
             source, start = self._source, self._position
-            end = min(source.segment.size, self._range_end(start))
+            end = min(source.segment.stop, self._range_end(start))
             memory = self._means.buffers.take()
             what = f"{self._tp}, from offset {max(self._next, source.start)} on, bytes {start} to {end}"
             read = self._means.requests.read_into
@@ -175,7 +175,7 @@ class PartitionReader:
             done = self._means.submit(into)
             self._ahead.append(_Piece(source, start, end, memory, done))
             self._position = end
-            if end == source.segment.size:
+            if end == source.segment.stop:
                 self._leave(source)
 
     def _range_end(self, start: int) -> int:
@@ -192,6 +192,17 @@ class PartitionReader:
         """Nothing more is to be asked for of ``stretch``."""
         if self._source is stretch:
             self._source, self._locate_from = None, stretch.end
+
+    def _located_now(self) -> Future[Stretch | Gap | None] | None:
+        """What is to be read at ``_locate_from``, if that is a range of the tail, which needs no request."""
+        if self.partition is None:
+            return None
+        found = self.partition.packed_stretch(self._locate_from, committed=self._committed)
+        if found is None:
+            return None
+        located: Future[Stretch | Gap | None] = Future()
+        located.set_result(found)
+        return located
 
     def _locate(self) -> Stretch | Gap | None:
         """What is to be read at ``_locate_from``; in a thread that may wait."""
@@ -259,7 +270,7 @@ class PartitionReader:
         decoder = self._decoder
         piece.done.result()
         arrived = piece.memory[HEAD_BYTES : HEAD_BYTES + piece.end - piece.start]
-        last = piece.end == piece.stretch.segment.size
+        last = piece.end == piece.stretch.segment.stop
         carried = sum(map(len, self._carry))
         if carried + len(arrived) >= self._needed or last:
             data, self._carry = self._joined(piece, arrived, carried), []
@@ -285,7 +296,7 @@ class PartitionReader:
             return 0
         size = int.from_bytes(bytes(rest[8:_LENGTH_BYTES]), "big") + _LENGTH_BYTES
         position = piece.end - len(rest)
-        if position + size > piece.stretch.segment.size:
+        if position + size > piece.stretch.segment.stop:
             rule = f"the segment ends inside this record batch of {size} bytes"
             raise SegmentError(piece.stretch.segment.key, position, self._next, rule)
         return size

@@ -117,7 +117,7 @@ class Requests(Retry):
         view = target[: end - start].data
         done = 0
         store = storage.store(segment.store)
-        with naming(what), store.stream(segment.key, start, end, if_match=segment.etag) as body:
+        with naming(what), store.stream(segment.key, start, end, if_match=segment.etag or None) as body:
             while done < end - start:
                 self._check_open()
                 count = body.readinto(view[done:])

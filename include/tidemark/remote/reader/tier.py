@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Self
@@ -63,12 +64,14 @@ class RemoteTier:
         self._on_ready = on_ready
         self._requests = Requests(self.counters)
         repeated = storage.through(lambda store: repeating(store, self._requests))
-        self.topics = RemoteTopics(repeated)
+        self.topics = RemoteTopics(repeated, refresh_seconds / 2)
         self._known = CatalogCache(self.topics, refresh_seconds)
         self._lock = threading.RLock()
         self._lanes: dict[TopicPartition, Lane] = {}
         self._entries: dict[TopicPartition, Entry] = {}
         self._turn = 0
+        self._refresh_seconds = refresh_seconds
+        self._due_at = 0.0  # when (monotonic) a catalogue may be due
         self._workers = ThreadPool(threads, self._lock, self._next_step)
         self._means = Means(
             repeated,
@@ -192,6 +195,7 @@ class RemoteTier:
             check_crcs=self._check_crcs,
         )
         self._lanes[tp] = Lane(reading, offset)
+        self._due_at = 0.0
         self._workers.wake()
 
     @property
@@ -204,21 +208,27 @@ class RemoteTier:
 
     def _next_step(self) -> tuple[Work | None, float | None]:
         """A step of the next partition in turn that can make one, or the seconds until a catalogue is due."""
-        seconds: list[float] = []
+        if time.monotonic() >= self._due_at:
+            self._due_at = time.monotonic() + self._refresh_due()
+        lanes, share = list(self._lanes.values()), self._share
+        for number in range(len(lanes)):
+            lane = lanes[(self._turn + number) % len(lanes)]
+            if lane.ready(share):
+                self._turn += number + 1
+                lane.begin_step()
+                return partial(self._step, lane), None
+        return None, max(0.0, self._due_at - time.monotonic()) if lanes else None
+
+    def _refresh_due(self) -> float:
+        """Have the catalogues looked at again that are due; the seconds until another one may be."""
+        seconds = self._refresh_seconds
         for tp in self._lanes:
             entry = self._entries[tp]
             if not entry.refreshing and (due_in := entry.due_in) <= 0:
                 self._refresh_later(tp, entry)
             elif not entry.refreshing:
-                seconds.append(due_in)
-        lanes = list(self._lanes.values())
-        for number in range(len(lanes)):
-            lane = lanes[(self._turn + number) % len(lanes)]
-            if lane.ready(self._share):
-                self._turn += number + 1
-                lane.begin_step()
-                return partial(self._step, lane), None
-        return None, min((one for one in seconds if one != float("inf")), default=None)
+                seconds = min(seconds, due_in)
+        return seconds
 
     def _step(self, lane: Lane) -> None:
         found: Step | Exception

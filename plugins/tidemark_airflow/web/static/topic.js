@@ -40,6 +40,7 @@ function head(at, now, openBackfill) {
   const facts = [
     ["Rows", number(now.rows)],
     ["Behind", `${plural(now.lag, "offset")} ${waits}`],
+    ...(now.promise === null ? [] : promise(now)),
     ["Missing", now.missing ? plural(now.missing, "offset") : "none"],
     ["Last commit", now.committed_at ? [time(now.committed_at), ` (ledger ${number(now.ledger_n)})`] : "none"],
     ["Brokers observed", time(now.observed_at)],
@@ -65,6 +66,16 @@ function head(at, now, openBackfill) {
     incidents(now.incidents),
     el("dl", {class: "facts card"}, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
   );
+}
+
+// What a topic with a freshness promises, from the append on, and how long the oldest byte has waited for the store.
+function promise(now) {
+  const unknown = now.unmeasured ? `not known of ${plural(now.unmeasured, "partition")}` : "";
+  const waits = now.unstored_since ? `for ${since(now.unstored_since)}` : "";
+  return [
+    ["Freshness", duration(now.promise)],
+    ["Not in the store", [waits, unknown].filter(Boolean).join("; ") || "nothing"],
+  ];
 }
 
 function partitions(at, now) {

@@ -1,0 +1,114 @@
+"""Whether the topics' promises of freshness can be held, by what agents, triggerer and live landings say of themselves.
+
+An agent packs what has waited for a third of its own ``freshness`` for the topic, which must not be longer than the
+topic's. Without packs, bytes come to the store when Kafka rolls a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from tidemark.endpoints import resolver_of
+from tidemark.errors import NotFound
+from tidemark.formats.index_cache import read_indexes
+from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.live_landing import read_landing
+from tidemark.formats.scan_status import ScanStatus
+from tidemark.formats.watermark_index import LeaderEntry, leaders
+from tidemark.store import open_store
+from tidemark.topics import Deployment, TopicSettings
+
+SHARE: Final = 3
+"""A third of the promise may pass before bytes are in the store."""
+
+_SCANS_EVERY: Final = timedelta(minutes=5)
+"""A triggerer that works writes the state of its scan once a minute."""
+
+
+def freshness_problems(deployment: Deployment, now: datetime) -> list[str]:
+    """What keeps promises of ``deployment`` from being held, a line each; ``now`` is by the raw store's clock.
+
+    Raises:
+        StoreError: a store did not answer.
+    """
+    return [
+        problem
+        for cluster in deployment.clusters
+        if deployment.live_topics(cluster)
+        for problem in _of_cluster(deployment, cluster, now)
+    ]
+
+
+def _of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator[str]:
+    default = resolver_of(deployment.raw).default()
+    store = open_store(default.store, deployment.store)
+    indexes = read_indexes(store, ControlKeys(default.prefix, cluster).indexes).kept.values()
+    gone = {one.broker for one in indexes if now - one.written_at > deployment.watch.agent_gone}
+    led = leaders(indexes)
+    topics = deployment.live_topics(cluster)
+    for topic in topics:
+        yield from topic_problems(topic, led, gone)
+    yield from _landing_problems(deployment, cluster, topics, led, now)
+
+
+def topic_problems(
+    topic: TopicSettings, led: Mapping[TopicPartition, LeaderEntry], gone: Iterable[int]
+) -> Iterator[str]:
+    """What the agents of a topic with a ``freshness`` say that breaks it; ``gone`` are brokers whose agent is gone."""
+    promise = topic.late_after
+    name, words = f"{topic.cluster}/{topic.topic}", _words(promise)
+    entries = [leader for at, leader in led.items() if at.topic == topic.topic]
+    silent = sorted({one.broker for one in entries} & set(gone))
+    if silent:
+        yield f"{name}: promises {words}, but the agent of {_brokers(silent)} is silent: is it running?"
+    unpacked = sorted({one.broker for one in entries if one.entry.freshness is None})
+    if unpacked:
+        yield (
+            f"{name}: promises {words}, but the agent of {_brokers(unpacked)} packs nothing of it: set freshness: "
+            f"{words} for the topic in the agent's file; without packs, the topic needs segment.ms="
+            f"{promise / SHARE / timedelta(milliseconds=1):.0f} or less"
+        )
+    longer = [one for one in entries if (one.entry.freshness or 0.0) > promise.total_seconds()]
+    if longer:
+        most = max(one.entry.freshness or 0.0 for one in longer)
+        yield (
+            f"{name}: promises {words}, but the agent of {_brokers(sorted({one.broker for one in longer}))} is set to "
+            f"{most:g}s: set freshness: {words} or less for the topic in the agent's file"
+        )
+
+
+def _landing_problems(
+    deployment: Deployment,
+    cluster: str,
+    topics: Sequence[TopicSettings],
+    led: Mapping[TopicPartition, LeaderEntry],
+    now: datetime,
+) -> Iterator[str]:
+    """Whether Airflow lands: its triggerer scans, and the live DAG has carried out a landing if there was any to do."""
+    store, keys = open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
+    try:
+        scanned = ScanStatus.load(store, keys.scan).at
+    except NotFound:
+        scanned = None
+    if scanned is None or now - scanned > _SCANS_EVERY:
+        last = "was never" if scanned is None else f"was last at {scanned:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"{cluster}: the scan of the watermark indexes {last}: does Airflow's triggerer run?"
+    names = {one.topic for one in topics}
+    uploaded = any(at.topic in names and one.entry.next_offset > 0 for at, one in led.items())
+    if uploaded and read_landing(store, keys.landing).etag is None:
+        yield (
+            f"{cluster}: nothing was ever landed live: is dags/live.py in Airflow's DAG folder, and is "
+            f"tidemark_live__{cluster} unpaused?"
+        )
+
+
+def _brokers(numbers: Sequence[int]) -> str:
+    listed = ", ".join(map(str, numbers[:5]))
+    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+    return f"broker{'s' if len(numbers) > 1 else ''} {listed}{more}"
+
+
+def _words(length: timedelta) -> str:
+    return f"{length.total_seconds():g}s"

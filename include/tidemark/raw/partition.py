@@ -1,0 +1,53 @@
+"""A partition of one incarnation, and what a reader has seen of it in the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.watermark import Watermark
+from tidemark.kafka_log import Lineage
+from tidemark.raw.segments import Segment
+from tidemark.raw.tails import Tails
+
+
+@dataclass(frozen=True, slots=True)
+class RawPartition:
+    """A partition of one incarnation, and where its objects lie."""
+
+    incarnation: int
+    topic_id: str | None
+    keys: PartitionKeys
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.keys.partition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """Both lines of ``offset.wm``, and the tails of those that it lists, whose heads were read before it."""
+
+    part: RawPartition
+    line_1: int
+    watermark: Watermark
+    tails: Tails
+
+    @property
+    def lineage(self) -> Lineage:
+        """The newest lineage."""
+        return Lineage(self.watermark.lineage)
+
+    @property
+    def end(self) -> int:
+        """Up to where there may be something: the watermark, or the end of the longest tail."""
+        return max(self.watermark.next_offset, self.tails.end)
+
+
+class SegmentWindow(NamedTuple):
+    """Segments of a partition from an offset on; ``complete`` unless the limit of bytes left later ones out."""
+
+    segments: list[Segment]
+    complete: bool

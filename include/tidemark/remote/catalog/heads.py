@@ -1,0 +1,141 @@
+"""The heads of a cluster's brokers, as all partitions of a reader share them.
+
+A look is one listing of the heads of a store and prefix, however many partitions ask. A head is read when a partition
+asks for it and its ETag has changed: one GET for each broker. The last ranges of many partitions lie in one pack, and
+their lines in its footer: one GET reads those of all partitions that have asked.
+
+A reader asks for heads first, and reads ``offset.wm`` then (docs/live-end-design.md, "Readers"). So a head that was
+read some seconds ago is not wrong, it only shows less.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from tidemark.concurrency import in_parallel
+from tidemark.errors import FormatError
+from tidemark.formats import head
+from tidemark.formats.head import HeadEntry, PartitionOfId
+from tidemark.formats.keys import ControlKeys, Endpoint
+from tidemark.formats.pack import PackedRange, RangePointer, range_of_line
+from tidemark.remote.catalog.storage import Storage
+from tidemark.store import Store
+
+_NEVER: Final = float("-inf")
+
+_MOST_FOOTER: Final = 1 << 20
+"""Bytes of a pack's footer that are read at once: about 2,000 lines."""
+
+_KEPT_FOOTERS: Final = 8
+
+log = logging.getLogger(__name__)
+
+
+class _Kept(NamedTuple):
+    """A head as it was listed under an ETag."""
+
+    etag: str
+    entries: Mapping[PartitionOfId, tuple[HeadEntry, ...]]
+
+
+class _Footer(NamedTuple):
+    """Bytes of the footer of a pack, from byte ``start`` of the pack on."""
+
+    start: int
+    body: bytes
+
+
+class Heads:
+    """The heads in one store and prefix. Thread-safe: who asks while another one looks waits for that look."""
+
+    def __init__(self, store: Store, control: ControlKeys, seconds: float) -> None:
+        """Nothing is read yet. Heads are listed again after ``seconds``."""
+        self._store, self._control, self._seconds = store, control, seconds
+        self._lock = threading.Lock()
+        self._looked_at = _NEVER
+        self._etags: dict[str, str] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._asked: set[PartitionOfId] = set()
+        self._footers: dict[str, _Footer] = {}
+
+    def entries(self, wanted: PartitionOfId, brokers: Collection[int]) -> tuple[HeadEntry, ...]:
+        """What the heads of ``brokers`` say of a partition.
+
+        A head that does not parse says nothing, with one warning: what its broker has packed is read once it is sealed.
+
+        Raises:
+            StoreError: the heads cannot be listed or read.
+        """
+        if not brokers:
+            return ()
+        with self._lock:
+            self._asked.add(wanted)
+            if time.monotonic() - self._looked_at >= self._seconds:
+                self._look()
+            keys = {self._control.head(broker): broker for broker in sorted(brokers)}
+            there = {key: broker for key, broker in keys.items() if key in self._etags}
+            unread = {key: broker for key, broker in there.items() if key not in self._kept}
+            for key, entries in zip(unread, in_parallel(self._read, list(unread.values())), strict=True):
+                self._kept[key] = _Kept(self._etags[key], entries)
+            return tuple(entry for key in there for entry in self._kept[key].entries.get(wanted, ()))
+
+    def line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
+        """As :func:`tidemark.formats.pack.read_range_line`; with the lines of other partitions, if heads name them."""
+        with self._lock:
+            key, end = control.pack(pointer.name), pointer.position + pointer.length
+            footer = self._footers.get(pointer.pack)
+            if footer is None or not footer.start <= pointer.position < end <= footer.start + len(footer.body):
+                start, stop = self._around(pointer)
+                footer = self._footers[pointer.pack] = _Footer(start, store.get_range(key, start, stop))
+                while len(self._footers) > _KEPT_FOOTERS:
+                    del self._footers[next(iter(self._footers))]
+            return range_of_line(footer.body[pointer.position - footer.start : end - footer.start], key, pointer)
+
+    def _around(self, pointer: RangePointer) -> tuple[int, int]:
+        """The bytes of a pack that hold the line of ``pointer`` and those that partitions are going to ask for."""
+        entries = [
+            one for kept in self._kept.values() for wanted in self._asked for one in kept.entries.get(wanted, ())
+        ]
+        lines = [one.last for one in entries if one.last.pack == pointer.pack] or [pointer]
+        start, stop = min(one.position for one in lines), max(one.position + one.length for one in lines)
+        if start <= pointer.position and pointer.position + pointer.length <= stop <= start + _MOST_FOOTER:
+            return start, stop
+        return pointer.position, pointer.position + pointer.length
+
+    def _look(self) -> None:
+        """List; what has changed is forgotten, and read when somebody asks for it."""
+        began = time.monotonic()
+        self._etags = {info.key: info.etag for info in self._store.list(self._control.heads)}
+        self._kept = {key: kept for key, kept in self._kept.items() if self._etags.get(key) == kept.etag}
+        self._looked_at = began
+
+    def _read(self, broker: int) -> Mapping[PartitionOfId, tuple[HeadEntry, ...]]:
+        try:
+            found = head.load(self._store, self._control, broker)
+        except FormatError as error:
+            log.warning("%s; what broker %s has packed is not read before it is sealed", error, broker)
+            return {}
+        return {} if found is None else found.value.by_partition
+
+
+class HeadsByPlace:
+    """The heads of a storage's cluster, in each store and prefix that has some of its partitions. Thread-safe."""
+
+    def __init__(self, storage: Storage, seconds: float) -> None:
+        """Nothing is read yet. Heads are listed again after ``seconds``."""
+        self._storage, self._seconds = storage, seconds
+        self._lock = threading.Lock()
+        self._places: dict[tuple[str, str], Heads] = {}
+
+    def of(self, endpoint: Endpoint) -> Heads:
+        """The heads beside the partitions of ``endpoint``."""
+        place = endpoint.store, endpoint.prefix
+        with self._lock:
+            if place not in self._places:
+                control = ControlKeys(endpoint.prefix, self._storage.cluster)
+                self._places[place] = Heads(self._storage.store(endpoint.store), control, self._seconds)
+            return self._places[place]

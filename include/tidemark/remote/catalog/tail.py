@@ -1,0 +1,115 @@
+"""The tail of a partition: the ranges of packs behind its seals, as far as they are known.
+
+A line of a pack is read once. What was read stays until seals hold it, also if its head is gone: packs do not change,
+and which batches count is told by their lineage alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidemark.errors import FormatError
+from tidemark.formats.head import HeadEntry
+from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.pack import PackedRange, RangePointer
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.raw.packs import ReadLine, chain, live_end
+from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole
+from tidemark.raw.tails import segment_of_range
+from tidemark.store import Store
+
+
+class TailPieces(NamedTuple):
+    """What lies behind the seals, in order, up to the first hole.
+
+    ``opened`` are the transactions that are open at its end, by a range that is valid up to its own end there; None if
+    no such range is known. ``damage`` says why there is no more, if a head names more and its chain is damaged.
+    """
+
+    pieces: tuple[SegmentPiece, ...] = ()
+    opened: tuple[OpenTransaction, ...] | None = None
+    damage: FormatError | None = None
+
+
+class Tail:
+    """The known ranges of one partition. Not thread-safe."""
+
+    def __init__(self, store: Store, keys: PartitionKeys, read: ReadLine) -> None:
+        """Nothing is known yet. ``read`` reads a line."""
+        self._store, self._read = store, read
+        self._control = keys.control
+        self._lines: dict[RangePointer, PackedRange] = {}
+        self._ranges: dict[tuple[str, int], Segment] = {}
+        self._covered_by = Lineage(), Intervals()
+        self._pieces: list[SegmentPiece] = []
+
+    def pieces(
+        self, entries: Sequence[HeadEntry], lineage: Lineage, end_of_seals: int, missing: Intervals
+    ) -> TailPieces:
+        """The pieces behind ``end_of_seals`` on ``lineage``; the offsets ``missing`` are recorded as lost.
+
+        Reads the lines that are new: of each chain, back to where the known ones end.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        self._lines = {pointer: one for pointer, one in self._lines.items() if one.range.next > end_of_seals}
+        self._ranges = {place: one for place, one in self._ranges.items() if one.end > end_of_seals}
+        pieces = self._covered(lineage, end_of_seals, missing)
+        end = pieces[-1].end if pieces else end_of_seals
+        damaged: list[tuple[int, FormatError]] = []
+        for entry in entries:
+            until = live_end(entry, lineage)
+            if until > end:
+                damaged += [(until, error) for error in self._follow(entry, end)]
+                pieces = self._covered(lineage, end_of_seals, missing)
+                end = pieces[-1].end if pieces else end_of_seals
+        if not pieces:
+            return TailPieces(damage=_beyond(damaged, end))
+        if self._opened(lineage, end) is None:  # a cut left the last range: another leader's may end there
+            for entry in entries:
+                if live_end(entry, lineage) == end:
+                    self._follow(entry, end - 1)
+        return TailPieces(tuple(pieces), self._opened(lineage, end), _beyond(damaged, end))
+
+    def _follow(self, entry: HeadEntry, end: int) -> list[FormatError]:
+        """Learn the ranges of a chain that reach beyond ``end``; returns what is damaged of it."""
+        try:
+            found = chain(self._store, self._control, entry, end, self._line)
+        except FormatError as error:
+            return [error]
+        for packed in found:
+            segment = segment_of_range(packed, self._store.url)
+            self._ranges.setdefault((segment.key, segment.position), segment)
+        return []
+
+    def _opened(self, lineage: Lineage, end: int) -> tuple[OpenTransaction, ...] | None:
+        ending = (one for one in self._ranges.values() if one.end == end and is_whole(one, lineage, end - 1))
+        return next((one.open_transactions for one in ending), None)
+
+    def _covered(self, lineage: Lineage, start: int, missing: Intervals) -> list[SegmentPiece]:
+        """The pieces of the known ranges from ``start`` on. While the lineage stays, only what is new is covered."""
+        kept: list[SegmentPiece] = []
+        if self._covered_by == (lineage, missing):
+            before = (piece for piece in self._pieces if piece.end > start)
+            kept = [piece if piece.start >= start else piece._replace(start=start) for piece in before]
+            kept = kept if kept and kept[0].start == start else []
+        at = kept[-1].end if kept else start
+        beyond = [one for one in self._ranges.values() if one.end > at]
+        end = max((one.end for one in beyond), default=at)
+        self._covered_by = lineage, missing
+        self._pieces = [*kept, *cover(beyond, lineage, Intervals([(at, end)]) - missing)[0]]
+        return self._pieces
+
+    def _line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
+        if pointer not in self._lines:
+            self._lines[pointer] = self._read(store, control, pointer)
+        return self._lines[pointer]
+
+
+def _beyond(damaged: Sequence[tuple[int, FormatError]], end: int) -> FormatError | None:
+    """What keeps a tail that ends at ``end`` from its true end."""
+    return next((error for until, error in damaged if until > end), None)

@@ -1,0 +1,51 @@
+"""How far topics are landed, without reading their tables: the copies of the committed ledgers, one a topic.
+
+A run puts its copy after its commit, so a copy may be behind its table, for example if the run died in between. Then a
+run is planned in vain, and corrects it. A copy is read again only if it has changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+
+from tidemark.formats.index_cache import IndexCache
+from tidemark.formats.keys import DeploymentKeys
+from tidemark.formats.ledger import Ledger
+from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
+from tidemark_airflow.triggers.readiness import Landed, landed_by
+
+LandedTopic = Mapping[str, Landed]
+"""By ``<incarnation>-<partition>``."""
+
+_NOTHING: LandedTopic = {}
+
+
+class CommittedLedgers:
+    """The copies of one cluster's ledgers, for all triggers of this process."""
+
+    def __init__(self, store: Store, keys: DeploymentKeys) -> None:
+        self._keys = keys
+        self._lock = threading.Lock()
+        self._copies = IndexCache(store, keys.committed, _landed_of, limit=Ledger.most_bytes)
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of(cls, lake: str, keys: DeploymentKeys, options: str) -> CommittedLedgers:
+        """Those of the store ``lake``, by its ``options`` as JSON. Opens the store, once: not on an event loop."""
+        return cls(open_store(lake, StoreOptions.model_validate_json(options)), keys)
+
+    def look(self) -> None:
+        """Read the copies that have changed. Raises StoreError, and FormatError if there are too many."""
+        with self._lock:
+            self._copies.look()
+
+    def landed(self, topic: str) -> LandedTopic:
+        """How far ``topic`` was landed by the last :meth:`look`; nothing if no run has told of it."""
+        copy = self._copies.brokers.get(self._keys.committed_ledger(topic))
+        return _NOTHING if copy is None or copy.kept is None else copy.kept
+
+
+def _landed_of(body: bytes, info: ObjectInfo) -> LandedTopic:
+    return landed_by(Ledger.from_bytes(body, info.key))

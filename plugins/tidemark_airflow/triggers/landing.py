@@ -1,0 +1,98 @@
+"""The trigger behind the live landing of a cluster: it starts with the run, without a worker, and says what is due.
+
+It reads how far topics are landed from the copies of their ledgers, and writes what is due as the cluster's landing,
+so that nothing large goes through Airflow's database. A landing that has not ended is due at once, as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, Final
+
+from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
+
+from tidemark.errors import PreconditionFailed, TidemarkError
+from tidemark.formats.live_landing import StoredLanding, read_landing, write_landing
+from tidemark.store import Store, open_store
+from tidemark.timestamps import utc_now
+from tidemark_airflow.triggers.committed import CommittedLedgers
+from tidemark_airflow.triggers.index_scanner import Scan
+from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
+from tidemark_airflow.triggers.watermark import ScanTrigger
+
+LOOK_AGAIN_AFTER: Final = timedelta(minutes=30)
+"""Without anything to land, a run ends after this time, skipped, so that the next one has the topics file as it is."""
+
+log = logging.getLogger(__name__)
+
+
+class LandingTrigger(ScanTrigger):
+    """Fires once, when any topic of a cluster that is landed live has waited for long enough.
+
+    :param source: as of :class:`ScanTrigger`
+    :param topics: the topics, each a dumped :class:`tidemark_airflow.triggers.live_readiness.LiveTopic`
+    """
+
+    def __init__(self, *, source: dict[str, Any], topics: list[dict[str, Any]]) -> None:
+        super().__init__(source=source)
+        self.topics = [LiveTopic.model_validate(one) for one in topics]
+
+    def _more(self) -> dict[str, Any]:
+        return {"topics": [one.model_dump(mode="json") for one in self.topics]}
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Scan]) -> AsyncIterator[TriggerEvent]:
+        """The cluster's one event; or none but that the task is skipped."""
+        started = utc_now()
+        due: _Due | None = None
+        async for scan in shared_stream:
+            try:
+                if due is None:
+                    due = await asyncio.to_thread(_Due, self)
+                topics = await asyncio.to_thread(due.topics, scan)
+            except (TidemarkError, OSError):
+                log.warning("%s: what is due is not known; asked again soon", self.source.cluster, exc_info=True)
+                due = None
+                continue
+            if topics:
+                yield TriggerEvent({"topics": topics})  # type: ignore[no-untyped-call] # Airflow leaves it untyped
+                return
+            if utc_now() - started >= LOOK_AGAIN_AFTER:
+                yield TaskSkippedEvent()
+                return
+
+
+class _Due:
+    """What a landing would take, and the landing before it; whatever blocks is done here."""
+
+    def __init__(self, trigger: LandingTrigger) -> None:
+        source = trigger.source
+        self._cluster, self._key = source.cluster, source.keys.landing
+        self._store: Store = open_store(source.lake, source.options)
+        self._committed: CommittedLedgers = trigger.landed_elsewhere()
+        self._committed.look()
+        self._watch = LiveWatch(trigger.topics)
+        self._last: StoredLanding = read_landing(self._store, self._key)
+
+    def topics(self, scan: Scan) -> list[str]:
+        """The topics that are due after ``scan``, of which the landing is written; none if it need not begin."""
+        last = self._last.value
+        if last is not None and last.ended_at is None:
+            return [one.topic for one in last.topics]
+        landed = self._committed.landed
+        if not self._watch.due(scan.topics, landed, last, utc_now()):
+            return []
+        self._committed.look()  # others may have landed it
+        now = utc_now()
+        due = self._watch.due(scan.topics, landed, last, now)
+        if not due:
+            return []
+        landing = landing_of(self._cluster, due, last, now)
+        try:
+            write_landing(self._store, self._key, landing, self._last.etag)
+        except PreconditionFailed:
+            self._last = read_landing(self._store, self._key)
+            return []
+        return [one.topic for one in due]

@@ -1,0 +1,16 @@
+"""Land what is new of all topics of a cluster that are due, as the cluster's landing in the lake says.
+
+``spark-submit land_live.py --topics FILE --cluster NAME``
+
+The output has a line of JSON for each topic. Exit codes: 0 whatever became of each topic; 2 a configuration error; 1 if
+Spark or the lake did not answer, and then the same landing may be carried out again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidemark_spark.cli.land_live import main
+
+if __name__ == "__main__":
+    sys.exit(main())

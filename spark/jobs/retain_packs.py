@@ -1,0 +1,16 @@
+"""Remove the packs of a cluster whose batches seals hold.
+
+``spark-submit retain_packs.py --topics FILE [--cluster NAME] [--dry-run] [--json]``
+
+A pack goes two days after seals hold all of it. The reports are printed, one for each store and prefix. Exit codes: 0
+done; 2 a configuration error; 1 others.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tidemark_spark.cli.retain_packs import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The command line of live landings."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.formats.live_landing import read_landing, write_landing
+from tidemark.store import open_store
+from tidemark.topics import load_topics
+from tidemark_spark.cli.common import executor_of, exit_code, job_parser, show
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
+from tidemark_spark.live.landing import land
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _land(options, executor))
+
+
+def _land(options: argparse.Namespace, executor: Executor | None) -> int:
+    deployment = load_topics(options.topics)
+    if options.cluster not in deployment.clusters:
+        rule = f"must be a cluster of the topics file, which has: {', '.join(deployment.clusters)}"
+        raise ConfigError("land_live.py", [("--cluster", rule)])
+    store = open_store(deployment.lake_store, deployment.store)
+    key = deployment.deployment_keys(options.cluster).landing
+    landing, etag = read_landing(store, key)
+    if landing is None or landing.ended_at is not None:
+        show("there is no landing that has not ended")
+        return 0
+    executor = executor_of(options, executor, f"live {options.cluster}")
+    done = land(deployment, landing, executor)
+    for one in done.topics:
+        show(one.model_copy(update={"partitions": ()}).model_dump_json(exclude_defaults=True))
+    try:
+        write_landing(store, key, done, etag)
+    except PreconditionFailed:
+        sys.stderr.write(f"{key}: another process carries out this landing, or a later one, and says what it did\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "land_live.py",
+        "Land what is new of all topics of a cluster that are due, each by itself, in one query.",
+        "--cluster prod",
+    )
+    add_options(parser)
+    return parser

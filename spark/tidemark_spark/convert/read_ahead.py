@@ -1,0 +1,49 @@
+"""The bytes of a task's small ranges, several requests at a time: a tail is hundreds of ranges of some kilobytes.
+
+Memory is bounded by what is under way: 16 ranges of at most 1 MiB.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from tidemark.concurrency import THREADS
+from tidemark.formats.plan import SegmentRange
+from tidemark.store import StoreOptions, open_store
+
+SMALL: Final = 1 << 20
+"""Bytes of a range that is read ahead as a whole; a larger one is read by windows when it is its turn."""
+
+_UNDER_WAY: Final = 16
+
+Ahead = Future[bytes]
+"""The bytes of a range, or the error of its request."""
+
+
+def read_ahead(ranges: Sequence[SegmentRange], options: StoreOptions) -> Generator[tuple[SegmentRange, Ahead | None]]:
+    """Each of ``ranges`` with its bytes if it is small. Close the generator if it is not exhausted."""
+    if sum(_is_small(one) for one in ranges) < 2:
+        yield from ((one, None) for one in ranges)
+        return
+    with ThreadPoolExecutor(THREADS) as pool:
+        waiting: deque[tuple[SegmentRange, Ahead | None]] = deque()
+        try:
+            for one in ranges:
+                waiting.append((one, pool.submit(_bytes, one, options) if _is_small(one) else None))
+                if len(waiting) == _UNDER_WAY:
+                    yield waiting.popleft()
+            while waiting:
+                yield waiting.popleft()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _is_small(part: SegmentRange) -> bool:
+    return part.end - part.start <= SMALL
+
+
+def _bytes(part: SegmentRange, options: StoreOptions) -> bytes:
+    return open_store(part.store, options).get_range(part.key, part.start, part.end, if_match=part.etag or None)

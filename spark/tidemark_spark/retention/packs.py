@@ -1,0 +1,213 @@
+"""Retention of packs: of each store and prefix of a cluster, it deletes the packs that no reader needs any more.
+
+A pack has ranges of many topics, so this is about a cluster and not about a topic. :mod:`tidemark.planning.pack_proof`
+has the rule. A run that is killed has deleted some packs, and the next one goes on. Memory is bounded by the footers of
+a chunk of packs, and by the manifests that these need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import ClassVar, Final, NamedTuple
+
+from pydantic import AwareDatetime
+
+from tidemark.concurrency import in_parallel
+from tidemark.endpoints import EndpointResolver, resolver_of
+from tidemark.errors import FormatError, NotFound
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.pack import PackedRange, read_footer
+from tidemark.planning.pack_proof import COMPARED, SETTLED, SealsOfPartition, bounds
+from tidemark.raw import objects
+from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
+from tidemark.topics import Deployment
+
+CHUNK: Final = 64
+"""Packs whose ranges are proved together, so that a partition's seals are listed once for all of them."""
+
+_SHOWN: Final = 100
+
+
+class NeededPack(Model):
+    """A pack that stays although it is old enough, and why."""
+
+    key: str
+    why: str
+
+
+class PacksReport(StoredObject):
+    """What there was of packs in a store and prefix, and what went; of a dry run, what would have gone.
+
+    ``young`` packs were not looked at. Of the ``needed`` ones, which stay, ``examples`` names some.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    cluster: str
+    store: str
+    prefix: str
+    at: AwareDatetime
+    dry_run: bool
+    packs: int = 0
+    young: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
+    needed: int = 0
+    examples: tuple[NeededPack, ...] = ()
+
+    def text(self) -> str:
+        """The report for a person."""
+        place = f"{self.store}/{self.prefix}" if self.prefix else self.store
+        went = "would go" if self.dry_run else "removed"
+        counts = f"{self.removed} {went} ({self.removed_bytes} bytes), {self.young} are too young, {self.needed} needed"
+        lines = [f"{self.cluster}: {self.packs} packs in {place}: {counts}"]
+        return "\n".join([*lines, *(f"  {one.key}: {one.why}" for one in self.examples)])
+
+
+def retain_packs(deployment: Deployment, cluster: str, *, dry_run: bool = False) -> list[PacksReport]:
+    """Delete the packs of ``cluster`` that may go, in each store and prefix; a report for each of these.
+
+    Raises:
+        StoreError: a store did not answer; what is left is the next run's.
+    """
+    resolver = resolver_of(deployment.raw)
+    names = {*(one.topic for one in deployment.topics if one.cluster == cluster), *deployment.raw.topics}
+    endpoints = [resolver.default(), *(resolver.resolve(cluster, name, 0) for name in sorted(names))]
+    places = dict.fromkeys((one.store, one.prefix) for one in endpoints)
+    known = _Incarnations(resolver.default(), cluster, deployment.store)
+    return [_Place(cluster, *place, deployment.store, resolver, known, dry_run=dry_run).reported() for place in places]
+
+
+@dataclass
+class _Incarnations:
+    """The incarnations of the cluster's topics, each topic's read once."""
+
+    default: Endpoint
+    cluster: str
+    options: StoreOptions
+    _read: dict[str, TopicIncarnations] = field(default_factory=dict)
+
+    def place_of(self, topic: str, topic_id: str) -> str | None:
+        """Where the objects of a topic id lie; None if it is not known."""
+        if topic not in self._read:
+            store, control = (
+                open_store(self.default.store, self.options),
+                ControlKeys(self.default.prefix, self.cluster),
+            )
+            self._read[topic] = objects.incarnations(store, control, topic)
+        found = self._read[topic].find(topic_id)
+        return found[1].place if found else None
+
+
+class _Group(NamedTuple):
+    """A partition of a topic id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+@dataclass
+class _Place:
+    """One run over the packs of one store and prefix."""
+
+    cluster: str
+    url: str
+    prefix: str
+    options: StoreOptions
+    resolver: EndpointResolver
+    incarnations: _Incarnations
+    dry_run: bool
+
+    def reported(self) -> PacksReport:
+        """Delete what may go."""
+        store = open_store(self.url, self.options)
+        now = store.now()
+        report = PacksReport(cluster=self.cluster, store=self.url, prefix=self.prefix, at=now, dry_run=self.dry_run)
+        counts = {"packs": 0, "young": 0, "removed": 0, "removed_bytes": 0, "needed": 0}
+        examples: list[NeededPack] = []
+        for chunk in self._chunks(store, now, counts):
+            needed = self._needed(store, chunk, now)
+            for info in chunk:
+                if why := needed.get(info.key):
+                    counts["needed"] += 1
+                    examples += [NeededPack(key=info.key, why=why)] if len(examples) < _SHOWN else []
+                    continue
+                if not self.dry_run:
+                    store.delete(info.key)
+                counts["removed"] += 1
+                counts["removed_bytes"] += info.size
+        return report.model_copy(update={**counts, "examples": tuple(examples)})
+
+    def _chunks(self, store: Store, now: datetime, counts: dict[str, int]) -> Iterator[list[ObjectInfo]]:
+        """The packs that are old enough to be looked at."""
+        control = ControlKeys(self.prefix, self.cluster)
+
+        def old() -> Iterator[ObjectInfo]:
+            for info in store.list(control.tails):
+                if control.pack_of(info.key) is None:
+                    continue
+                counts["packs"] += 1
+                if info.modified > now - SETTLED:
+                    counts["young"] += 1
+                else:
+                    yield info
+
+        listed = old()
+        while chunk := list(islice(listed, CHUNK)):
+            yield chunk
+
+    def _needed(self, store: Store, chunk: list[ObjectInfo], now: datetime) -> dict[str, str]:
+        """Why packs of ``chunk`` stay, by key."""
+        needed: dict[str, str] = {}
+        groups: dict[_Group, list[PackedRange]] = {}
+        for info, found in zip(chunk, in_parallel(lambda info: _footer(store, info), chunk), strict=True):
+            if isinstance(found, str):
+                needed[info.key] = found
+                continue
+            for packed in found:
+                one = packed.range
+                groups.setdefault(_Group(one.topic, one.topic_id, one.partition), []).append(packed)
+        compared = {info.key for info in chunk if info.modified <= now - COMPARED}
+        for whys in in_parallel(lambda group: self._of_partition(*group, now, compared), list(groups.items())):
+            for key, why in whys:
+                needed.setdefault(key, why)
+        return needed
+
+    def _of_partition(
+        self, group: _Group, ranges: list[PackedRange], now: datetime, compared: Iterable[str]
+    ) -> list[tuple[str, str]]:
+        """Why packs are needed for the ranges of one partition, by key."""
+        place = self.incarnations.place_of(group.topic, group.topic_id)
+        if place is None:
+            return [(packed.key, f"{packed.range}: no agent knows the topic id {group.topic_id}") for packed in ranges]
+        endpoint = self.resolver.resolve(self.cluster, group.topic, group.partition)
+        keys = PartitionKeys(endpoint, self.cluster, place, group.partition)
+        seals = SealsOfPartition(open_store(endpoint.store, self.options), keys, now)
+        seals.look(*bounds([packed.range for packed in ranges]))
+        return [(packed.key, why) for packed in ranges if (why := _why(seals, packed, compare=packed.key in compared))]
+
+
+def _footer(store: Store, info: ObjectInfo) -> list[PackedRange] | str:
+    """The ranges of a pack, or why it stays. One that is gone has none."""
+    try:
+        return read_footer(store, info.key, info.size)
+    except NotFound:
+        return []
+    except FormatError as error:
+        return str(error)
+
+
+def _why(seals: SealsOfPartition, packed: PackedRange, *, compare: bool) -> str | None:
+    try:
+        return seals.why_needed(packed, compare=compare)
+    except NotFound as error:
+        return str(error)  # another run has deleted the pack, or a seal meanwhile
+    except FormatError as error:
+        return str(error)

@@ -1,0 +1,101 @@
+"""Tails of real brokers are packed, whoever leads, and whatever happens to the agents meanwhile."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support.kafka import KafkaCluster
+from tests.support.waiting import wait_until
+from tests.uploader_agent.faults.cluster import create, folder, high_watermark, lead, topic_id
+from tests.uploader_agent.faults.conftest import MakeFleet
+from tests.uploader_agent.faults.fleet import Fleet, assert_exact
+from tests.uploader_agent.faults.load import Book, Load, open_transaction, under
+from tests.uploader_agent.packs import reader
+from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.pack import PackedRange, read_footer
+from tidemark.kafka_log import scan_batches
+from uploader_agent.remote import manifests
+
+
+class Tails:
+    """What packs hold of partition 0 of a topic, which is the fleet's prefix, too."""
+
+    def __init__(self, fleet: Fleet, topic: str, node: int) -> None:
+        self._fleet = fleet
+        self._folder = folder(fleet.agents[node].broker, topic, 0)
+        self._topic = topic
+        self.control = ControlKeys(topic, fleet.cluster.cluster_id)
+
+    @property
+    def keys(self) -> PartitionKeys:
+        return self._fleet.reader.keys(self._topic, topic_id(self._folder), 0)
+
+    def end(self, broker: int) -> int:
+        """The end of what the head of ``broker`` names."""
+        found = [one for one in reader.heads(self._fleet.store, self.control) if one.broker == broker]
+        return max((entry.tail_end for head in found for entry in head.entries), default=0)
+
+    def await_more(self, broker: int, what: str) -> None:
+        """Wait until ``broker`` has packed offsets that nobody had packed before."""
+        before = max(self.end(node) for node in (1, 2))
+        wait_until(lambda: self.end(broker) > before, what=f"broker {broker} to pack {what}")
+
+    def planned(self, high_watermark: int) -> bytes:
+        """The batches that a reader finds below a high watermark."""
+        pieces = reader.pieces(self._fleet.store, self.control, self.keys)
+        return reader.content(self._fleet.store, pieces, high_watermark)
+
+    def on_disk(self, high_watermark: int) -> bytes:
+        """The leader's batches below its high watermark."""
+        found = b""
+        for path in sorted(self._folder.glob("*.log")):
+            data = path.read_bytes()
+            for header in scan_batches([data], path.name, int(path.stem), allow_partial_tail=True):
+                found += data[header.position : header.end] if header.next_offset <= high_watermark else b""
+        return found
+
+    def ranges(self) -> list[PackedRange]:
+        """All ranges of all packs."""
+        packs = self._fleet.store.list(self.control.tails)
+        return [one for info in packs for one in read_footer(self._fleet.store, info.key)]
+
+
+@pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)])
+def test_tails_are_packed_over_elections_and_restarts(
+    version: str, request: pytest.FixtureRequest, make_fleet: MakeFleet
+) -> None:
+    """An agent is stopped over an election, another one is killed; a transaction stays open all the while."""
+    cluster: KafkaCluster = request.getfixturevalue("kraft3" if version == "4.3.1" else "zookeeper3")
+    topic, book = f"packed-{version}", Book()
+    create(cluster, topic, [[1, 2]], segment_bytes=str(1 << 30))
+    fleet = make_fleet(cluster, topic, [topic], nodes=[1, 2], freshness={".*": "3s"})
+    load = Load(cluster, topic, book, rate=100, size=500, transactional=f"packed-{version}")
+    with fleet.running():
+        tails = Tails(fleet, topic, 1)
+        with open_transaction(cluster, topic, book, partitions=1), under(load):
+            tails.await_more(1, "at the start")
+            fleet.agents[1].send(signal.SIGSTOP)
+            lead(cluster, topic, 0, 2)
+            tails.await_more(2, "while the former leader's agent is stopped")
+            fleet.agents[1].send(signal.SIGCONT)
+            fleet.agents[2].kill()
+            fleet.agents[2].start()
+            tails.await_more(2, "after it was killed")
+            lead(cluster, topic, 0, 1)
+            tails.await_more(1, "as the leader again")
+        end = high_watermark(cluster, topic, 0)
+        assert end is not None
+        wait_until(lambda: tails.end(1) >= end, what="all that is committed to be packed")
+        assert reader.seals(fleet.store, tails.keys) == []
+        assert tails.planned(end) == tails.on_disk(end)
+    fleet.settle()
+    assert tails.planned(end) == tails.on_disk(end)
+    sealed = [manifests.read(fleet.store, tails.keys, one.name) for one in reader.seals(fleet.store, tails.keys)]
+    parts = sorted({(one.first, one.next, one.crc32c) for seal in sealed if seal for one in seal.manifest.parts})
+    ranges = {(one.range.first, one.range.next, one.range.crc32c) for one in tails.ranges()}
+    assert {*parts} <= ranges
+    assert [first for first, _, _ in parts] == [0, *(end for _, end, _ in parts[:-1])], "whoever packed them"
+    assert parts[-1][1] >= end
+    assert_exact(fleet.judge(topic, book), f"{version}: {len(ranges)} ranges; {book.acknowledged} acknowledged")

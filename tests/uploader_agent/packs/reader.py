@@ -1,0 +1,60 @@
+"""What a reader finds of a partition: heads, then ``offset.wm``, then the manifests."""
+
+from __future__ import annotations
+
+from tidemark.errors import FormatError
+from tidemark.formats import head as head_format
+from tidemark.formats.head import Head
+from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage, scan_batches
+from tidemark.raw.objects import listed
+from tidemark.raw.segments import Segment, SegmentPiece, cover, segment_of
+from tidemark.raw.tails import Tails
+from tidemark.store import Store
+from uploader_agent.remote import manifests, watermark
+
+_ALL = 1 << 40
+
+
+def heads(store: Store, control: ControlKeys) -> list[Head]:
+    """All brokers' heads."""
+    numbers = [info.key.rpartition("/")[2].removesuffix(".json") for info in store.list(control.heads)]
+    found = [head_format.load(store, control, int(number)) for number in numbers]
+    return [one.value for one in found if one is not None]
+
+
+def seals(store: Store, keys: PartitionKeys) -> list[Segment]:
+    """The partition's segments."""
+    found = [one for one in listed(store, keys, 0, None) if one.extension == "manifest.json"]
+    stored = [(one.info.key, manifests.read(store, keys, one.name)) for one in found]
+    return [segment_of(one.manifest, key, store.url) for key, one in stored if one is not None]
+
+
+def _damaged(error: FormatError) -> None:
+    raise error
+
+
+def pieces(store: Store, control: ControlKeys, keys: PartitionKeys) -> list[SegmentPiece]:
+    """What is planned of a partition, up to the first hole; nothing before it is claimed."""
+    read = heads(store, control)
+    found = watermark.read(store, keys)
+    if found is None:
+        return []
+    written = found.watermark
+    lineage, end = Lineage(written.lineage), written.next_offset
+    ours = written.topic_id, keys.partition
+    entries = [one for head in read for one in head.entries if (one.topic_id, one.partition) == ours]
+    tails = Tails(store, keys, entries, lineage, _damaged)
+    return cover([*seals(store, keys), *tails.segments(end)], lineage, Intervals([(written.start_offset, _ALL)]))[0]
+
+
+def content(store: Store, planned: list[SegmentPiece], below: int) -> bytes:
+    """The bytes of the planned batches that end at or below an offset, in order."""
+    found = b""
+    for segment, start, end in planned:
+        data = store.get_range(segment.key, segment.position, segment.position + segment.size)
+        for header in scan_batches([data], segment.key, segment.base):
+            if start <= header.base_offset and header.next_offset <= min(end, below):
+                found += data[header.position : header.end]
+    return found

@@ -1,0 +1,249 @@
+"""What a new leader makes of the tails of former ones, and what becomes of tails that nobody leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tidemark.kafka_log.build import marker, transactional
+from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
+from tests.uploader_agent.packs.packing import (
+    FRESHNESS,
+    append,
+    care,
+    content,
+    entries,
+    pack_and_create_again,
+    pack_once,
+    packs,
+    pieces,
+    seals,
+    spans,
+    tick,
+)
+from tests.uploader_agent.repair.test_gaps import gap_reasons
+from tests.uploader_agent.test_agent import no_errors, remove
+from tidemark.formats.keys import SegmentName
+from uploader_agent.broker.admin import Leader, Led
+
+
+@pytest.fixture
+def second(world: World) -> World:
+    """Broker 1 has packed [0, 50) under epoch 3; broker 2 leads since under epoch 4, and has as much."""
+    world.disk.partition().segment(0, records(0, 50))
+    pack_once(world, 50)
+    found = world.another(2, leads={T: Led(4, ID)})
+    found.disk.partition().segment(0, records(0, 50))
+    world.store.puts.clear()
+    return found
+
+
+def lost_leadership(world: World, epoch: int = 4) -> None:
+    world.metadata.leads, world.metadata.others = {}, {T: Leader(2, Led(epoch, ID))}
+
+
+def test_a_new_leader_goes_on_where_the_former_one_has_packed(world: World, second: World) -> None:
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 50)])
+    partition.segment(0, records(0, 50) + records(50, 70, epoch=4))
+    pack_once(second, 70)
+    assert spans(world) == [(0, 50), (50, 70)], "not packed again"
+    assert world.watermark()[1].tails == ((3, 1), (4, 2))
+    assert content(world) == records(0, 50) + records(50, 70, epoch=4)
+
+
+def test_heads_are_read_after_the_claim(world: World, second: World) -> None:
+    """What a reader has accepted from a former leader before the claim is in place by then."""
+    seen: list[str] = []
+    world.store.before = lambda operation, key: seen.append(f"{operation} {key}")
+    pack_once(second, 50)
+    claim = seen.index(f"put {world.keys().watermark}")
+    assert f"get {world.control.head(1)}" in seen[claim:]
+    assert f"get {world.control.head(1)}" not in seen[:claim]
+
+
+def test_a_tail_counts_as_far_as_it_is_on_the_lineage(world: World, second: World) -> None:
+    """An unclean election has cut off what broker 1 has packed from 30 on."""
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 30)])
+    partition.segment(0, records(0, 30) + records(30, 60, epoch=4, value="other"))
+    pack_once(second, 60)
+    assert spans(world) == [(0, 50), (30, 60)]
+    assert [(start, end) for _, start, end in pieces(world)] == [(0, 30), (30, 60)]
+    assert [one.range.epochs for one in packs(world)] == [((3, 0),), ((4, 30),)]
+
+
+def test_a_head_that_cannot_be_read_costs_bytes_alone(world: World, second: World) -> None:
+    world.store.inner.put(world.control.head(1), b"{}")
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 50)])
+    partition.segment(0, records(0, 50) + records(50, 70, epoch=4))
+    pack_once(second, 70)
+    assert spans(world) == [(0, 50), (0, 70)]
+
+
+def test_transactions_that_are_open_at_the_end_of_an_inherited_tail(tmp_path: Path) -> None:
+    world = World(tmp_path / "one")
+    world.disk.partition().segment(0, transactional(0, 7, 10))
+    pack_once(world, 10)
+    second = world.another(2, leads={T: Led(4, ID)})
+    partition = second.disk.partition()
+    partition.segment(0, transactional(0, 7, 10) + marker(10, 7, commit=False))
+    pack_once(second, 11)
+    assert [(one.producer_id, one.first_offset) for one in packs(world)[-1].range.aborts] == [(7, 0)]
+
+
+def test_a_seal_lists_the_ranges_of_former_leaders_and_drops_their_tails(world: World, second: World) -> None:
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 50)])
+    append(partition, 0, records(50, 70, epoch=4))
+    second.metadata.default_high = 70
+    with second.agent(freshness=FRESHNESS, tail_after="1d") as agent:
+        tick(agent)
+        partition.roll(70)
+        agent.upload_once()
+        no_errors(agent)
+        agent.components.head_maintenance.look()
+    assert [(one.first, one.next) for one in world.manifest(0).parts] == [(0, 50), (50, 70)]
+    assert world.watermark()[1].tails == ((4, 2),), "the end of epoch 3 is sealed; epoch 4 has none"
+    assert entries(world, 2) == []
+
+
+def test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed(world: World, second: World) -> None:
+    lost_leadership(world)
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.refresh()
+        care(agent, 3)
+        assert len(entries(world)) == 1
+        assert agent.components.head_maintenance.left == {T}
+        partition = second.disk.partition()
+        partition.lineage([(3, 0), (4, 50)])
+        pack_once(second, 50)
+        care(agent)
+        assert len(entries(world)) == 1, "also over a restart, and when another leader goes on"
+        second.once(tail_after="0s")
+        care(agent, 2)
+    assert entries(world) == []
+    assert content(world) == records(0, 50)
+
+
+def test_a_tail_that_the_log_has_left_is_sealed_on_its_own_branch(world: World, second: World) -> None:
+    """The log may return to it, after another unclean election."""
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 30)])
+    partition.segment(0, records(0, 30) + records(30, 60, epoch=4, value="other"))
+    partition.roll(60)
+    second.metadata.default_high = 60
+    second.once()
+    lost_leadership(world)
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.refresh()
+        care(agent, 3)
+    assert entries(world) == []
+    assert [(one.base, one.end) for one in seals(world)] == [(0, 60), (30, 50)]
+    assert world.stored(30) == records(30, 50)
+
+
+def test_the_tail_of_a_deleted_topic_is_sealed_from_its_packs(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, transactional(0, 7, 10))
+    pack_once(world, 10)
+    append(partition, 0, marker(10, 7, commit=False) + records(11, 51))
+    pack_once(world, 51)
+    expected = content(world)
+    remove(partition, 0)
+    partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
+    world.metadata.leads = {}
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.refresh()
+        care(agent, 4)
+    assert entries(world) == []
+    [seal] = seals(world)
+    assert (seal.base, seal.end) == (0, 51)
+    assert world.store.inner.get(seal.key).body == expected
+    assert seal.aborts is not None, "the index of aborted transactions follows from the bytes"
+    written = world.watermark()[1]
+    assert (written.next_offset, written.leader_epoch, written.tails) == (51, 3, ())
+    assert [(one.first, one.next) for one in world.manifest(0).parts] == [(0, 10), (10, 51)]
+
+
+def test_the_tail_of_a_topic_that_was_created_again_is_sealed(world: World) -> None:
+    pack_and_create_again(world)
+    world.metadata.default_high = 30
+    with world.agent(freshness=FRESHNESS) as agent:
+        tick(agent)
+        care(agent, 4)
+    assert world.stored(0) == records(0, 50, value="old")
+    assert [one.topic_id for one in entries(world)] == [OTHER_ID]
+
+
+def test_a_topic_that_is_led_elsewhere_is_not_taken_for_deleted(world: World, second: World) -> None:
+    lost_leadership(world)
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.refresh()
+        care(agent, 4)
+    assert seals(world) == []
+    assert len(entries(world)) == 1
+
+
+# -- what the local log does not have any more -------------------------------------------------------------------------
+
+
+def test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 30))
+    pack_once(world, 30)
+    append(partition, 0, records(30, 50))
+    pack_once(world, 50)
+    remove(partition, 0)
+    partition.fill(50, end=80)
+    world.metadata.log_start, world.metadata.default_high = 50, 80
+    no_errors(world.once(freshness=FRESHNESS))
+    assert gap_reasons(world) == []
+    assert world.stored(0) == records(0, 50)
+    assert world.stored(50) == records(50, 80)
+    assert world.watermark()[1].next_offset == 80
+
+
+def test_only_what_no_pack_has_is_a_gap(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 30))
+    pack_once(world, 30)
+    remove(partition, 0)
+    partition.fill(50, end=80)
+    world.metadata.log_start, world.metadata.default_high = 50, 80
+    no_errors(world.once(freshness=FRESHNESS))
+    assert gap_reasons(world) == [(30, 50, "deleted_before_upload")]
+    assert world.stored(0) == records(0, 30)
+
+
+def test_heads_of_all_tails_are_read_before_a_gap(world: World, second: World) -> None:
+    """Broker 1 has packed what broker 2 no longer has."""
+    partition = second.disk.partition()
+    remove(partition, 0)
+    partition.lineage([(3, 50), (4, 60)])
+    partition.segment(50, records(50, 60) + records(60, 80, epoch=4))
+    partition.roll(80)
+    second.metadata.log_start, second.metadata.default_high = 50, 80
+    no_errors(second.once(freshness=FRESHNESS))
+    assert gap_reasons(world) == []
+    assert world.stored(0) == records(0, 50)
+
+
+def test_what_compaction_has_removed_since_is_sealed_from_the_packs(world: World) -> None:
+    """Otherwise a rebuild from raw would find fewer rows than have landed."""
+    partition = world.disk.partition()
+    world.metadata.policy = "compact"
+    partition.segment(0, records(0, 50))
+    pack_once(world, 50)
+    partition.segment(0, records(0, 10) + records(30, 40) + records(50, 60))
+    partition.roll(60)
+    world.metadata.default_high = 60
+    agent = world.once(freshness=FRESHNESS)
+    no_errors(agent)
+    assert world.stored(0) == records(0, 50)
+    assert world.stored(50) == records(50, 60)
+    assert [(one.first, one.next) for one in world.manifest(0).parts] == [(0, 50)]
+    assert world.manifest(0).compacted
+    assert SegmentName(0).file("log") in world.names()

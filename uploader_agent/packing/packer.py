@@ -1,0 +1,274 @@
+"""One tick: claims, packs and heads, for the partitions that have new batches.
+
+Promises: a pack is created once under a random name. The head names it only when it is stored, and is replaced by
+If-Match. What a failed tick has packed counts for nothing, and the next tick packs the same or newer batches.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+import structlog
+
+from tidemark.formats.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, entry_bytes
+from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.pack import (
+    MOST_UNSEALED_AGE,
+    MOST_UNSEALED_BYTES,
+    MOST_UNSEALED_RANGES,
+    RangeContent,
+)
+from tidemark.raw.packs import MOST_CHAIN
+from tidemark.store import Store
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.packing.joining import join, read_heads
+from uploader_agent.packing.partition_tick import Added, PartitionTick
+from uploader_agent.packs.broker_head import BrokerHead
+from uploader_agent.packs.pack_writer import Packs
+from uploader_agent.packs.reading import Batches, NotPackable
+from uploader_agent.packs.slots import run_all
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.runtime import Runtime
+from uploader_agent.scheduling.retry import Failures
+
+logger = structlog.get_logger(__name__)
+
+Bucket = tuple[str, str]
+"""The URL of a store, and the prefix of keys in it."""
+
+
+class Packer:
+    """For one thread. ``seal`` is told of a partition that is to be sealed, although its segment is active."""
+
+    def __init__(
+        self,
+        broker: int,
+        failures: Failures,
+        seal: Callable[[LedPartition], None],
+        metrics: Metrics,
+        runtime: Runtime,
+    ) -> None:
+        self._broker = broker
+        self._failures = failures
+        self._seal = seal
+        self._metrics = metrics
+        self._runtime = runtime
+        self._heads: dict[Bucket, BrokerHead] = {}
+        self._paused: dict[TopicPartition, float] = {}
+
+    @property
+    def heads(self) -> Collection[BrokerHead]:
+        """This broker's heads, one for each bucket that is known of."""
+        return self._heads.values()
+
+    def head(self, store: Store, control: ControlKeys) -> BrokerHead:
+        """This broker's head in a bucket."""
+        bucket = store.url, control.prefix
+        if bucket not in self._heads:
+            self._heads[bucket] = BrokerHead(store, control, self._broker, self._runtime)
+        return self._heads[bucket]
+
+    def _head_of(self, partition: LedPartition) -> BrokerHead:
+        store, keys = partition.uploader.where
+        return self.head(store, keys.control)
+
+    def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
+        """Pack what is new, and put the heads; the partitions that are to be tried again."""
+        wanted = [one for one in partitions if self._may_try(one)]
+        run_all([partial(self._try, one, partial(self._claim, one)) for one in wanted], self._runtime)
+        by_head: dict[BrokerHead, list[LedPartition]] = defaultdict(list)
+        for one in wanted:
+            if one.uploader.may_pack:
+                by_head[self._head_of(one)].append(one)
+        failed: list[LedPartition] = []
+        for head, members in by_head.items():
+            failed += self._pack_into(head, members)
+        return failed
+
+    def look(self, partitions: Iterable[LedPartition]) -> None:
+        """Find out what is packed of surveyed ``partitions``, and write nothing."""
+        for one in partitions:
+            self._try(one, partial(self._look, self._head_of(one), one))
+
+    def _look(self, head: BrokerHead, partition: LedPartition) -> None:
+        head.read()
+        self._joined(head, [partition])
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is not ours any more."""
+        self._failures.forget(tp)
+        self._paused.pop(tp, None)
+
+    # -- one partition -------------------------------------------------------------------------------------------------
+
+    def _may_try(self, partition: LedPartition) -> bool:
+        paused = self._paused.get(partition.tp, 0.0)
+        return partition.freshness is not None and paused <= self._runtime.monotonic()
+
+    def _try(self, partition: LedPartition, step: Callable[[], object]) -> bool:
+        """Whether ``step`` succeeded. A failure holds nobody else up, and the partition itself for a pause."""
+        try:
+            step()
+        except NotPackable as error:
+            partition.packed.error = str(error)
+            self._to_be_sealed(partition, partition.high_watermark or 0, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
+            pause, told = self._failures.failed(partition.tp, error)
+            self._paused[partition.tp] = self._runtime.monotonic() + pause
+            partition.packed.error = told or partition.packed.error
+        else:
+            return True
+        return False
+
+    def _claim(self, partition: LedPartition) -> None:
+        """Survey and claim the partition, and have ``offset.wm`` say that this broker may have packed."""
+        uploader = partition.uploader
+        if uploader.may_pack:
+            return
+        uploader.claim()
+        if uploader.claimed and not uploader.may_pack:
+            why = "offset.wm lists as many tails as it may: their offsets are sealed first"
+            self._to_be_sealed(partition, partition.high_watermark or 0, why)
+
+    def _to_be_sealed(self, partition: LedPartition, end: int, why: str) -> None:
+        if end > (partition.packed.seal_to or 0):
+            partition.packed.seal_to = end
+            logger.debug("tail_to_be_sealed", partition=str(partition.tp), end=end, reason=why)
+            self._seal(partition)
+
+    # -- all partitions of a bucket ------------------------------------------------------------------------------------
+
+    def _pack_into(self, head: BrokerHead, members: list[LedPartition]) -> list[LedPartition]:
+        """Pack ``members``, and put the head; those that are to be tried again."""
+        started = self._runtime.monotonic()
+        try:
+            head.read()
+            rounds = [PartitionTick(one, one.remote.sealed_end) for one in self._joined(head, members)]
+            self._write_packs(head, [one for one in rounds if not self._is_fast(one)])
+            news = [one for one in rounds if one.packed]
+            if not news:
+                return []
+            changed = dict(head.entries)
+            for one in news:
+                if not self._try(one.partition, partial(self._add_entry, changed, one)):
+                    one.packed.clear()
+            self.drop_sealed(changed, (one.partition for one in rounds))
+            head.put(changed)
+        except Exception as error:  # noqa: BLE001 - the thread goes on, and tries again
+            for partition in members:
+                _, told = self._failures.failed(partition.tp, error)
+                partition.packed.error = told or partition.packed.error
+            return members
+        for one in news:
+            self._advance(one)
+        self._metrics.pack_seconds.observe(self._runtime.monotonic() - started)
+        return []
+
+    def _joined(self, head: BrokerHead, members: list[LedPartition]) -> list[LedPartition]:
+        """Those of ``members`` that know what this broker and former leaders have packed of them."""
+        new = [one for one in members if one.packed.joined != head.version]
+        theirs = read_heads(head, new, self._runtime)
+        failed = {one.tp for one in new if not self._try(one, partial(join, one, head, self._broker, theirs))}
+        return [one for one in members if one.tp not in failed]
+
+    def _write_packs(self, head: BrokerHead, rounds: list[PartitionTick]) -> None:
+        """Store packs with the next ranges of all, until there are no more. A pack has one range of a partition."""
+        while rounds:
+            packs = Packs(head.store, head.control, self._broker, self._metrics)
+            added: list[Added] = []
+            for one in rounds:
+                found = self._next(head, one)
+                if found is not None:
+                    content, batches = found
+                    packs.add(content, batches.data)
+                    added.append(Added(one, batches.place, batches.opened, batches.lineage))
+            for new, written in zip(added, packs.finish(), strict=True):
+                new.tick.take(new, written)
+            rounds = [new.tick for new in added if new.tick.has_more]
+
+    def _next(self, head: BrokerHead, one: PartitionTick) -> tuple[RangeContent, Batches] | None:
+        """The partition's next range, if there is one, and room for it."""
+        found: list[tuple[RangeContent, Batches]] = []
+
+        def find() -> None:
+            content = one.read(head, self._runtime.utc_now())
+            if content is not None and self._has_room(one, content[1]):
+                found.append(content)
+
+        self._try(one.partition, find)
+        return found[0] if found else None
+
+    def _is_fast(self, one: PartitionTick) -> bool:
+        """Whether a partition gets more in a tick than may be packed of it: it is sealed as often, and not packed."""
+        partition = one.partition
+        if partition.packed.unsealed(one.sealed_end).size + one.waiting <= MOST_UNSEALED_BYTES:
+            return False
+        self._to_be_sealed(partition, partition.high_watermark or 0, f"about {one.waiting:.0f} bytes of it are new")
+        return True
+
+    def _has_room(self, one: PartitionTick, batches: Batches) -> bool:
+        """Whether as much may be packed of the partition; otherwise it is sealed."""
+        partition = one.partition
+        before = partition.packed.unsealed(one.sealed_end)
+        large = before.size + one.size + len(batches.data) > MOST_UNSEALED_BYTES
+        long = partition.packed.own_unsealed(one.sealed_end).ranges + len(one.packed) >= MOST_CHAIN
+        if not large and not long:
+            return True
+        end = batches.first if before.ranges else partition.high_watermark or 0
+        partition.packed.error = f"its seals are late: {before} are packed, and no reader takes more"
+        self._to_be_sealed(partition, end, partition.packed.error)
+        return False
+
+    # -- the head ------------------------------------------------------------------------------------------------------
+
+    def _add_entry(self, entries: dict[EntryKey, HeadEntry], one: PartitionTick) -> None:
+        """Replace the partition's entry; without room for a larger one, it is sealed instead."""
+        entry = one.entry(self._runtime.monotonic())
+        others = (
+            sum(entry_bytes(other) for key, other in entries.items() if key != entry.key) if _is_large(entries) else 0
+        )
+        if others + entry_bytes(entry) > MOST_ENTRY_BYTES:
+            one.packed.clear()
+            why = "the head has no room for it"
+            self._to_be_sealed(one.partition, one.partition.high_watermark or 0, why)
+            return
+        entries[entry.key] = entry
+
+    def _advance(self, one: PartitionTick) -> None:
+        """Take account of ranges that the head names."""
+        partition = one.partition
+        if not one.packed:
+            return
+        partition.packed.advance(one.packed, one.sealed_end)
+        partition.packed.error = None
+        partition.ages.forget(partition.stored_end)
+        self._failures.succeeded(partition.tp, wrote=True)
+        self._metrics.packed_ranges.inc(len(one.packed))
+        self._metrics.packed_bytes.inc(one.size)
+        self.limit(partition, one.size)
+
+    def limit(self, partition: LedPartition, next_size: int = 0) -> None:
+        """Have the partition sealed if more of it is packed than may be, or will be with ``next_size`` bytes more."""
+        unsealed = partition.packed.unsealed(partition.remote.sealed_end)
+        old = unsealed.since is not None and self._runtime.utc_now() - unsealed.since >= MOST_UNSEALED_AGE
+        large = unsealed.size + next_size > MOST_UNSEALED_BYTES
+        if old or large or unsealed.ranges >= MOST_UNSEALED_RANGES:
+            self._to_be_sealed(partition, partition.packed.end, f"much of it is packed and not sealed: {unsealed}")
+
+    @staticmethod
+    def drop_sealed(entries: dict[EntryKey, HeadEntry], led: Iterable[LedPartition]) -> list[LedPartition]:
+        """Remove the entries of which all is sealed, of partitions that this broker leads; those partitions."""
+        dropped: list[LedPartition] = []
+        for partition in led:
+            entry = entries.get(partition.entry_key)
+            if entry is not None and entry.tail_end <= partition.remote.next_offset:
+                del entries[partition.entry_key]
+                dropped.append(partition)
+        return dropped
+
+
+def _is_large(entries: Mapping[EntryKey, HeadEntry]) -> bool:
+    """Whether so many entries may take more than a head has room for."""
+    return len(entries) > MOST_ENTRY_BYTES // 2048

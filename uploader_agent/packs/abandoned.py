@@ -1,0 +1,163 @@
+"""The tails of partitions that this broker leads no more: sealed from their packs, when nobody else will do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from tidemark.errors import PreconditionFailed
+from tidemark.formats import head as head_format
+from tidemark.formats.head import EntryKey, HeadEntry
+from tidemark.formats.keys import PartitionKeys, TopicPartition
+from tidemark.formats.pack import PackedRange
+from tidemark.formats.watermark import Watermark
+from tidemark.kafka_log import Lineage
+from tidemark.raw.packs import live_end
+from tidemark.store import Store
+from uploader_agent.broker.admin import Offsets
+from uploader_agent.packs.broker_head import BrokerHead
+from uploader_agent.packs.packed_run import known_ranges
+from uploader_agent.packs.seal_packed import seal_packed
+from uploader_agent.remote import stored_log, watermark
+from uploader_agent.remote.incarnations import TopicIncarnation
+from uploader_agent.remote.manifests import Observed
+from uploader_agent.remote.remote_state import RemoteState
+from uploader_agent.remote.watermark import StoredWatermark
+from uploader_agent.runtime import Runtime
+from uploader_agent.upload.segment_upload import UploadRoute
+
+logger = structlog.get_logger(__name__)
+
+Resolve = Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, PartitionKeys]]
+
+
+class Abandoned:
+    """``is_deleted`` tells whether the cluster no longer has a topic id."""
+
+    def __init__(
+        self, broker: int, resolve: Resolve, is_deleted: Callable[[TopicPartition, str], bool], runtime: Runtime
+    ) -> None:
+        self._broker = broker
+        self._resolve = resolve
+        self._is_deleted = is_deleted
+        self._runtime = runtime
+
+    def is_sealed(self, head: BrokerHead, entry: HeadEntry) -> bool:
+        """Whether the head's ``entry`` may go; what nobody else seals is sealed first.
+
+        Raises StoreError, FormatError and ContinuityError: it stays, and is looked at again.
+        """
+        tp = TopicPartition(entry.topic, entry.partition)
+        _, store, keys = self._resolve(tp, entry.topic_id)
+        found = watermark.read(store, keys)
+        if found is None:
+            return True  # somebody has removed all that there was of it
+        tail = _AbandonedTail(self._broker, tp, entry, head, store, keys, found)
+        if (entry.epoch, self._broker) not in found.watermark.tails:
+            tail.seal(Lineage(entry.lineage), [entry])
+            return True
+        if self._is_deleted(tp, entry.topic_id):
+            tail.publish(self._runtime)
+        return False
+
+
+class _AbandonedTail:
+    """An entry, and the partition's objects in the store."""
+
+    def __init__(
+        self,
+        broker: int,
+        tp: TopicPartition,
+        entry: HeadEntry,
+        head: BrokerHead,
+        store: Store,
+        keys: PartitionKeys,
+        found: StoredWatermark,
+    ) -> None:
+        self._broker = broker
+        self._tp = tp
+        self._entry = entry
+        self._head = head
+        self._found = found
+        self._store, self._keys = store, keys
+        folder = Path(str(tp))
+        self._route = UploadRoute(tp, entry.topic_id, folder, store, keys, broker)
+
+    def seal(self, lineage: Lineage, entries: list[HeadEntry]) -> RemoteState:
+        """Seal what the packs of ``entries`` hold on ``lineage``, and no seal does; what the store has then."""
+        lineage = lineage.with_history(Lineage(self._found.watermark.lineage))
+        remote = self._survey(lineage)
+        while True:
+            start = remote.sealed_end
+            ranges = self._ranges(entries, lineage, start)
+            end = max((live_end(one, lineage) for one in entries), default=start)
+            if not ranges or end <= start:
+                return remote
+            high_watermark = max(one.high_watermark for one in entries)
+            seen = Observed(Offsets(high_watermark), "delete", self._entry.epoch)
+            stored = seal_packed(self._route, ranges, lineage, start, end, seen, remote)
+            if stored is None:
+                return remote
+            remote.add(stored, lineage)
+            if remote.sealed_end <= start:
+                return remote
+
+    def publish(self, runtime: Runtime) -> None:
+        """Seal all tails of a deleted topic on the lineage of ``offset.wm``, and have that say so."""
+        before = self._found.watermark
+        lineage = Lineage(before.lineage)
+        entries = self._entries(before)
+        remote = self.seal(lineage, [*entries.values()])
+        new = before.model_copy(
+            update={
+                "next_offset": max(before.next_offset, remote.sealed_end),
+                "ranges_above": tuple(watermark.above(remote.coverage.present, remote.sealed_end)),
+                "tails": tuple(one for one in before.tails if not _is_sealed(one, entries, lineage, remote.sealed_end)),
+                "broker": self._broker,
+                "written_at": runtime.utc_now(),
+            }
+        )
+        if not watermark.says_more(new, before):
+            return
+        base = watermark.last_base(remote.readable_bases, new.next_offset, self._found.base_offset)
+        try:
+            watermark.write(self._store, self._keys, base, new, self._found)
+        except PreconditionFailed:
+            return  # another broker does the same: the next look sees what is left
+        logger.info("deleted_topic_sealed", partition=str(self._tp), next_offset=new.next_offset)
+
+    def _entries(self, before: Watermark) -> dict[tuple[int, int], HeadEntry]:
+        """The entries of all leaderships that may have packed."""
+        found: dict[tuple[int, int], HeadEntry] = {}
+        for epoch, broker in before.tails:
+            key = EntryKey(self._entry.topic_id, self._tp.partition, epoch)
+            if broker == self._broker:
+                known = self._head.entries
+            else:
+                theirs = head_format.load(self._head.store, self._head.control, broker)
+                known = theirs.value.by_key if theirs else {}
+            if key in known:
+                found[epoch, broker] = known[key]
+        return found
+
+    def _survey(self, lineage: Lineage) -> RemoteState:
+        epoch = self._found.watermark.leader_epoch + 1  # as a leader would look at it whose log has this lineage
+        log = stored_log.load(
+            self._store, self._keys, lineage, epoch, self._entry.topic_id, self._broker, lambda _: False
+        )
+        remote = RemoteState(self._broker)
+        remote.survey(log, 0, 0)
+        return remote
+
+    def _ranges(self, entries: list[HeadEntry], lineage: Lineage, start: int) -> list[PackedRange]:
+        return known_ranges(self._head.store, self._head.control, entries, lineage, start)
+
+
+def _is_sealed(
+    tail: tuple[int, int], entries: dict[tuple[int, int], HeadEntry], lineage: Lineage, sealed_end: int
+) -> bool:
+    """Whether nothing of a leadership's tail is left to seal: no agent packs more of a deleted topic."""
+    entry = entries.get(tail)
+    return entry is None or live_end(entry, lineage) <= sealed_end

@@ -1,0 +1,248 @@
+"""Reads a partition's newest batches from its local files, as one range of a pack.
+
+A range begins where the partition's tail ends, and ends below the high watermark and with its local file, so that a
+seal of that file holds whole ranges. The bytes count only if the lineage is the same before and after the read, and
+each batch is on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from tidemark.errors import TidemarkError
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.pack import MOST_BYTES, MOST_LINE, RangeContent, RangePointer, line_bytes
+from tidemark.formats.plan import Aborted
+from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner, TransactionTracker, UnfinishedTransaction
+from uploader_agent.disk.batch_headers import headers
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name
+from uploader_agent.upload.derived_indexes import is_abort
+from uploader_agent.upload.local_run import LocalRun, begin, open_before
+
+LARGEST_RANGE: Final = 8 << 20
+"""Bytes after which a range ends: what is more goes into the partition's next range. A larger batch goes alone."""
+
+
+_FEW: Final = 64
+"""Epochs and transactions of a range up to which its line is short enough, and need not be made to see that."""
+
+
+class NotPackable(TidemarkError):
+    """A batch is too large for a pack, or takes a line that is too long: its partition is sealed instead."""
+
+
+class Place(NamedTuple):
+    """Where a range ended: at the byte ``position`` of the local segment with the base offset ``segment``."""
+
+    segment: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be read: the whole batches of the offsets ``[start, end)``, as far as one range takes them.
+
+    ``end`` is the high watermark that the broker answered under ``leader_epoch``. ``previous`` is the partition's last
+    range, which ended at ``place``. ``opened`` are the transactions open at ``start``, None if only the local log can
+    tell.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    start: int
+    end: int
+    compacted: bool
+    shipped_at: datetime
+    previous: RangePointer | None = None
+    opened: tuple[UnfinishedTransaction, ...] | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Whole batches that account for the offsets ``[first, next)``, and what follows from their headers."""
+
+    first: int
+    next: int
+    data: bytes
+    epochs: LineagePairs
+    opened: tuple[UnfinishedTransaction, ...]
+    aborts: tuple[Aborted, ...]
+    max_timestamp: int | None
+    lineage: Lineage
+    place: Place
+
+
+def read(files: SegmentFiles, wanted: Wanted) -> tuple[RangeContent, Batches] | None:
+    """The next range; None if the local log has no whole batch there, or no longer has the offset ``start``.
+
+    None also if it would end below the first epoch that the log knows: heads tell of epochs.
+
+    Raises:
+        NotPackable: the first batch fits into no pack.
+        SegmentChanged: the disk no longer shows what was read, or the log has not begun the leader's epoch.
+        SegmentError: the bytes are damaged.
+    """
+    found = _find(files, wanted)
+    if found is None:
+        return None
+    segment, place = found
+    lineage = _lineage(files, wanted.leader_epoch)
+    opened = wanted.opened
+    if opened is None:
+        opened = open_before(files, _nothing_at(segment, wanted.start, place), place.segment, None)
+    size = _size(segment, place.position, wanted.end, LARGEST_RANGE)
+    while size:
+        batches = _batches(files, segment, place, size, lineage, opened, wanted)
+        if batches.next <= lineage.entries[0][1]:
+            return None
+        content = _content(batches, wanted)
+        items = len(batches.epochs) + len(batches.opened) + len(batches.aborts)
+        length = line_bytes(content) if items > _FEW else 0
+        if length <= MOST_LINE:
+            return content, batches
+        shorter = _size(segment, place.position, wanted.end, size // 2)
+        if shorter == size:
+            raise NotPackable(f"{content}: its line takes {length} bytes, and may have {MOST_LINE}: it is sealed")
+        size = shorter
+    return None
+
+
+def _content(batches: Batches, wanted: Wanted) -> RangeContent:
+    return RangeContent(
+        topic=wanted.tp.topic,
+        topic_id=wanted.topic_id,
+        partition=wanted.tp.partition,
+        first=batches.first,
+        next=batches.next,
+        epochs=batches.epochs,
+        leader_epoch=wanted.leader_epoch,
+        open=tuple(map(OpenTransaction.of, batches.opened)),
+        aborts=batches.aborts,
+        max_timestamp=batches.max_timestamp,
+        compacted=wanted.compacted,
+        shipped_at=wanted.shipped_at,
+        previous=wanted.previous,
+    )
+
+
+def _find(files: SegmentFiles, wanted: Wanted) -> tuple[OpenFile, Place] | None:
+    """The local segment that has the first batch at or above ``start``, and where that batch lies."""
+    base = files.previous_base(wanted.start + 1)
+    while base is not None:
+        segment = files.open(file_name(base, "log"))
+        if segment is None:
+            return None
+        position = _position(files, segment, base, wanted)
+        header = next(headers(segment, position), None)
+        if header is not None:
+            inside = header.base_offset < wanted.start  # a batch that something else has cut is sealed, and not packed
+            hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted
+            return None if inside or hole else (segment, Place(base, position))
+        following = files.next_base(base)
+        if following is None or not wanted.compacted:
+            return None  # compaction alone empties the end of a segment
+        base = following
+    return None
+
+
+def _position(files: SegmentFiles, segment: OpenFile, base: int, wanted: Wanted) -> int:
+    """The byte of the first batch that ends above ``start``: where the last range ended, or by the broker's index."""
+    place = wanted.place
+    if place is not None and place.segment == base:
+        header = next(headers(segment, place.position), None)
+        if header is not None and header.base_offset == wanted.start:
+            return place.position
+    return begin(files, segment, base, wanted.start)[1] if wanted.start > base else 0
+
+
+def _lineage(files: SegmentFiles, leader_epoch: int) -> Lineage:
+    lineage = files.lineage()
+    if not lineage.entries or lineage.entries[-1][0] != leader_epoch:
+        found = lineage.entries[-1][0] if lineage.entries else None
+        raise SegmentChanged(f"{files.path('')}: its newest leader epoch is {found}, and not {leader_epoch}")
+    return lineage
+
+
+def _nothing_at(segment: OpenFile, offset: int, place: Place) -> LocalRun:
+    return LocalRun(offset, segment.part(segment.name, place.position, place.position), segment)
+
+
+def _size(segment: OpenFile, position: int, end: int, most: int) -> int:
+    """Bytes of the whole batches from ``position`` on that lie below the offset ``end``: at most ``most``, or one."""
+    stop = position
+    for header in headers(segment, position):
+        if header.next_offset > end:
+            break
+        if header.end - position > most and stop > position:
+            break
+        if header.size > MOST_BYTES:
+            rule = f"the batch at offset {header.base_offset} has {header.size} bytes, and a pack has {MOST_BYTES}"
+            raise NotPackable(f"{segment.name}: {rule}: it is sealed")
+        stop = header.end
+    return stop - position
+
+
+def _batches(
+    files: SegmentFiles,
+    segment: OpenFile,
+    place: Place,
+    size: int,
+    lineage: Lineage,
+    opened: tuple[UnfinishedTransaction, ...],
+    wanted: Wanted,
+) -> Batches:
+    path, data = files.path(segment.name), segment.pread(place.position, size)
+    scanner = SegmentScanner(path, wanted.start, open_before=opened)
+    verdicts = _Verdicts(opened)
+    for header in scanner.batches(data):
+        if header.leader_epoch > wanted.leader_epoch or not lineage.is_live(header.base_offset, header.leader_epoch):
+            rule = f"has a batch of leader epoch {header.leader_epoch} at offset {header.base_offset}"
+            raise SegmentChanged(f"{path}: {rule}, which is not on {lineage.entries}")
+        verdicts.add(header, data)
+    summary = scanner.finish()
+    if files.lineage() != lineage:
+        raise SegmentChanged(f"{path}: its leader epochs changed while it was read")
+    if len(data) != size or segment.has_shrunk():
+        raise SegmentChanged(f"{path}: was cut while it was read")
+    return Batches(
+        first=wanted.start,
+        next=summary.next_offset,
+        data=data,
+        epochs=tuple(verdicts.epochs),
+        opened=summary.open_transactions,
+        aborts=tuple(verdicts.aborts),
+        max_timestamp=summary.max_timestamp,
+        lineage=lineage,
+        place=Place(place.segment, place.position + size),
+    )
+
+
+class _Verdicts:
+    """The epochs of batches, -1 for formats before v2, and the transactions that their markers abort."""
+
+    def __init__(self, opened: tuple[UnfinishedTransaction, ...]) -> None:
+        self.epochs: list[tuple[int, int]] = []
+        self.aborts: list[Aborted] = []
+        self._tracker = TransactionTracker(opened)
+
+    def add(self, header: BatchHeader, data: bytes) -> None:
+        if not self.epochs or self.epochs[-1][0] != header.leader_epoch:
+            self.epochs.append((header.leader_epoch, header.base_offset))
+        if not header.is_transactional:
+            return
+        if header.is_control and is_abort(data[header.position : header.end]):
+            self.aborts += self._aborted(header)
+        self._tracker.observe(header)
+
+    def _aborted(self, marker: BatchHeader) -> Iterator[Aborted]:
+        for one in self._tracker.open:
+            if one.producer_id == marker.producer_id:
+                yield Aborted(
+                    producer_id=one.producer_id, first_offset=one.first_offset, last_offset=marker.base_offset
+                )

@@ -1,0 +1,163 @@
+"""What is packed of one partition under one leadership, and not sealed yet.
+
+The packer writes it, the workers that seal read it, and the loop and the watermark index tell of it. Each method is one
+atomic step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tidemark.formats.head import HeadEntry
+from tidemark.formats.manifest import PackedPart
+from tidemark.formats.pack import RangePointer
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.raw.packs import live_end
+from uploader_agent.packs.chain import KnownRanges, Unsealed
+from uploader_agent.packs.reading import Place
+
+
+class NextRange(NamedTuple):
+    """Where the next range begins. ``last`` is the line that knows what is open there, if ``opened`` is None."""
+
+    start: int
+    previous: RangePointer | None = None
+    place: Place | None = None
+    opened: tuple[UnfinishedTransaction, ...] | None = None
+    last: RangePointer | None = None
+
+
+class Packed(NamedTuple):
+    """A range that is stored and named by the head, and what the next one needs."""
+
+    part: PackedPart
+    size: int
+    begins_chain: bool
+    pointer: RangePointer
+    place: Place
+    opened: tuple[UnfinishedTransaction, ...]
+
+    @property
+    def next(self) -> int:
+        """Where the range ends."""
+        return self.part.next
+
+
+class Tail:
+    """Thread-safe. ``joined`` is the version of this broker's head by which it goes on; None before that."""
+
+    def __init__(self) -> None:
+        self.joined: int | None = None
+        self.error: str | None = None
+        """Why nothing was packed at the last try."""
+        self.seal_to: int | None = None
+        """The partition is to be sealed up to this offset, although its segment is active."""
+        self.changes = 0
+        self._lock = threading.Lock()
+        self._last: Packed | None = None
+        self._known: KnownRanges | None = None
+        self._former: HeadEntry | None = None
+        """This leadership's entry as a former process wrote it."""
+        self._inherited: tuple[tuple[int, HeadEntry], ...] = ()
+        """Tails of former leaders, and how far they are on this leader's lineage."""
+
+    # -- what a new leader, or a new process, takes over ---------------------------------------------------------------
+
+    def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
+        """Go on from this leadership's entry in the stored head, and from the tails of former leaders."""
+        with self._lock:
+            self._last = self._known = None
+            self._former = own
+            self._inherited = tuple((live_end(one, lineage), one) for one in inherited)
+            self.joined = version
+            self.changes += 1
+
+    # -- packing -------------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Where what is packed ends; 0 if nothing is."""
+        with self._lock:
+            return max(self._own_end, self._inherited_end)
+
+    def next_range(self, sealed_end: int) -> NextRange:
+        """Where the next range begins, if the seals end at ``sealed_end``."""
+        with self._lock:
+            if self._last is not None and self._last.next >= sealed_end:
+                last = self._last
+                return NextRange(last.next, last.pointer, last.place, last.opened)
+            former = self._former
+            if former is not None and self._last is None and former.tail_end >= sealed_end:
+                return NextRange(former.tail_end, former.last, last=former.last)
+            start = max(sealed_end, self._inherited_end)
+            ends = (one.last for end, one in self._inherited if end == one.tail_end == start)
+            return NextRange(start, last=next(ends, None))
+
+    def advance(self, packed: Iterable[Packed], sealed_end: int) -> None:
+        """Note ``packed``, the partition's next ranges in order; the head names the last of them."""
+        with self._lock:
+            for one in packed:
+                if self._known is None or one.begins_chain:
+                    self._known = KnownRanges(one.part.first)
+                if one.begins_chain:
+                    self._former = None
+                self._known.add(one.part, one.size)
+                self._last = one
+            if self._known is not None:
+                self._known.forget(sealed_end)
+            self.changes += 1
+
+    def drop_own(self) -> None:
+        """The head no longer has this leadership's entry, as all of it is sealed."""
+        with self._lock:
+            self._last = self._known = self._former = None
+            self.changes += 1
+
+    # -- sealing -------------------------------------------------------------------------------------------------------
+
+    def unsealed(self, sealed_end: int) -> Unsealed:
+        """How much is packed above ``sealed_end``, by this leadership and by former ones."""
+        with self._lock:
+            if self._known is not None:
+                self._known.forget(sealed_end)
+            found = self._known.unsealed if self._known is not None else Unsealed()
+            for end, entry in self._former_ends():
+                if end > sealed_end:
+                    found = found.plus(Unsealed(entry.ranges, entry.size, entry.since))
+            return found
+
+    def own_unsealed(self, sealed_end: int) -> Unsealed:
+        """How much of it is of this leadership."""
+        with self._lock:
+            found = self._known.unsealed if self._known is not None else Unsealed()
+            former = self._former
+            if former is not None and former.tail_end > sealed_end:
+                found = found.plus(Unsealed(former.ranges, former.size, former.since))
+            return found
+
+    def parts(self) -> tuple[PackedPart, ...]:
+        """The ranges that this process has packed, as manifests list them."""
+        with self._lock:
+            return tuple(self._known.parts()) if self._known is not None else ()
+
+    def entries(self) -> tuple[HeadEntry, ...]:
+        """The entries whose ranges are to be read from the store: of former processes and leaders."""
+        with self._lock:
+            return tuple(entry for _, entry in self._former_ends())
+
+    def _former_ends(self) -> Iterator[tuple[int, HeadEntry]]:
+        if self._former is not None:
+            yield self._former.tail_end, self._former
+        yield from self._inherited
+
+    @property
+    def _own_end(self) -> int:
+        if self._last is not None:
+            return self._last.next
+        return self._former.tail_end if self._former is not None else 0
+
+    @property
+    def _inherited_end(self) -> int:
+        return max((end for end, _ in self._inherited), default=0)
