@@ -100,12 +100,12 @@ class RangeContent(Model):
     """What a run of whole batches of a partition is: all that is known before it lies in a pack.
 
     It accounts for the offsets ``[first, next)``. ``first`` is where the partition's previous range ended, or the last
-    seal, also if compaction has left no batch there. ``epochs`` are those of the batches: (epoch, base offset) at the
-    first batch and wherever the epoch changes, where -1 stands for batches of message formats 0 and 1. ``leader_epoch``
-    is that of the leadership that packs. ``open`` are the transactions that are open at the end, ``aborts`` those whose
-    markers, at ``last_offset``, are in the range. ``max_timestamp`` is that of the batches, markers included
-    (milliseconds since 1970, None without such a batch). ``compacted`` says that compaction may have removed offsets.
-    ``previous`` is the partition's last range of this leadership.
+    seal, also if compaction has left no batch there; ``next`` is where the last batch ends. ``epochs`` are those of the
+    batches: (epoch, base offset) at the first batch and wherever the epoch changes, where -1 stands for batches of
+    message formats 0 and 1. ``leader_epoch`` is that of the leadership that packs. ``open`` are the transactions that
+    are open at the end, ``aborts`` those whose markers, at ``last_offset``, are in the range. ``max_timestamp`` is that
+    of the batches, markers included (milliseconds since 1970, None without such a batch). ``compacted`` says that
+    compaction may have removed offsets. ``previous`` is the partition's last range of this leadership.
     """
 
     topic: Topic

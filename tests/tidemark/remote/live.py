@@ -40,7 +40,7 @@ class ChainKey(NamedTuple):
 
 @dataclass
 class Range:
-    """Batches to pack; ``first`` defaults to where the chain ends, ``end`` to where the batches end.
+    """Batches to pack; ``first`` defaults to where the chain ends.
 
     ``aborted`` has (producer id, first offset, last offset) of the markers among them.
     """
@@ -48,7 +48,6 @@ class Range:
     data: Sequence[bytes]
     partition: int = 0
     first: int | None = None
-    end: int | None = None
     aborted: Iterable[tuple[int, int, int]] = ()
     compacted: bool = False
 
@@ -136,7 +135,7 @@ class Packing:
             topic_id=self._topic_id(key),
             partition=one.partition,
             first=first,
-            next=summary.next_offset if one.end is None else one.end,
+            next=summary.next_offset,
             epochs=summary.epochs,
             leader_epoch=key.epoch,
             open=tuple(

@@ -52,7 +52,7 @@ def store_both(store: RemoteStore, rng: random.Random, *, compacted: bool) -> Lo
             for first, after in pairwise(bounds):
                 start, stop = log.batches[first].base, log.batches[after].base if after < len(batches) else log.end
                 ended = [one for one in aborted if start <= one[2] < stop]
-                agent.pack(Range(batches[first:after], end=stop, aborted=ended, compacted=compacted))
+                agent.pack(Range(batches[first:after], aborted=ended, compacted=compacted))
         raw.publish()
     return log
 

@@ -439,11 +439,12 @@ def test_a_compacted_range(remote_store: RemoteStore) -> None:
     raw.segment([simple(0)], next_offset=5, compacted=True)
     agent = Packing(raw)
     agent.lead()
-    agent.pack(Range([simple(7, 1), simple(10, 1)], end=15, compacted=True))
+    agent.pack(Range([simple(7, 1), simple(10, 1)], compacted=True))
+    agent.pack(Range([simple(13, 1)], compacted=True))
     raw.publish()
     storage = remote_store.storage()
     part = opened(storage)
-    assert (bounds(part), values(storage, part, 0)) == ((15, 15), [0, 1, 2, 7, 10])
+    assert (bounds(part), values(storage, part, 0)) == ((14, 14), [0, 1, 2, 7, 10, 13])
 
 
 def test_a_head_of_the_dead_branch_that_says_nothing_of_what_lies_below_its_seals(remote_store: RemoteStore) -> None:
