@@ -54,7 +54,6 @@ class Packer:
         partition: int = 0,
         *,
         first: int | None = None,
-        end: int | None = None,
         aborted: Iterable[tuple[int, int, int]] = (),
         compacted: bool = False,
         high_watermark: int | None = None,
@@ -66,9 +65,9 @@ class Packer:
         """Pack batches of a partition under its present leadership, and put the head unless told not to.
 
         A range goes on where the last one of this leadership ended, or where the seals end; ``first`` says another
-        start, ``opened`` what is open there. ``end`` is where it ends, if compaction emptied its last offsets.
+        start, ``opened`` what is open there.
         """
-        [packed] = self.pack_all([(data, partition, first, end, aborted, compacted, shipped_at, opened)])
+        [packed] = self.pack_all([(data, partition, first, aborted, compacted, shipped_at, opened)])
         self._note(partition, high_watermark, observed_at)
         if head:
             self.put_head()
@@ -123,7 +122,6 @@ class Packer:
         data: bytes | Sequence[bytes],
         partition: int,
         first: int | None,
-        end: int | None,
         aborted: Iterable[tuple[int, int, int]],
         compacted: bool,
         shipped_at: datetime | None,
@@ -154,7 +152,7 @@ class Packer:
                 "topic_id": self.raw.lives.incarnations[-1].topic_id,
                 "partition": partition,
                 "first": start,
-                "next": headers[-1].next_offset if end is None else end,
+                "next": headers[-1].next_offset,
                 "epochs": epochs,
                 "leader_epoch": known.leader_epoch,
                 "open": [{"producer_id": one[0], "producer_epoch": one[1], "first_offset": one[2]} for one in open_now],

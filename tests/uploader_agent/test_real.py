@@ -216,7 +216,9 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
     cluster.create_topic(topic, partitions=2, config={"cleanup.policy": "compact"})
     Load(cluster, topic).producer.produce(topic, b"v", b"k", partition=1)
     broker = read_broker(cluster.brokers[0].properties_path)
-    metadata = AdminMetadata(lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, {}))
+    metadata = AdminMetadata(
+        broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, {})
+    )
     wanted = {TopicPartition(topic, number) for number in range(3)}
     leaders = metadata.leaders({*wanted, TopicPartition("never-made", 0)})
     assert {leader.broker for leader in leaders.values()} == {broker.node_id}
@@ -234,7 +236,7 @@ UNREACHABLE = """
 import threading
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, connect
-metadata = AdminMetadata(lambda: connect(1, "127.0.0.1:1", "PLAINTEXT", {"bootstrap_timeout_ms": 100}))
+metadata = AdminMetadata(1, lambda: connect(1, "127.0.0.1:1", "PLAINTEXT", {"bootstrap_timeout_ms": 100}))
 for _ in range(3):
     try:
         metadata.leaders({TopicPartition("any", 0)})

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, kafka_topic_id
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, kafka_topic_id, send
 from uploader_agent.broker.leadership_hints import TOPICS, state_path
 
 _PATIENCE = 10.0
@@ -112,7 +112,7 @@ class QuorumAuthority(Authority):
         topic = MetadataRequest.MetadataRequestTopic(name=tp.topic)
         request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
         # describe_topics may ask another broker, and it must be the one that has what was confirmed.
-        answer = self._ask(lambda client: client._manager.run(_sent, client, request, self._node_id))
+        answer = self._ask(lambda client: send(client, request, self._node_id).to_dict())
         for described in answer["topics"]:
             for part in described["partitions"]:
                 if (described["name"], part["partition_index"]) == tp and not described["error_code"]:
@@ -172,10 +172,6 @@ class ZooKeeperAuthority(Authority):
         finally:
             client.stop()
             client.close()
-
-
-async def _sent(client: Any, request: Any, node_id: int) -> Any:
-    return (await client._manager.send(request, node_id=node_id)).to_dict()
 
 
 def _fetched(quorum: Mapping[str, Any]) -> dict[int, int]:

@@ -70,7 +70,7 @@ def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool)
 
 def metadata_of(settings: AgentSettings, broker: Broker) -> AdminMetadata:
     """What the cluster tells over Kafka's protocol; it connects when it is asked first."""
-    return AdminMetadata(_connector(settings, broker))
+    return AdminMetadata(broker.node_id, _connector(settings, broker))
 
 
 @contextmanager

@@ -182,7 +182,7 @@ def test_a_seal_whose_log_is_not_the_one_that_it_describes_proves_nothing(world:
 
 
 def test_a_pack_stays_for_one_range_and_tells_which(world: World, packer: Packer) -> None:
-    ranges = [([simple(0)], number, None, None, (), False, None, None) for number in range(3)]
+    ranges = [([simple(0)], number, None, (), False, None, None) for number in range(3)]
     packed = packer.pack_all(ranges)
     for number in (0, 2):
         world.raw.segment([simple(0)], number, parts=[packed[number].part])

@@ -78,6 +78,8 @@ class Cluster:
     def pack(self) -> None:
         """The leader packs on from where what is stored ends."""
         batches = self._some(self.covered)
+        while batches and batches[-1].base in self.removed:
+            batches.pop()  # a range ends with a batch
         if not batches:
             return
         packer, known = self.packers[self.leader], self.world.raw.partition()
@@ -85,7 +87,6 @@ class Cluster:
         packed = packer.pack(
             self._bodies(batches),
             first=self.covered,
-            end=end,
             aborted=self._aborted(self.covered, end),
             compacted=self.compacted,
             opened=self._open_at(self.covered),
@@ -132,6 +133,8 @@ class Cluster:
     def cut(self) -> None:
         """An unclean election: the new leader lacks the last batches."""
         count = max(0, len(self.log.batches) - self.rng.randint(1, 6))
+        while count and self.log.batches[count - 1].base in self.removed:
+            count -= 1  # compaction never takes the last batch
         end = self.log.batches[count - 1].end if count else 0
         self.removed -= {one.base for one in self.log.batches[count:]}
         kept = [one for one in self.log.lineage if one[1] < end]
@@ -150,7 +153,9 @@ class Cluster:
     def late(self) -> Iterator[None]:
         """A store shows some of the newest packs late."""
         store = self.world.raw.store
+        there = {info.key for info in store.list("_tails/")}
         keys = [one.packed.key for one in self.written if one.packed.part.first >= self.sealed]
+        keys = [key for key in keys if key in there]
         hidden = self.rng.sample(keys, min(len(keys), self.rng.randint(1, 2)))
         bodies = {key: store.get(key).body for key in hidden}
         for key in bodies:

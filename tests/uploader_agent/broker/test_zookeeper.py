@@ -161,7 +161,9 @@ def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[TestedA
     assert (broker.mode, broker.zookeeper) == ("zookeeper", {"hosts": cluster.zookeeper})
     settings = world.settings(include=[topic], scan_interval="1d", metadata_interval="1d")
     with (
-        closing(AdminMetadata(lambda: connect(broker.node_id, broker.bootstrap, "PLAINTEXT", {}))) as metadata,
+        closing(
+            AdminMetadata(broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, "PLAINTEXT", {}))
+        ) as metadata,
         closing(NoWatcher()) as bell,
         closing(ZooKeeperHints(broker.zookeeper or {})) as hints,
     ):
@@ -311,7 +313,7 @@ def test_zookeeper_says_what_the_controller_wrote(kafka39: KafkaCluster, monkeyp
     mark = authority.mark()
     wait_until(lambda: authority.confirms(mark) is True, what="the broker to have what ZooKeeper has")
     with closing(
-        AdminMetadata(lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, {}))
+        AdminMetadata(broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, broker.security_protocol, {}))
     ) as metadata:
         assert authority.leader(at) == metadata.leaders([at])[at]
     assert authority.leader(TopicPartition("never-made", 0)) is None

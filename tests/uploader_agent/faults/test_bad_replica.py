@@ -67,11 +67,14 @@ def test_mended_from_a_follower(
         fleet.await_rotated(healthy)
         wait_until(lambda: fleet.reader.knows(topic), what="the damaged topic to be seen")
         keys = fleet.reader.keys(topic, topic_id(place), 0)
-        wait_until(
-            lambda: (found := fleet.reader.watermark(keys)) is not None and bool(found[1].gaps),
-            what="the gap to be recorded",
-        )
         found = fleet.reader.watermark(keys)
+
+        def is_recorded() -> bool:
+            nonlocal found
+            found = fleet.reader.watermark(keys)
+            return found is not None and bool(found[1].gaps) and found[1].next_offset >= base
+
+        wait_until(is_recorded, what="what is before the gap to be uploaded, and the gap to be recorded")
         assert found is not None
         assert found[1].next_offset == header.base_offset, "it does not stop before the bad batch"
         assert [(gap.start, gap.reason) for gap in found[1].gaps] == [(header.base_offset, "corrupt")]

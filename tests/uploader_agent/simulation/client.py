@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kafka.errors import (
+    FencedLeaderEpochError,
     KafkaConnectionError,
     KafkaTimeoutError,
     NotLeaderForPartitionError,
+    UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse, OffsetSpec
 
-from tests.uploader_agent.simulation.broker import Cluster
+from tests.uploader_agent.simulation.broker import US, Cluster
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import AdminMetadata, Leader, Led, Offsets
 
 Answer = TypeVar("Answer")
-
-
-class Found(NamedTuple):
-    """What ListOffsets answers."""
-
-    offset: int
-    leader_epoch: int | None
 
 
 class Client:
@@ -39,14 +35,21 @@ class Client:
     def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
         return self._request("describe_topics", lambda: self._topics(names))
 
-    def list_partition_offsets(
-        self, specs: Mapping[Any, Any], isolation: Any, timeout_ms: int | None = None
-    ) -> dict[Any, Found]:
-        wanted = {at: spec.name for at, spec in specs.items()}
-        what = (
-            f"list_offsets {isolation.name} {timeout_ms} {[f'{at.topic}-{at.partition} {wanted[at]}' for at in wanted]}"
-        )
-        return self._request(what, lambda: {at: self._offset(TopicPartition(*at), spec) for at, spec in wanted.items()})
+    @property
+    def _manager(self) -> Client:
+        return self
+
+    def run(self, _send: Callable[..., Any], _client: Client, request: Any, node_id: int) -> Any:
+        """What ``request``, for offsets, is answered."""
+        assert isinstance(request, ListOffsetsRequest)
+        asked = [
+            (TopicPartition(topic.name, part.partition_index), part)
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+        spec = OffsetSpec(asked[0][1].timestamp)
+        what = f"list_offsets {request.isolation_level} {node_id} {spec.name} {[str(at) for at, _ in asked]}"
+        return self._request(what, lambda: _answered([self._offset(at, part, spec) for at, part in asked]))
 
     def describe_configs(self, wanted: Sequence[Any], config_filter: str) -> dict[str, Any]:
         names = [one.name for one in wanted]
@@ -64,7 +67,7 @@ class Client:
             raise KafkaTimeoutError("the simulation says so")
         self._scheduler.sleep(faults.latency("broker_slow", what))
         if faults.strike("broker_error", what):
-            raise KafkaConnectionError("the simulation says so") if faults.even() else NotLeaderForPartitionError()
+            raise KafkaConnectionError("the simulation says so")
         if faults.strike("broker_odd_error", what):
             raise ValueError("what no client library promised to raise")
         said = answer()
@@ -85,20 +88,34 @@ class Client:
                 topic["partitions"].append(said)
         return list(found.values())
 
-    def _offset(self, at: TopicPartition, spec: str) -> Found:
+    def _offset(self, at: TopicPartition, asked: Any, spec: OffsetSpec) -> tuple[TopicPartition, Any]:
+        """As ``Partition.fetchOffsetForTimestamp`` answers one that asks as under ``current_leader_epoch``."""
         partition = self._cluster.partitions.get(at)
+        error, offset = 0, -1
         if partition is None:
-            raise UnknownTopicOrPartitionError
-        if spec == "EARLIEST":
-            return Found(partition.log_start, 0)
-        return Found(partition.high_watermark, partition.leader_epoch)
+            error = UnknownTopicOrPartitionError.errno
+        elif asked.current_leader_epoch < partition.leader_epoch:
+            error = FencedLeaderEpochError.errno
+        elif asked.current_leader_epoch > partition.leader_epoch:
+            error = UnknownLeaderEpochError.errno
+        elif partition.leader != US or self._faults.strike("partition_error", f"{spec.name} of {at}"):
+            error = NotLeaderForPartitionError.errno
+        else:
+            offset = partition.log_start if spec is OffsetSpec.EARLIEST else partition.high_watermark
+        made = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+        return at, made(partition_index=at.partition, error_code=error, offset=offset)
+
+
+def _answered(parts: Sequence[tuple[TopicPartition, Any]]) -> Any:
+    topic = ListOffsetsResponse.ListOffsetsTopicResponse
+    return ListOffsetsResponse(topics=[topic(name=at.topic, partitions=[part]) for at, part in parts])
 
 
 class Questions(AdminMetadata):
     """The agent's own client; ``asked`` is told the kind of each question."""
 
     def __init__(self, connect: Callable[[], Any], asked: Callable[[str], None]) -> None:
-        super().__init__(connect)
+        super().__init__(US, connect)
         self._asked = asked
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:

@@ -24,6 +24,7 @@ KINDS = {
     "broker_hangs": 0.04,
     "broker_odd_error": 0.02,
     "broker_lags": 0.1,
+    "partition_error": 0.03,
     "fetch_slow": 0.3,
     "snapshot_late": 0.1,
 }
