@@ -9,6 +9,9 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
+_LEAST = 1000
+"""Moments up to which those that do not count any more may stay."""
+
 
 class Timers(Generic[Key]):
     """Times are those of one clock, chosen by the caller."""
@@ -26,6 +29,8 @@ class Timers(Generic[Key]):
                 self._times[key] = moment
                 self._count += 1
                 heapq.heappush(self._heap, (moment, self._count, key))
+                if len(self._heap) > 2 * len(self._times) + _LEAST:
+                    self._tidy()
 
     def take(self, now: float) -> set[Key]:
         """What is due by ``now``; it is no longer due."""
@@ -42,3 +47,8 @@ class Timers(Generic[Key]):
         """When something may be due next; infinity if nothing will."""
         with self._lock:
             return self._heap[0][0] if self._heap else float("inf")
+
+    def _tidy(self) -> None:
+        """Drop the moments of keys that were moved to earlier ones: a far one would else stay until it is reached."""
+        self._heap = [entry for entry in self._heap if self._times.get(entry[2]) == entry[0]]
+        heapq.heapify(self._heap)

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from pydantic import AwareDatetime, TypeAdapter
 
 from tidemark.errors import FormatError, NotFound
-from tidemark.formats.base import canonical
+from tidemark.formats.base import canonical_list
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, as_stored
 from tidemark.store import Store
@@ -144,8 +144,8 @@ class IndexWriter:
             endpoints=self._endpoints,
         )
         times = {moment: _TIME.dump_python(moment, mode="json") for moment in {one[1] for one in statements.values()}}
-        entries = [{**one.said, "observed_at": times[statements[tp][1]]} for tp, one in current.items()]
-        body = canonical({**head.model_dump(mode="json", by_alias=True), "entries": entries})
+        entries = ({**one.said, "observed_at": times[statements[tp][1]]} for tp, one in current.items())
+        body = canonical_list(head.model_dump(mode="json", by_alias=True), "entries", entries)
         self._store.put(self._key, body, crc32c=crc32c(body))
         self._written, self._written_at, self.is_current = current, self._clock(), True
         return True

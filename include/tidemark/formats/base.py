@@ -12,6 +12,7 @@ check.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -117,6 +118,13 @@ def parse_json(body: bytes, key: str) -> Any:
 def canonical(value: object) -> bytes:
     """The canonical JSON of plain values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def canonical_list(fields: Mapping[str, object], name: str, items: Iterable[object]) -> bytes:
+    """The canonical JSON of ``fields`` and, under ``name``, of ``items``, which are taken one by one: they may be many."""
+    begin = f'"{name}":['.encode()
+    before, _, after = canonical({**fields, name: []}).partition(begin)
+    return b"".join([before, begin, b",".join(map(canonical, items)), after])
 
 
 def describe(error: ValidationError) -> str:

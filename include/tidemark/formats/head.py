@@ -12,10 +12,11 @@ from __future__ import annotations
 from typing import ClassVar, Final, NamedTuple, Self
 
 from pydantic import AwareDatetime, Field, model_validator
+from typing_extensions import override
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject, Version, canonical
+from tidemark.formats.base import Model, StoredObject, Version, canonical, canonical_list
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.manifest import LineagePairs
 from tidemark.formats.pack import RangePointer, Topic, TopicId
@@ -103,6 +104,11 @@ class Head(StoredObject):
                 raise ValueError(f"entries.{number}.last.pack: is of broker {entry.last.name.broker}")
             seen.add(entry.key)
         return self
+
+    @override
+    def to_bytes(self) -> bytes:
+        fields = self.model_dump(mode="json", exclude={"entries"})
+        return canonical_list(fields, "entries", (entry.model_dump(mode="json") for entry in self.entries))
 
     @property
     def by_key(self) -> dict[EntryKey, HeadEntry]:
