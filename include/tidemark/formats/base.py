@@ -121,7 +121,7 @@ def canonical(value: object) -> bytes:
 
 
 def canonical_list(fields: Mapping[str, object], name: str, items: Iterable[object]) -> bytes:
-    """The canonical JSON of ``fields`` and, under ``name``, of ``items``, which are taken one by one: they may be many."""
+    """The canonical JSON of ``fields`` and, under ``name``, of ``items``, which are taken one by one."""
     begin = f'"{name}":['.encode()
     before, _, after = canonical({**fields, name: []}).partition(begin)
     return b"".join([before, begin, b",".join(map(canonical, items)), after])
