@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.trigger import Trigger
+from airflow.sdk import CronDataIntervalTimetable
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -207,6 +208,13 @@ def test_a_cluster_has_one_dag_for_all_its_live_topics(live: DagBag) -> None:
     assert {"tidemark_ingest__kafka-1__orders", "tidemark_ingest__kafka-1__slow"} <= set(live.dags)
 
 
+def test_live_topics_are_compacted_every_hour(live: DagBag) -> None:
+    dag = live.dags["tidemark_live_compaction"]
+    assert dag.schedule == CronDataIntervalTimetable("20 * * * *", timezone="UTC")
+    [task] = dag.tasks
+    assert task.is_mapped
+
+
 def test_a_task_that_starts_makes_its_own_dag_alone(live: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(live.dags) > 2
     for wanted in ("tidemark_ingest__kafka-1__slow", "tidemark_live__kafka-2"):
@@ -293,7 +301,7 @@ def test_a_mistake_in_the_topics_file_is_an_import_error_with_file_field_and_rul
     world.write_topics(cluster="kafka-1", raw={"url": "s3://raw"}, lake="s3://lake", topics=[change])
     errors = bag_of(world, monkeypatch).import_errors
 
-    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "daily.py", "live.py"}
+    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "upkeep.py", "live.py"}
     for message in errors.values():
         assert str(world.topics_file) in message
         assert problem in message

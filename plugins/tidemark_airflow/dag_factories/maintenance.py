@@ -1,6 +1,7 @@
 """The DAGs of the tables' upkeep, once a day: audit, compaction, retention, vacuum. A task per topic in each.
 
-Packs have batches of many topics, so their retention has a task per cluster.
+Packs have batches of many topics, so their retention has a task per cluster. So has the compaction of topics with a
+``freshness``, which runs every hour: their landings write a small file of each partition every minute.
 
 A run is of the date before it: that of three o'clock on the 21st audits the 20th. Past dates are a native backfill of
 the DAG, one topic alone is a run from its form.
@@ -8,7 +9,7 @@ the DAG, one topic alone is a run from its form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -112,11 +113,8 @@ class UpkeepOperator(JobOperator):
         self.submit(context, *self._upkeep.arguments, *dated)
 
 
-class PackRetentionOperator(ClusterJobOperator):
-    """Removes the packs of a cluster whose batches seals hold."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(job="retain_packs.py", environment=retention_environment, **kwargs)
+class ClusterUpkeepOperator(ClusterJobOperator):
+    """One job for a cluster."""
 
     def execute(self, context: Context) -> None:
         """Submit and wait.
@@ -125,6 +123,20 @@ class PackRetentionOperator(ClusterJobOperator):
             AirflowException: there is no connection, or it names no master, or the job failed.
         """
         self.submit(context)
+
+
+class PackRetentionOperator(ClusterUpkeepOperator):
+    """Removes the packs of a cluster whose batches seals hold."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(job="retain_packs.py", environment=retention_environment, **kwargs)
+
+
+class LiveCompactionOperator(ClusterUpkeepOperator):
+    """Merges small files of the topics of a cluster that have a ``freshness``."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(job="compact_live.py", **kwargs)
 
 
 def _date(context: Context) -> date:
@@ -138,19 +150,27 @@ def _date(context: Context) -> date:
     return start.date()
 
 
-def daily_dags(deployment: Deployment) -> Iterator[DAG]:
-    """A DAG for each task of :data:`UPKEEP`, and that of the retention of packs."""
+def upkeep_dags(deployment: Deployment) -> Iterator[DAG]:
+    """A DAG for each task of :data:`UPKEEP`, and those whose tasks are clusters."""
     yield from _topic_dags(deployment)
     does = "Removes packs whose batches have been in seals for two days."
-    with _daily("pack_retention", "45 5 * * *", does) as dag:
-        PackRetentionOperator.partial(
-            task_id="pack_retention",
+    yield _cluster_dag("pack_retention", "45 5 * * *", does, PackRetentionOperator, deployment.clusters)
+    live = [one for one in deployment.clusters if deployment.live_topics(one)]
+    if live:
+        does = "Merges small files of topics that land every minute; no row changes."
+        yield _cluster_dag("live_compaction", "20 * * * *", does, LiveCompactionOperator, live)
+
+
+def _cluster_dag(name: str, at: str, does: str, operator: type[ClusterUpkeepOperator], clusters: Iterable[str]) -> DAG:
+    with _upkeep_dag(name, at, does) as dag:
+        operator.partial(
+            task_id=name,
             max_active_tis_per_dagrun=_AT_A_TIME,
             map_index_template="{{ task.cluster }}",
             execution_timeout=task_defaults.CONVERT_TIMEOUT,
             retries=_RETRIES,
-        ).expand_kwargs([{"cluster": one} for one in deployment.clusters])
-    yield dag
+        ).expand_kwargs([{"cluster": one} for one in clusters])
+    return dag
 
 
 def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
@@ -162,7 +182,7 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
             params["date"] = Param(
                 None, type=["null", "string"], format="date", title="Date", description="Default: that of the run."
             )
-        with _daily(upkeep.name, upkeep.at, upkeep.does, params) as dag:
+        with _upkeep_dag(upkeep.name, upkeep.at, upkeep.does, params) as dag:
             UpkeepOperator.partial(
                 task_id=upkeep.name,
                 upkeep_name=upkeep.name,
@@ -174,7 +194,7 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
         yield dag
 
 
-def _daily(name: str, at: str, does: str, params: dict[str, Param] | None = None) -> DAG:
+def _upkeep_dag(name: str, at: str, does: str, params: dict[str, Param] | None = None) -> DAG:
     return DAG(
         dag_id=f"tidemark_{name}",
         schedule=CronDataIntervalTimetable(at, timezone="UTC"),

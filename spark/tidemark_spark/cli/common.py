@@ -13,7 +13,7 @@ from tidemark.errors import ConfigError, TidemarkError
 from tidemark.formats.keys import check_report
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import TopicTable, open_topic_table
-from tidemark.topics import load_topics
+from tidemark.topics import Deployment, load_topics
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.on_demand import SparkOnDemand
 from tidemark_spark.cluster.target import ClusterTarget
@@ -72,6 +72,13 @@ def begun_table(options: argparse.Namespace) -> TopicTable:
     [table] = tables_of(options)
     check_begun(table)
     return table
+
+
+def check_cluster(deployment: Deployment, options: argparse.Namespace, program: str) -> None:
+    """Check ``--cluster``, of a job for a cluster. Raises ConfigError."""
+    if options.cluster not in deployment.clusters:
+        rule = f"must be a cluster of the topics file, which has: {', '.join(deployment.clusters)}"
+        raise ConfigError(program, [("--cluster", rule)])
 
 
 def executor_of(options: argparse.Namespace, given: Executor | None, name: str) -> Executor:

@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.errors import PreconditionFailed
 from tidemark.formats.live_landing import read_landing, write_landing
 from tidemark.store import open_store
 from tidemark.topics import load_topics
-from tidemark_spark.cli.common import executor_of, exit_code, job_parser, show
+from tidemark_spark.cli.common import check_cluster, executor_of, exit_code, job_parser, show
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.live.landing import land
@@ -24,9 +24,7 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 def _land(options: argparse.Namespace, executor: Executor | None) -> int:
     deployment = load_topics(options.topics)
-    if options.cluster not in deployment.clusters:
-        rule = f"must be a cluster of the topics file, which has: {', '.join(deployment.clusters)}"
-        raise ConfigError("land_live.py", [("--cluster", rule)])
+    check_cluster(deployment, options, "land_live.py")
     store = open_store(deployment.lake_store, deployment.store)
     key = deployment.deployment_keys(options.cluster).landing
     landing, etag = read_landing(store, key)

@@ -13,7 +13,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tests.plugins.operators.test_spark import called, environment, pytestmark
 from tests.plugins.world import CLUSTER, World
 from tidemark.store.s3_credentials import STATIC_KEYS
-from tidemark_airflow.dag_factories.maintenance import UPKEEP, PackRetentionOperator, UpkeepOperator
+from tidemark_airflow.dag_factories.maintenance import (
+    UPKEEP,
+    LiveCompactionOperator,
+    PackRetentionOperator,
+    UpkeepOperator,
+)
 
 __all__ = ["called", "pytestmark"]
 
@@ -85,6 +90,11 @@ def test_packs_are_removed_by_cluster_under_the_role_that_deletes_in_raw(
     PackRetentionOperator(task_id="packs", cluster=CLUSTER).execute(cast("Context", {}))
     assert arguments(called) == ["retain_packs.py", "--topics", str(world.topics_file), "--cluster", CLUSTER]
     assert environment(called).get("AWS_PROFILE") == "reaper"
+
+
+def test_live_topics_are_compacted_by_cluster(called: Path, world: World) -> None:
+    LiveCompactionOperator(task_id="live", cluster=CLUSTER).execute(cast("Context", {}))
+    assert arguments(called) == ["compact_live.py", "--topics", str(world.topics_file), "--cluster", CLUSTER]
 
 
 @pytest.mark.parametrize("name", STATIC_KEYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.spark.world import World
@@ -27,12 +28,16 @@ class OneTopic(World):
 class LiveWorld:
     """``topics`` of cluster ``east``, all with a ``freshness``."""
 
-    def __init__(self, root: Path, *topics: str, freshness: str = "60s", overdue: str = "1d") -> None:
+    def __init__(
+        self, root: Path, *topics: str, freshness: str = "60s", overdue: str = "1d", more: Sequence[str] = ()
+    ) -> None:
+        """``more`` are YAML lines of each topic."""
         for name in ("raw", "lake"):
             (root / name).mkdir(parents=True)
         lines = [f"raw: {{url: 'file://{root}/raw'}}", f"lake: 'file://{root}/lake'", "cluster: east", "topics:"]
         for topic in topics:
             lines += [f"  - topic: {topic}", f"    freshness: {freshness}", f"    overdue: {overdue}"]
+            lines += [f"    {line}" for line in more]
         (root / "topics.yaml").write_text("\n".join(lines) + "\n")
         self.topics_file = root / "topics.yaml"
         self.deployment = load_topics(self.topics_file)

@@ -1,0 +1,57 @@
+"""The command line of the compaction of topics that land every minute."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tidemark.errors import SparkUnavailable, TidemarkError
+from tidemark.planning import plan_compaction, write_plan
+from tidemark.table.delta_table import TopicTable, open_topic_table
+from tidemark.topics import load_topics
+from tidemark_spark.cli.common import check_cluster, executor_of, exit_code, job_parser, show
+from tidemark_spark.cli.plans import converting
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
+from tidemark_spark.run.driver import run
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _compact_all(options, executor))
+
+
+def _compact_all(options: argparse.Namespace, executor: Executor | None) -> int:
+    deployment = load_topics(options.topics)
+    check_cluster(deployment, options, "compact_live.py")
+    executor = executor_of(options, executor, f"compact {options.cluster}")
+    failed = False
+    for topic in deployment.live_topics(options.cluster):
+        try:
+            _compact(open_topic_table(deployment, topic), executor)
+        except SparkUnavailable:
+            raise
+        except TidemarkError as error:  # this table's; the others have small files, too
+            sys.stderr.write(f"{topic.topic}: {type(error).__name__}: {error}\n")
+            failed = True
+    return 1 if failed else 0
+
+
+def _compact(table: TopicTable, executor: Executor) -> None:
+    plan = plan_compaction(table)
+    if plan.empty:
+        return
+    write_plan(table, plan)
+    show(run(table, plan, converting(executor)).to_bytes().decode())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "compact_live.py",
+        "Merge small files of the tables of a cluster whose topics have a freshness, one after the other.",
+        "--cluster prod",
+    )
+    add_options(parser)
+    return parser

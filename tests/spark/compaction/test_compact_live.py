@@ -1,0 +1,65 @@
+"""The hourly compaction of topics that land every minute: all of a cluster, each by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.inline import Inline
+from tests.spark.live.live_world import LiveWorld
+from tests.tidemark.kafka_log.build import simple
+from tidemark.table.delta_table import live_files
+from tidemark_spark.cli import compact_live, land_live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveWorld:
+    """Two topics of which several small files have landed, and one of which a single one has."""
+    world = LiveWorld(tmp_path, "orders", "clicks", "views", more=["compaction: {files: 4}"])
+    for number in range(4):
+        for topic in ("orders", "clicks") if number else world.topics:
+            raw = world.topics[topic].raw
+            raw.segment([simple(raw.partition().end)])
+        world.due()
+        assert land_live.main(arguments(world), Inline()) == 0
+    return world
+
+
+def arguments(world: LiveWorld) -> list[str]:
+    return ["--topics", str(world.topics_file), "--cluster", "east"]
+
+
+def files(world: LiveWorld) -> dict[str, int]:
+    for topic in world.topics.values():
+        topic.check()
+    return {name: len(live_files(DeltaTable(one.table.url))) for name, one in world.topics.items()}
+
+
+def test_every_topic_with_many_small_files_is_compacted(live: LiveWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {name: one.rows() for name, one in live.topics.items()}
+    assert files(live) == {"orders": 4, "clicks": 4, "views": 1}
+    capsys.readouterr()
+    assert compact_live.main(arguments(live), Inline()) == 0
+    assert [json.loads(line)["status"] for line in capsys.readouterr().out.splitlines()] == ["landed", "landed"]
+    assert files(live) == {"orders": 1, "clicks": 1, "views": 1}
+    assert {name: one.rows() for name, one in live.topics.items()} == before
+    assert compact_live.main(arguments(live), Inline()) == 0
+    assert not capsys.readouterr().out, "nothing is left to merge"
+
+
+def test_a_table_that_cannot_be_compacted_does_not_keep_the_others(
+    live: LiveWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DeltaTable(live.topics["orders"].table.url).delete("kafka_offset = 1")
+    assert compact_live.main(arguments(live), Inline()) == 1
+    assert capsys.readouterr().err.startswith("orders: ")
+    live.topics["clicks"].check()
+    assert len(live_files(DeltaTable(live.topics["clicks"].table.url))) == 1
+
+
+def test_a_cluster_is_needed(live: LiveWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compact_live.main(arguments(live)[:2], Inline()) == 2
+    assert "--cluster: must be a cluster of the topics file, which has: east" in capsys.readouterr().err
