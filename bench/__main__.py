@@ -30,6 +30,7 @@ from bench import (
     parsers,
     scale,
     watch,
+    week,
 )
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
@@ -51,7 +52,7 @@ PARTS = (
     "layouts",
     "convert",
 )
-LONG = ("cadence", "live", "endurance", "live-end")
+LONG = ("cadence", "live", "endurance", "live-end", "week")
 """Parts that run only when they are named."""
 
 
@@ -106,6 +107,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "cadence": cadence.measure,
             "live": live.measure,
             "live-end": lambda: live_end.measure(s3),
+            "week": lambda: week.measure(7),
             "endurance": lambda: endurance.measure(options.minutes),
         }
         over: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {

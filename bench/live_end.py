@@ -7,7 +7,6 @@ named by the head. Then topics end to end, under Airflow: from acknowledged to c
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
 import threading
 import time
@@ -234,7 +233,7 @@ def _end_to_end(s3: S3Server, count: int, freshness: int) -> Iterator[Row]:
         agent = parts.enter_context(
             ManagedProcess("agent", [AGENT, "run", "-c", config], log=folder / "agent.log", env=s3.env())
         )
-        server = parts.enter_context(ConnectServer(folder / "spark", token=secrets.token_urlsafe()))
+        server = parts.enter_context(ConnectServer(folder / "spark"))
         env = pipeline_env(file, folder / "spark-conf", scan_seconds=2.0) | connect_env(server)
         stack = parts.enter_context(
             AirflowStack(

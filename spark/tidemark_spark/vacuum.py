@@ -14,15 +14,14 @@ from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import RunPlan
-from tidemark.planning import read_plan, write_plan
-from tidemark.planning.common import following
-from tidemark.planning.vacuum import GOES, Knowledge, Why, all_landed, judge, to_fold
+from tidemark.planning import read_plan
+from tidemark.planning.fold import plan_fold
+from tidemark.planning.vacuum import GOES, Knowledge, Why, all_landed, judge
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import evidence_key, evidence_that_counts
 from tidemark.table.tampering import check_untampered
-from tidemark_spark.run.driver import run
+from tidemark_spark.run.fold import fold
 from tidemark_spark.run.success_markers import update_markers
 
 _NAMED: Final = ("landed", "quarantined")
@@ -64,8 +63,8 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     ledger = ledger_of(table, delta)
     live = live_files(delta) if delta is not None else []
     check_untampered(table, ledger, live)
-    named, authors, rows = _evidence(table, ledger)
-    known = Knowledge({one.path for one in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
+    named, authors = _evidence(table, ledger)
+    known = Knowledge({one.path for one in live}, named, all_landed(ledger.recent, authors, plans), plans, now)
     there: set[str] = set()
     removed: list[UnusedObject] = []
     unknown: list[UnusedObject] = []
@@ -84,7 +83,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     past = [*dead, *known.folded(ledger.landed)]
     # A plan whose files may still be read tells when they were replaced.
     finished = [one for one in past if not there.intersection(plans[one].replaced)]
-    folds = to_fold(ledger.landed, known, rows)
+    folds = plan_fold(table)
     if not dry_run:
         in_parallel(lambda info: _delete(table, info), doomed)
         in_parallel(table.store.delete, _ledgers(table, dead))
@@ -92,8 +91,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         in_parallel(table.store.delete, [table.keys.result(one) for one in past])
         in_parallel(table.store.delete, [table.keys.attempt(one) for one in finished])
         update_markers(table, ledger, ledger.dates)
-        if folds:
-            _fold(table, ledger, folds)
+        fold(table, folds)
     return VacuumReport(
         ledger_n=ledger.n,
         dry_run=dry_run,
@@ -101,7 +99,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         unknown=tuple(unknown),
         bytes=sum(one.size for one in removed),
         attempts=tuple(dead),
-        folded=len(folds),
+        folded=len(folds.folds),
     )
 
 
@@ -120,33 +118,22 @@ def _listed(table: TopicTable, folder: str) -> Iterator[ObjectInfo]:
     return (one for one in table.store.list(f"{folder}/") if not one.key.startswith(log))
 
 
-def _fold(table: TopicTable, ledger: Ledger, folds: tuple[int, ...]) -> None:
-    """Commit the ledger with one attempt in place of ``folds``, unless another vacuum was faster."""
-    plan = RunPlan(
-        **following(table, ledger),
-        kind="vacuum",
-        folds=folds,
-    )
-    write_plan(table, plan)
-    run(table, plan, lambda _job, _tasks: [])
-
-
-def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[int], dict[int, int]]:
-    """The files in counted evidence, the attempts of its rows, and the number of rows of each object."""
+def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[int]]:
+    """The files in counted evidence, and the attempts of its rows."""
     named: set[str] = set()
     authors: set[int] = set()
-    rows: dict[int, int] = {}
+    found: set[int] = set()
     for attempt, evidence in evidence_that_counts(table, ledger.landed):
-        rows[attempt] = evidence.num_rows
+        found.add(attempt)
         authors.update(int(one) for one in evidence["attempt"].unique().to_pylist() if one is not None)
         files = zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True)
         named.update(str(file) for kind, file in files if kind in _NAMED)
-    if len(rows) != len(ledger.landed):
+    if len(found) != len(ledger.landed):
         raise ContinuityError(
-            f"{table.url}: the evidence of {len(ledger.landed) - len(rows)} landed runs is missing, which "
+            f"{table.url}: the evidence of {len(ledger.landed) - len(found)} landed runs is missing, which "
             "says which files count; restore the objects, because nothing is removed without them"
         )
-    return named, authors, rows
+    return named, authors
 
 
 def _delete(table: TopicTable, info: ObjectInfo) -> None:

@@ -16,15 +16,16 @@ from tests.spark.world import World, in_process
 from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
-from tidemark.formats.plan import RUN_LIMIT, ConversionTask, RunPlan
+from tidemark.formats.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
+from tidemark.planning import fold as rules
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
-from tidemark.planning import vacuum as rules
 from tidemark.planning.vacuum import MARGIN, TOMBSTONES, judge
 from tidemark.table.evidence import evidence_key
 from tidemark_spark import vacuum as cleaning
 from tidemark_spark.cli import vacuum as vacuum_job
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, driver
+from tidemark_spark.run import fold as fold_module
 from tidemark_spark.run.driver import run
 from tidemark_spark.vacuum import vacuum
 
@@ -47,6 +48,15 @@ def age_all(world: World, age: timedelta) -> None:
     """Let everything that was planned so far be this much older."""
     for found in list(world.table.store.list(world.table.keys.attempts)):
         aged(world, RunPlan.from_bytes(world.table.store.get(found.key).body, found.key), age)
+
+
+@contextmanager
+def as_of(world: World, age: timedelta) -> Iterator[None]:
+    """The store's clock is ahead by ``age``."""
+    real = type(world.table.store).now
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(world.table.store), "now", lambda store: real(store) + age)
+        yield
 
 
 def die(world: World, plan: RunPlan) -> None:
@@ -341,8 +351,8 @@ def test_dates_and_clean_up_on_a_server(s3_server: S3Server, tmp_path: Path, mon
     world.check()
 
 
-def many(world: World) -> None:
-    """Runs that landed rows, refused some, and replaced both; all of them so old that they are over."""
+def many(world: World, age: timedelta = OLD) -> None:
+    """Runs that landed rows, refused some, and replaced both; all of them are over, if they are so old."""
     for number in range(4):
         records = [Record(0, T0 + number % 2 * 86_400_000), Record(1, -1)]
         world.raw.segment([batch(2 * number, records)])
@@ -350,7 +360,7 @@ def many(world: World) -> None:
     plan = plan_rebuild(world.table, [DT])
     write_plan(world.table, plan)
     run(world.table, plan, in_process)
-    age_all(world, OLD)
+    age_all(world, age)
 
 
 def evidence_objects(world: World) -> set[str]:
@@ -368,7 +378,7 @@ def truth(world: World) -> tuple[object, ...]:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold three attempts already."""
-    monkeypatch.setattr(rules, "FOLD_FROM", 3)
+    monkeypatch.setattr(rules, "FOLD_FROM", 2)
 
 
 @pytest.mark.usefixtures("few")
@@ -422,13 +432,25 @@ def test_folds_are_folded_and_files_replaced_before_go_after(world: World) -> No
 
 @pytest.mark.usefixtures("few")
 def test_a_folded_attempt_that_is_run_again_lands_nothing(world: World) -> None:
-    many(world)
+    many(world, timedelta())
     key = world.table.keys.attempt(world.ledger.landed[0])
     plan = RunPlan.from_bytes(world.table.store.get(key).body, key)
+    landed = world.table.store.get(world.table.keys.result(plan.attempt)).body
     vacuum(world.table)
-    before = truth(world)
-    assert run(world.table, plan, in_process).status == "stale"
-    assert truth(world) == before
+    n = world.ledger.n
+    again = run(world.table, plan, in_process)
+    assert (again.status, again.rows) == ("landed", RunResult.from_bytes(landed, key).rows)
+    world.table.store.delete(world.table.keys.result(plan.attempt))
+    assert run(world.table, plan, in_process).rows == again.rows, "its own evidence tells the same"
+    world.raw.segment([simple(8)])
+    world.raw.publish()
+    late = world.plan()
+    late = late.model_copy(update={"created_at": late.created_at + OLD})
+    with as_of(world, OLD):
+        assert run(world.table, late, in_process).status == "landed"
+        assert world.ledger.folded == ()
+        assert run(world.table, plan, in_process).status == "stale", "so old a plan cannot land"
+    assert world.ledger.n == n + 1
 
 
 @pytest.mark.usefixtures("few")
@@ -460,22 +482,58 @@ def test_of_two_folds_one_lands(world: World, monkeypatch: pytest.MonkeyPatch) -
         return real(lake, plan)
 
     real = write_plan
-    monkeypatch.setattr(cleaning, "write_plan", write)
+    monkeypatch.setattr(fold_module, "write_plan", write)
     vacuum(world.table)
     assert len(world.ledger.landed) == 1
     assert truth(world) == before
 
 
-def test_few_attempts_young_ones_and_full_objects_are_not_folded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_attempts_are_not_folded(world: World) -> None:
     many(world)
     assert vacuum(world.table).folded == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "folds"),
+    [
+        ([2, 2, 2], [0, 1, 2]),
+        ([2, 2], []),
+        ([40, 2, 2, 2], [1, 2, 3]),
+        ([6, 2, 2, 2], [0, 1, 2, 3]),
+        ([7, 2, 2, 2], [1, 2, 3]),
+        ([7, 2, 2], []),
+        ([2, 2, None, 2, 2, 2], [3, 4, 5]),
+        ([30, 30, 30, 30], [0, 1, 2]),
+        ([2, 51, 2, 2, 2], [2, 3, 4]),
+        ([2, 2, 30, 2], []),
+    ],
+    ids=str,
+)
+def test_neighbours_are_folded_that_are_small_beside_one_another(
+    sizes: list[int | None], folds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rules, "FOLD_FROM", 3)
-    monkeypatch.setattr(rules, "FOLD_ROWS", 4)
-    assert vacuum(world.table, dry_run=True).folded == 0
-    monkeypatch.setattr(rules, "FOLD_ROWS", 8)
-    assert vacuum(world.table, dry_run=True).folded == 4
-    age_all(world, -OLD)
-    assert vacuum(world.table).folded == 0
+    monkeypatch.setattr(rules, "FOLD_BYTES", 100)
+    assert rules.to_fold(range(len(sizes)), dict(enumerate(sizes))) == tuple(folds)
+
+
+def test_no_evidence_is_folded_more_often_than_it_can_double() -> None:
+    """A day of landings every minute, with a look every hour."""
+    landed: list[int] = []
+    sizes: dict[int, int | None] = {}
+    written = 0
+    for number in range(10 * 1440):
+        landed.append(number)
+        sizes[number] = 6000
+        folds = rules.to_fold(landed, sizes) if number % 60 == 59 else ()
+        if folds:
+            size = sum(sizes[one] or 0 for one in folds)
+            written += size
+            at = landed.index(folds[0])
+            landed[at : at + len(folds)] = [-number]
+            sizes[-number] = size
+    assert len(landed) < 3 * rules.FOLD_FROM
+    assert written < 15 * 6000 * 10 * 1440
 
 
 def test_the_vacuum_as_a_job(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,12 +27,12 @@ _LARGE: Final = 64 << 20
 def rate_of(table: TopicTable, ledger: Ledger) -> int:
     """Bytes a second at which raw of the topic is converted here."""
     rates = []
-    for attempt in ledger.landed[-_RUNS:]:
+    for attempt in ledger.recent[-_RUNS:]:
         key = table.keys.result(attempt)
         try:
             one = RunResult.load(table.store, key)
         except NotFound:
-            continue  # a vacuum's attempt has none
+            continue  # it is old, or that of a fold
         seconds = one.seconds.get("convert", 0.0)
         if one.bytes_read >= _LARGE and seconds > 0:
             rates.append(int(one.bytes_read / seconds))

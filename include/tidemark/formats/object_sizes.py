@@ -43,7 +43,7 @@ DEPLOYMENT: Final = 256 * _MIB
 """What is known of all topics of a cluster (incidents, sightings, samples): 200 B for each partition that waits."""
 
 EVIDENCE: Final = 1024 * _MIB
-"""Evidence, as compressed Parquet: a vacuum folds that of all attempts into one object; about 50 B for each file."""
+"""Evidence, as compressed Parquet: that of many attempts is folded into one object; about 50 B for each file."""
 
 SEGMENT_INDEX: Final = 1024 * _MIB
 """A segment's ``.index``, ``.timeindex`` or ``.txnindex``: Kafka makes them 10 MiB, or ``segment.index.bytes``."""

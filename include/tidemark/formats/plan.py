@@ -20,7 +20,7 @@ from tidemark.formats.ledger import Closing
 from tidemark.formats.manifest import LineagePairs, OpenTransaction
 from tidemark.formats.parquet_layout import ParquetLayout
 
-RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "vacuum", "repair"]
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair"]
 
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
@@ -183,7 +183,7 @@ class RunPlan(StoredObject):
     A run of retention (``retain``) only removes: ``removes`` and ``supersedes`` are all files of the ``dates``, with
     their quarantined rows.
 
-    A vacuum replaces the landed attempts that it ``folds``: its evidence is theirs, row for row.
+    A fold replaces the landed attempts that it ``folds``: its evidence is theirs, row for row.
 
     A repair restores from raw the rows that another program removed from the table or changed. It removes the files
     that no evidence names, and converts all rows of ``tasks``' offsets, whatever their dates, except for the dates that

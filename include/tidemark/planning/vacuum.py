@@ -27,12 +27,6 @@ MARGIN: Final = timedelta(hours=1)
 TOMBSTONES: Final = timedelta(days=7)
 """How long a replaced file stays for readers of older versions: Delta's own ``deletedFileRetentionDuration``."""
 
-FOLD_FROM: Final = 100
-"""The fewest attempts that are folded: a fold costs a commit, and listed attempts cost little."""
-
-FOLD_ROWS: Final = 500_000
-"""The most rows of one evidence object, which takes about 100 MB of memory while it is made."""
-
 Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out", "unknown"]
 """Rules 1 to 5; of them ``replaced``, ``dead`` and ``left out`` mean that the object goes."""
 
@@ -58,7 +52,7 @@ class Knowledge:
         return self.now - plan.created_at > RUN_LIMIT + MARGIN
 
     def folded(self, listed: Collection[int]) -> list[int]:
-        """The attempts, not ``listed`` by the ledger, whose evidence a finished vacuum has folded into its own.
+        """The attempts, not ``listed`` by the ledger, whose evidence a finished fold has in its own.
 
         No run reads their own evidence any more.
         """
@@ -79,28 +73,6 @@ def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, 
         found |= new
         new = {fold for one in new if one in plans for fold in plans[one].folds} - found
     return found
-
-
-def to_fold(ledger: Iterable[int], known: Knowledge, rows: Mapping[int, int]) -> tuple[int, ...]:
-    """Which attempts of the ledger's list to fold into one, given how many rows of evidence each has.
-
-    The attempts are neighbours in that list, since it has the order of the commits, and evidence may refer to what
-    landed before it. Attempts whose evidence may still be asked for, or fills an object already, are not folded. If
-    there are only a few, none is.
-    """
-    chosen: list[int] = []
-    total = 0
-    for one in ledger:
-        plan = known.plans.get(one)
-        may = (plan is None or known.is_over(plan)) and rows[one] <= FOLD_ROWS // 2 and total + rows[one] <= FOLD_ROWS
-        if may:
-            chosen.append(one)
-            total += rows[one]
-        elif len(chosen) >= FOLD_FROM:
-            break
-        else:
-            chosen, total = [], 0
-    return tuple(chosen) if len(chosen) >= FOLD_FROM else ()
 
 
 def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:

@@ -1,7 +1,7 @@
 """Evidence: for each run of offsets, its class, the bytes it came from and its file. Needs ``tidemark[table]``.
 
 There is one Parquet object per attempt, ``evidence/<attempt>.parquet``, written before the attempt's commit. All its
-rows count if the committed ledger lists the attempt as landed. The object of a vacuum holds the rows of the attempts
+rows count if the committed ledger lists the attempt as landed. The object of a fold holds the rows of the attempts
 that it folded, each with its own ``attempt``, and replaces them in that list. Which rows are effective:
 
 * A row of class ``landed`` is effective while its ``file`` is live in the table. A compaction's attempt repeats the

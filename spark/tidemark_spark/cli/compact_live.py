@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import SparkUnavailable, TidemarkError
 from tidemark.planning import plan_compaction, write_plan
+from tidemark.planning.fold import plan_fold
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, exit_code, job_parser, show
@@ -15,6 +16,7 @@ from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.run.driver import run
+from tidemark_spark.run.fold import fold
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -41,10 +43,10 @@ def _compact_all(options: argparse.Namespace, executor: Executor | None) -> int:
 
 def _compact(table: TopicTable, executor: Executor) -> None:
     plan = plan_compaction(table)
-    if plan.empty:
-        return
-    write_plan(table, plan)
-    show(run(table, plan, converting(executor)).to_bytes().decode())
+    if not plan.empty:
+        write_plan(table, plan)
+        show(run(table, plan, converting(executor)).to_bytes().decode())
+    fold(table, plan_fold(table))
 
 
 def _parser() -> argparse.ArgumentParser:

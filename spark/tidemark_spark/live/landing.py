@@ -85,7 +85,7 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     """The topic's plan, stored; the topic's outcome if there is nothing to convert or too much."""
     table = open_topic_table(deployment, deployment.topic(topic.topic, cluster))
     if (known := find_plan(table, topic.attempt)) is not None:
-        return Prepared(topic, table, known, known.attempt in committed_ledger(table).landed)
+        return Prepared(topic, table, known, committed_ledger(table).has_landed(known.attempt))
     raw = ScannedTopic(table, topic.partitions, live_end)
     # The topic's own runs find which dates close, from the agents' indexes.
     plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)

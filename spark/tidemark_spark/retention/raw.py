@@ -85,7 +85,7 @@ def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
     since = table.store.now() - RUN_LIMIT - MARGIN
     found: set[str] = set()
-    done = {table.keys.attempt(attempt) for attempt in standing.ledger.landed}
+    done = {table.keys.attempt(attempt) for attempt in standing.ledger.recent}
     for key in [info.key for info in table.store.list(table.keys.attempts) if info.modified >= since]:
         if key not in done and (plan := read_plan(table, key)).created_at >= since:
             found.update(part.key for task in plan.tasks for part in task.ranges if not part.quarantined)

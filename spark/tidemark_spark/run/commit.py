@@ -18,8 +18,9 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
-from tidemark.formats.ledger import DateState, Ledger, PartitionState
+from tidemark.formats.ledger import DateState, Folded, Ledger, PartitionState
 from tidemark.formats.plan import RUN_LIMIT, RunPlan
+from tidemark.planning.vacuum import MARGIN
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files
 from tidemark.table.tampering import check_untampered, files_digest
@@ -50,7 +51,7 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
         try:
             delta = open_or_create(table, whole=plan.whole)
             current = ledger_of(table, delta)
-            if plan.attempt in current.landed:
+            if current.has_landed(plan.attempt):
                 return current
             seen, failures = current.n, failures if current.n == seen else 0
             live = live_files(delta)
@@ -109,7 +110,7 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: da
     if plan.closes and not (plan.partitions or plan.replaced or closed_by(ledger, plan)):
         raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
     if not set(plan.folds) <= set(ledger.landed):
-        raise StaleRun("another vacuum folded the same attempts since the plan")
+        raise StaleRun("somebody else folded the same attempts since the plan")
     gone = sorted(set(plan.removes) - {one.path for one in live})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
@@ -167,6 +168,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveF
         rows=sum(rows.values()),
         files=files_digest(there),
         landed=tuple(_landed(current, plan)),
+        folded=tuple(_folded(current, plan)),
         superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
         configuration=plan.configuration,
         code=plan.code,
@@ -190,6 +192,15 @@ def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
             yield plan.attempt
         if one not in plan.folds:
             yield one
+
+
+def _folded(current: Ledger, plan: RunPlan) -> Iterator[Folded]:
+    """The folds of attempts that might still be run again."""
+    for one in current.folded:
+        if plan.created_at - one.at <= RUN_LIMIT + MARGIN:
+            yield one
+    if plan.folds:
+        yield Folded(at=plan.created_at, attempts=plan.folds)
 
 
 def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[PartitionState, ...]:

@@ -105,8 +105,8 @@ def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
 
 
 def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResult | None:
-    """The result of this attempt if ``ledger`` lists it as landed."""
-    if plan.attempt not in ledger.landed:
+    """The result of this attempt if it has landed by ``ledger``."""
+    if not ledger.has_landed(plan.attempt):
         return None
     key = table.keys.result(plan.attempt)
     try:

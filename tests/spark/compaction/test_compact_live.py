@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from tests.spark.inline import Inline
 from tests.spark.live.live_world import LiveWorld
 from tests.tidemark.kafka_log.build import simple
+from tidemark.planning import fold
 from tidemark.table.delta_table import live_files
 from tidemark_spark.cli import compact_live, land_live
 
@@ -58,6 +59,22 @@ def test_a_table_that_cannot_be_compacted_does_not_keep_the_others(
     assert capsys.readouterr().err.startswith("orders: ")
     live.topics["clicks"].check()
     assert len(live_files(DeltaTable(live.topics["clicks"].table.url))) == 1
+
+
+def test_evidence_is_folded_and_a_landing_that_is_carried_out_again_lands_once(
+    live: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FOLD_FROM", 3)
+    orders, landing = live.topics["orders"], live.landing()
+    before = orders.rows()
+    assert compact_live.main(arguments(live), Inline()) == 0
+    assert len(orders.ledger.landed) == 1
+    n = orders.ledger.n
+    live.store.put(live.key, landing.model_copy(update={"ended_at": None}).to_bytes())
+    assert land_live.main(arguments(live), Inline()) == 0
+    assert live.statuses() == {"orders": "landed", "clicks": "landed"} | {"views": live.statuses()["views"]}
+    assert (orders.rows(), orders.ledger.n) == (before, n)
+    orders.check()
 
 
 def test_a_cluster_is_needed(live: LiveWorld, capsys: pytest.CaptureFixture[str]) -> None:

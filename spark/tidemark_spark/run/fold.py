@@ -1,0 +1,21 @@
+"""Carries out a fold, which converts nothing: it writes one evidence object, and commits the ledger that lists it."""
+
+from __future__ import annotations
+
+from tidemark.formats.plan import RunPlan
+from tidemark.planning import write_plan
+from tidemark.table.delta_table import TopicTable
+from tidemark_spark.run.driver import run
+
+
+def fold(table: TopicTable, plan: RunPlan) -> None:
+    """Commit ``plan`` unless it is empty, or somebody else folds the same and is faster.
+
+    Raises:
+        TableTampered: another program changed the table; nothing was committed.
+        PublishError: the commit failed repeatedly.
+        StoreError: the store failed.
+    """
+    if not plan.empty:
+        write_plan(table, plan)
+        run(table, plan, lambda _job, _tasks: [])
