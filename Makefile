@@ -116,10 +116,10 @@ style: env-dev ## Check style and formatting only
 types: env-dev env-airflow ## Check types only
 	@mkdir -p $(MYPY)
 	$(call step,mypy without and with Airflow,\
-		flock $(MYPY)/without.lock $(DEV) -m mypy --cache-dir $(MYPY)/without --exclude '^(tests/(plugins|dags)|bench/group)/' \
+		flock $(MYPY)/without.lock $(DEV) -m mypy --cache-dir $(MYPY)/without --exclude '^tests/(plugins|dags)/' \
 			$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo) & without=$$!; \
 		flock $(MYPY)/with.lock $(DEV) -m mypy --cache-dir $(MYPY)/with \
-			--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags bench/group/dag.py) & with=$$!; \
+			--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags) & with=$$!; \
 		wait $$without && wait $$with)
 
 format: env-dev ## Format the code and fix what can be fixed safely

@@ -1,4 +1,4 @@
-"""How often many topics land on two cores, and where the CPU time goes: a DAG for each, then all of them as one DAG.
+"""How often many topics land on two cores by a DAG for each, and where the CPU time goes.
 
 Each of some topics gets a small segment as soon as its last one has landed, so that they compete all the while: real
 DAGs, tasks and jobs by Spark Connect, stores on the local disk. A cadence of five minutes allows five times as many
@@ -35,8 +35,6 @@ from tidemark.topics import load_topics
 TOPICS: Final = 10
 SECONDS: Final = 100.0
 SCAN_SECONDS: Final = 2.0
-GROUP: Final = ROOT / "bench" / "group"
-"""A DAG of all topics, and its job."""
 
 
 class Driven(NamedTuple):
@@ -59,11 +57,10 @@ class Driven(NamedTuple):
 
 def measure() -> list[Row]:
     """Start everything, have all topics wait, and let them compete."""
-    return [*_driven("a DAG for each"), *_driven("one DAG for all")]
+    return [*_measured()]
 
 
-def _driven(way: str) -> Iterator[Row]:
-    one_each = way == "a DAG for each"
+def _measured() -> Iterator[Row]:
     folder = HOME / "cadence"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "world").mkdir(parents=True)
@@ -72,24 +69,20 @@ def _driven(way: str) -> Iterator[Row]:
     env = pipeline_env(world.topics_file, folder / "spark-conf", scan_seconds=SCAN_SECONDS)
     env["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "30"  # Airflow's default
     dags = [f"tidemark_ingest__east__{one.name}" for one in topics]
-    if not one_each:
-        dags = ["group"]
-        env |= {"TIDEMARK_BENCH_GROUP": ",".join(one.name for one in topics), "TIDEMARK_SPARK_JOBS": str(GROUP)}
     with ConnectServer(folder) as server:
         env |= connect_env(server)
         with AirflowStack(
             folder / "airflow",
-            dags=ROOT / "dags" if one_each else GROUP,
+            dags=ROOT / "dags",
             plugins=ROOT / "plugins",
             parallelism=8,
             env=env,
             unpaused=dags,
         ) as stack:
             wait_until(lambda: _waiting(stack) == len(dags), what="all to wait", interval=1)
-            yield from _compete(way, topics, (*stack.processes, server.process))
-        if one_each:
-            note = "which is in the scheduler's"
-            yield Row("cadence", f"{way}: CPU of a landing: the job's client", "s", (_client(world, server),), note)
+            yield from _compete(topics, (*stack.processes, server.process))
+        note = "which is in the scheduler's"
+        yield Row("cadence", "CPU of a landing: the job's client", "s", (_client(world, server),), note)
 
 
 def _topics(world: World) -> list[Driven]:
@@ -107,7 +100,7 @@ def _waiting(stack: AirflowStack) -> int:
     return len(found["task_instances"])
 
 
-def _compete(way: str, topics: Sequence[Driven], processes: Sequence[ManagedProcess]) -> Iterator[Row]:
+def _compete(topics: Sequence[Driven], processes: Sequence[ManagedProcess]) -> Iterator[Row]:
     before = {one.name: _cpu(one) for one in processes}
     began = time.monotonic()
     commits, waits = {one.name: one.n for one in topics}, dict.fromkeys((one.name for one in topics), began)
@@ -127,7 +120,7 @@ def _compete(way: str, topics: Sequence[Driven], processes: Sequence[ManagedProc
     note = f"{TOPICS} topics that never rest, for {minutes * 60:.0f} s, by Spark Connect"
 
     def row(name: str, unit: str, *values: float) -> Row:
-        return Row("cadence", f"{way}: {name}", unit, values, note)
+        return Row("cadence", name, unit, values, note)
 
     yield row("landings a minute", "", landings / minutes)
     yield row("topics at a cadence of 5 minutes, by that", "", 5 * landings / minutes)

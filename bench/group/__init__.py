@@ -1,1 +1,0 @@
-"""A DAG of a whole group of topics, and its job: measured by ``bench.cadence``."""
