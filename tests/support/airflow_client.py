@@ -68,7 +68,7 @@ class AirflowClient:
         """Wait until the DAG processor has found a DAG."""
 
         def found() -> bool:
-            return any(dag["dag_id"] == dag_id for dag in self.get("/dags", dag_ids=dag_id, limit=1000)["dags"])
+            return any(dag["dag_id"] == dag_id for dag in self.get("/dags", dag_id_pattern=dag_id)["dags"])
 
         try:
             wait_until(found, what=f"DAG {dag_id} to be parsed", interval=0.5)

@@ -28,7 +28,7 @@ from tests.uploader_agent.faults.load import Book
 from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
 from tests.uploader_agent.in_process import run_here
 from tidemark.errors import NotFound
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.watermark import Watermark
 from tidemark.store import Store
 
@@ -146,6 +146,7 @@ class Fleet:
         self.store = raw
         self._s3 = s3
         self.reader = Reader(raw, prefix, cluster.cluster_id)
+        self.control = ControlKeys(prefix, cluster.cluster_id)
         settings: dict[str, Any] = {
             "raw": {"url": f"{raw.url}/{prefix}"},
             "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True, "no_progress": "3s"},
@@ -302,9 +303,16 @@ class Fleet:
 
     def written_twice(self, keys: PartitionKeys) -> Iterator[str]:
         """The segments' objects of which the store has several versions."""
-        pages = self._s3.client().get_paginator("list_object_versions").paginate(Bucket="raw", Prefix=keys.folder)
-        found = Counter(version["Key"] for page in pages for version in page.get("Versions", []))
+        found = self._versions(keys.folder)
         yield from (key for key, count in found.items() if count > 1 and keys.segment_of(key) is not None)
+
+    def packs(self) -> Counter[str]:
+        """The packs, each with the number of its versions in the store."""
+        return self._versions(self.control.tails)
+
+    def _versions(self, prefix: str) -> Counter[str]:
+        pages = self._s3.client().get_paginator("list_object_versions").paginate(Bucket="raw", Prefix=prefix)
+        return Counter(version["Key"] for page in pages for version in page.get("Versions", []))
 
 
 def assert_exact(verdicts: Sequence[Verdict], tried: str) -> None:

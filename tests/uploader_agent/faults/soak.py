@@ -48,6 +48,9 @@ SIZE = 12_000
 SEGMENT_BYTES = str(1 << 20)
 """A broker has each segment's file open, and may open some 20,000: in an hour, it gets 7,000 of this size."""
 
+FRESHNESS = {"decided": "3s", "packed|again": "9s"}
+"""What of the topics is packed: of two, nothing is."""
+
 FETCHES = 120.0
 """Seconds after which a follower that is not in sync does not fetch any more."""
 
@@ -72,7 +75,16 @@ class Soak:
         self.rng = random.Random(seed)
         raw = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
         self.proxy = FaultProxy(s3.endpoint, random.Random(seed))
-        self.fleet = Fleet(root / "fleet", cluster, s3, raw, "soak", [*TOPICS, AGAIN], endpoint=self.proxy.endpoint)
+        self.fleet = Fleet(
+            root / "fleet",
+            cluster,
+            s3,
+            raw,
+            "soak",
+            [*TOPICS, AGAIN],
+            endpoint=self.proxy.endpoint,
+            freshness=FRESHNESS,
+        )
         self.books = {topic: Book() for topic in TOPICS}
         self.lives: list[tuple[str | None, Book]] = []
         self.done: Counter[str] = Counter()
@@ -252,7 +264,10 @@ def soak(root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: 
     say(f"soak: seed {seed}, {seconds:g} s, Kafka {cluster.version}")
     verdicts = run.run(seconds)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
-    say(f"tried: {run.summary()}\njudged: {total(verdicts)}\nwrong: {len(problems)}")
+    packs = run.fleet.packs()
+    problems += [f"{key} was written twice" for key, count in packs.items() if count > 1]
+    problems += [] if packs else ["nothing was packed"]
+    say(f"tried: {run.summary()}\njudged: {total(verdicts)}, {len(packs)} packs\nwrong: {len(problems)}")
     return problems
 
 
