@@ -64,7 +64,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     live = live_files(delta) if delta is not None else []
     check_untampered(table, ledger, live)
     named, authors = _evidence(table, ledger)
-    known = Knowledge({one.path for one in live}, named, all_landed(ledger.recent, authors, plans), plans, now)
+    known = Knowledge({one.path for one in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
     there: set[str] = set()
     removed: list[UnusedObject] = []
     unknown: list[UnusedObject] = []

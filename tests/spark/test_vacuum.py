@@ -379,6 +379,7 @@ def truth(world: World) -> tuple[object, ...]:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold three attempts already."""
     monkeypatch.setattr(rules, "FOLD_FROM", 2)
+    monkeypatch.setattr(rules, "KEPT", 0)
 
 
 @pytest.mark.usefixtures("few")
@@ -448,7 +449,7 @@ def test_a_folded_attempt_that_is_run_again_lands_nothing(world: World) -> None:
     late = late.model_copy(update={"created_at": late.created_at + OLD})
     with as_of(world, OLD):
         assert run(world.table, late, in_process).status == "landed"
-        assert world.ledger.folded == ()
+        assert world.ledger.folds == ()
         assert run(world.table, plan, in_process).status == "stale", "so old a plan cannot land"
     assert world.ledger.n == n + 1
 
@@ -488,6 +489,22 @@ def test_of_two_folds_one_lands(world: World, monkeypatch: pytest.MonkeyPatch) -
     assert truth(world) == before
 
 
+@pytest.mark.usefixtures("few")
+def test_a_run_that_was_planned_after_a_fold_does_not_ask_for_its_plan(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(world, timedelta())
+    vacuum(world.table)
+    world.raw.segment([simple(8)])
+    world.raw.publish()
+    plan = world.plan()
+    monkeypatch.setattr(rules, "find_plan", lambda *_: pytest.fail("it asks"))
+    ledger = world.ledger
+    later = plan.model_copy(update={"created_at": ledger.folds[0].at + timedelta(minutes=6)})
+    assert not rules.has_landed(world.table, ledger, later)
+    assert rules.has_landed(world.table, ledger, later.model_copy(update={"attempt": ledger.landed[0]}))
+
+
 def test_few_attempts_are_not_folded(world: World) -> None:
     many(world)
     assert vacuum(world.table).folded == 0
@@ -514,7 +531,9 @@ def test_neighbours_are_folded_that_are_small_beside_one_another(
 ) -> None:
     monkeypatch.setattr(rules, "FOLD_FROM", 3)
     monkeypatch.setattr(rules, "FOLD_BYTES", 100)
-    assert rules.to_fold(range(len(sizes)), dict(enumerate(sizes))) == tuple(folds)
+    monkeypatch.setattr(rules, "KEPT", 2)
+    landed = range(len(sizes) + 2)
+    assert rules.to_fold(landed, dict(enumerate([*sizes, 2, 2]))) == tuple(folds)
 
 
 def test_no_evidence_is_folded_more_often_than_it_can_double() -> None:

@@ -27,7 +27,7 @@ _LARGE: Final = 64 << 20
 def rate_of(table: TopicTable, ledger: Ledger) -> int:
     """Bytes a second at which raw of the topic is converted here."""
     rates = []
-    for attempt in ledger.recent[-_RUNS:]:
+    for attempt in ledger.landed[-_RUNS:]:
         key = table.keys.result(attempt)
         try:
             one = RunResult.load(table.store, key)

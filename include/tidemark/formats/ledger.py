@@ -92,21 +92,21 @@ class Parent(Model):
     sha256: str
 
 
-class Folded(Model):
-    """Landed attempts whose evidence lies in the object of the fold that was planned ``at`` that time."""
+class Fold(Model):
+    """A fold that landed: the plan of ``attempt``, made ``at`` that time, names those that it replaced."""
 
+    attempt: int
     at: AwareDatetime
-    attempts: tuple[int, ...]
 
 
 class Ledger(StoredObject):
     """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
 
     ``landed`` are the attempts whose evidence counts: all that ever landed, with a fold's in place of those that it
-    ``folded``. These are listed for as long as their runs may be repeated, so that none lands twice. ``files`` is the
-    digest of the live files after this commit, see :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty
-    for rows without one) the last commit that superseded quarantined or filtered rows: of two runs that set out to do
-    so, one is stale.
+    folded. ``folds`` are those of attempts that might still be run again, see
+    :func:`tidemark.planning.fold.has_landed`. ``files`` is the digest of the live files after this commit, see
+    :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty for rows without one) the last commit that
+    superseded quarantined or filtered rows: of two runs that set out to do so, one is stale.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -125,7 +125,7 @@ class Ledger(StoredObject):
     rows: int = Field(default=0, ge=0)
     files: str
     landed: tuple[int, ...] = ()
-    folded: tuple[Folded, ...] = ()
+    folds: tuple[Fold, ...] = ()
     superseded: dict[str, int] = Field(default_factory=dict)
     configuration: str = ""
     code: str = ""
@@ -143,15 +143,6 @@ class Ledger(StoredObject):
     def by_partition(self) -> dict[tuple[int, int], PartitionState]:
         """Partition states by (incarnation, partition)."""
         return {state.key: state for state in self.partitions}
-
-    @property
-    def recent(self) -> tuple[int, ...]:
-        """The attempts that landed, in that order, as far back as they are listed."""
-        return (*(attempt for one in self.folded for attempt in one.attempts), *self.landed)
-
-    def has_landed(self, attempt: int) -> bool:
-        """Whether the attempt has landed; not known of one that was folded so long ago that it can commit no more."""
-        return attempt in self.landed or any(attempt in one.attempts for one in self.folded)
 
     def as_parent(self) -> Parent | None:
         """How the next ledger names this one; None for the genesis, which has no object."""

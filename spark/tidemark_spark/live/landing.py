@@ -17,6 +17,7 @@ from tidemark.errors import SparkUnavailable, TidemarkError
 from tidemark.formats.live_landing import LandingStatus, LiveLanding, TopicLanding
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import find_plan, plan_ingest, write_plan
+from tidemark.planning.fold import has_landed
 from tidemark.raw.heads import LiveEnd
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
@@ -85,7 +86,7 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     """The topic's plan, stored; the topic's outcome if there is nothing to convert or too much."""
     table = open_topic_table(deployment, deployment.topic(topic.topic, cluster))
     if (known := find_plan(table, topic.attempt)) is not None:
-        return Prepared(topic, table, known, committed_ledger(table).has_landed(known.attempt))
+        return Prepared(topic, table, known, has_landed(table, committed_ledger(table), known))
     raw = ScannedTopic(table, topic.partitions, live_end)
     # The topic's own runs find which dates close, from the agents' indexes.
     plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)

@@ -21,6 +21,7 @@ from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.plan import RUN_LIMIT
 from tidemark.formats.tombstones import RemovedSegment, Tombstone
 from tidemark.planning import read_plan
+from tidemark.planning.fold import landed_attempts
 from tidemark.planning.retention import Classed, Keeping
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.vacuum import MARGIN
@@ -85,7 +86,7 @@ def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
     since = table.store.now() - RUN_LIMIT - MARGIN
     found: set[str] = set()
-    done = {table.keys.attempt(attempt) for attempt in standing.ledger.recent}
+    done = {table.keys.attempt(attempt) for attempt in landed_attempts(table, standing.ledger)}
     for key in [info.key for info in table.store.list(table.keys.attempts) if info.modified >= since]:
         if key not in done and (plan := read_plan(table, key)).created_at >= since:
             found.update(part.key for task in plan.tasks for part in task.ranges if not part.quarantined)

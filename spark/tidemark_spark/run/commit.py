@@ -18,8 +18,9 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
-from tidemark.formats.ledger import DateState, Folded, Ledger, PartitionState
+from tidemark.formats.ledger import DateState, Fold, Ledger, PartitionState
 from tidemark.formats.plan import RUN_LIMIT, RunPlan
+from tidemark.planning.fold import has_landed
 from tidemark.planning.vacuum import MARGIN
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files
@@ -51,7 +52,7 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
         try:
             delta = open_or_create(table, whole=plan.whole)
             current = ledger_of(table, delta)
-            if current.has_landed(plan.attempt):
+            if has_landed(table, current, plan):
                 return current
             seen, failures = current.n, failures if current.n == seen else 0
             live = live_files(delta)
@@ -168,7 +169,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveF
         rows=sum(rows.values()),
         files=files_digest(there),
         landed=tuple(_landed(current, plan)),
-        folded=tuple(_folded(current, plan)),
+        folds=tuple(_folds(current, plan)),
         superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
         configuration=plan.configuration,
         code=plan.code,
@@ -194,13 +195,13 @@ def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
             yield one
 
 
-def _folded(current: Ledger, plan: RunPlan) -> Iterator[Folded]:
+def _folds(current: Ledger, plan: RunPlan) -> Iterator[Fold]:
     """The folds of attempts that might still be run again."""
-    for one in current.folded:
+    for one in current.folds:
         if plan.created_at - one.at <= RUN_LIMIT + MARGIN:
             yield one
     if plan.folds:
-        yield Folded(at=plan.created_at, attempts=plan.folds)
+        yield Fold(attempt=plan.attempt, at=plan.created_at)
 
 
 def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[PartitionState, ...]:

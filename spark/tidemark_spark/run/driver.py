@@ -14,6 +14,7 @@ from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, Stale
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import RunPlan, RunResult
+from tidemark.planning.fold import has_landed
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence, Told
@@ -106,7 +107,7 @@ def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
 
 def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResult | None:
     """The result of this attempt if it has landed by ``ledger``."""
-    if not ledger.has_landed(plan.attempt):
+    if not has_landed(table, ledger, plan):
         return None
     key = table.keys.result(plan.attempt)
     try:

@@ -65,6 +65,7 @@ def test_evidence_is_folded_and_a_landing_that_is_carried_out_again_lands_once(
     live: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "FOLD_FROM", 3)
+    monkeypatch.setattr(fold, "KEPT", 0)
     orders, landing = live.topics["orders"], live.landing()
     before = orders.rows()
     assert compact_live.main(arguments(live), Inline()) == 0
