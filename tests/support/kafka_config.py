@@ -88,7 +88,7 @@ class Quorum:
 
 
 def zookeeper_properties(directory: Path, port: int) -> Properties:
-    """A ZooKeeper that lets sessions expire within seconds, so that a killed broker is soon missed."""
+    """A ZooKeeper that lets sessions expire within 10 s at most, so that a killed broker is soon missed."""
     return {
         "admin.enableServer": "false",
         "clientPort": str(port),
@@ -109,7 +109,7 @@ def zookeeper_broker_properties(zookeeper: str, node_id: int, port: int, log_dir
         "listeners": f"PLAINTEXT://{HOST}:{port}",
         "log.dirs": ",".join(map(str, log_dirs)),
         "zookeeper.connect": zookeeper,
-        "zookeeper.session.timeout.ms": "3000",
+        "zookeeper.session.timeout.ms": "10000",  # as long as this ZooKeeper allows: a busy machine pauses for seconds
     }
 
 

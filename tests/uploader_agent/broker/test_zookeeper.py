@@ -183,8 +183,7 @@ def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path
 def test_leader_change_is_seen_long_before_the_poll(tmp_path: Path, full: bool) -> None:
     if not full:
         pytest.skip("starts two brokers: make test-full")
-    common = {"zookeeper.session.timeout.ms": "10000"}
-    with KafkaCluster(tmp_path / "kafka", version="3.9.2", brokers=2, common=common) as cluster:
+    with KafkaCluster(tmp_path / "kafka", version="3.9.2", brokers=2) as cluster:
         with cluster.admin() as admin:
             admin.create_topics([NewTopic("moved", -1, -1, replica_assignments={0: [2, 1]})])
         wait_until(lambda: cluster.leaders("moved") == {0: 2}, what="broker 2 to lead")
