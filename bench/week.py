@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
@@ -35,9 +36,7 @@ def measure(days: int) -> list[Row]:
     """A week, or as many days."""
     command = [sys.executable, "-m", "bench.week", str(days)]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return [
-        Row("week", one["name"], one["unit"], tuple(one["values"]), one["note"]) for one in json.loads(found.stdout)
-    ]
+    return [Row(**{**one, "values": tuple(one["values"])}) for one in json.loads(found.stdout)]
 
 
 class Clock:
@@ -59,8 +58,7 @@ def main() -> None:
     folder = HOME / "week"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    rows = list(_week(folder, clock, days))
-    sys.stdout.write(json.dumps([{"name": r.name, "unit": r.unit, "values": r.values, "note": r.note} for r in rows]))
+    sys.stdout.write(json.dumps([asdict(row) for row in _week(folder, clock, days)]))
 
 
 def _week(folder: Path, clock: Clock, days: int) -> Iterator[Row]:
@@ -121,7 +119,7 @@ def _week(folder: Path, clock: Clock, days: int) -> Iterator[Row]:
         if not plan.empty:
             write_plan(world.table, plan)
             run(world.table, plan, in_process)
-        fold(world.table, plan_fold(world.table))
+        fold(world.table, plan_fold(world.table, world.ledger))
         timed("compaction", began)
 
     for day in range(1, days + 1):
@@ -178,13 +176,9 @@ def _log(folder: Path) -> tuple[int, int, int]:
 def _set_back(folder: Path) -> None:
     """A day has gone by: so much older are all files."""
     seconds = DAY.total_seconds()
-    for path in _files(folder):
+    for path in [found for found in folder.rglob("*") if found.is_file()]:
         status = path.stat()
         os.utime(path, (status.st_atime - seconds, status.st_mtime - seconds))
-
-
-def _files(folder: Path) -> Sequence[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 if __name__ == "__main__":

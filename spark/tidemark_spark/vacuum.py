@@ -83,7 +83,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     past = [*dead, *known.folded(ledger.landed)]
     # A plan whose files may still be read tells when they were replaced.
     finished = [one for one in past if not there.intersection(plans[one].replaced)]
-    folds = plan_fold(table)
+    folds = plan_fold(table, ledger)
     if not dry_run:
         in_parallel(lambda info: _delete(table, info), doomed)
         in_parallel(table.store.delete, _ledgers(table, dead))

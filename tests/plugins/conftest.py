@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.shared_stack import SharedStack
-from tests.plugins.world import World
+from tests.plugins.world import GATE, World
 from tests.support.receivers import HookServer, SmtpServer
 from tidemark_airflow.assets import events
 from tidemark_airflow.assets.outbox import Commit
@@ -58,6 +58,16 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("TIDEMARK_TOPICS", str(made.topics_file))
     monkeypatch.setenv("TIDEMARK_SCAN_SECONDS", "0.01")
     return made
+
+
+@pytest.fixture
+def gate(world: World) -> Iterator[Path]:
+    """A closed gate, at which jobs wait until it is removed."""
+    gate = world.root / GATE
+    gate.touch()
+    yield gate
+    for path in gate.parent.glob(f"{GATE}*"):
+        path.unlink()
 
 
 @pytest.fixture

@@ -110,16 +110,6 @@ def jobs_at(gate: Path) -> list[int]:
     return [int(path.suffix.removeprefix(".")) for path in gate.parent.glob(f"{GATE}.*")]
 
 
-@pytest.fixture
-def gate(world: World) -> Iterator[Path]:
-    """A closed gate, at which jobs wait until it is removed."""
-    gate = world.root / GATE
-    gate.touch()
-    yield gate
-    for path in gate.parent.glob(f"{GATE}*"):
-        path.unlink()
-
-
 def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
     stack: SharedStack, world: World, gate: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.plugins.shared_stack import SharedStack
 from tests.plugins.test_airflow_stack import jobs_at, landed, runs, states
-from tests.plugins.world import CLUSTER, DATE, GATE, World
+from tests.plugins.world import CLUSTER, DATE, World
 from tests.support.waiting import wait_until
 from tidemark.formats.live_landing import LiveLanding, read_landing
 from tidemark.table.delta_table import committed_ledger
@@ -24,16 +24,6 @@ def world(stack: SharedStack) -> Iterator[World]:
     stack.client.unpause(LIVE)
     yield stack.ingest
     stack.client.pause(LIVE)
-
-
-@pytest.fixture
-def gate(world: World) -> Iterator[Path]:
-    """A closed gate, at which jobs wait until it is removed."""
-    gate = world.root / GATE
-    gate.touch()
-    yield gate
-    for path in gate.parent.glob(f"{GATE}*"):
-        path.unlink()
 
 
 def landing(world: World) -> LiveLanding | None:

@@ -14,7 +14,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import RunPlan
 from tidemark.planning.common import following
 from tidemark.planning.plan_store import find_plan
-from tidemark.table.delta_table import TopicTable, committed_ledger
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import evidence_key
 
 FOLD_FROM: Final = 100
@@ -22,7 +22,6 @@ FOLD_FROM: Final = 100
 
 FOLD_BYTES: Final = 32 << 20
 """The most bytes that are folded into one object: it takes some 100 MB of memory while it is made."""
-
 
 KEPT: Final = 20
 """The last attempts, which are not folded: their results tell how fast runs are here."""
@@ -51,9 +50,8 @@ def landed_attempts(table: TopicTable, ledger: Ledger) -> frozenset[int]:
     return frozenset([*ledger.landed, *(attempt for fold in folds if fold is not None for attempt in fold.folds)])
 
 
-def plan_fold(table: TopicTable) -> RunPlan:
+def plan_fold(table: TopicTable, ledger: Ledger) -> RunPlan:
     """What to fold; empty if there is nothing. Evidence that is missing is left to the next vacuum to report."""
-    ledger = committed_ledger(table)
     folds: tuple[int, ...] = ()
     if len(ledger.landed) >= FOLD_FROM:
         there = {info.key: info.size for info in table.store.list(table.keys.evidence)}

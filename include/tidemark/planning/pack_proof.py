@@ -21,17 +21,16 @@ from tidemark.formats import tombstones
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
 from tidemark.formats.manifest import SegmentManifest
 from tidemark.formats.pack import PackedRange, Range, read_range_bytes
-from tidemark.formats.plan import RUN_LIMIT
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.scan import scan_batches
-from tidemark.planning.vacuum import MARGIN
+from tidemark.planning.vacuum import RUN_OVER
 from tidemark.raw import objects
 from tidemark.raw.objects import LOOK_BACK
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 
-SETTLED: Final = RUN_LIMIT + MARGIN
+SETTLED: Final = RUN_OVER
 """How old a seal must be to prove something, and a pack to be looked at: a run that began before is over."""
 
 COMPARED: Final = timedelta(days=7)

@@ -24,6 +24,9 @@ from tidemark.formats.plan import RUN_LIMIT, ConversionTask, RunPlan
 MARGIN: Final = timedelta(hours=1)
 """Allowance for clocks that differ, and for a commit that was under way."""
 
+RUN_OVER: Final = RUN_LIMIT + MARGIN
+"""After so long since it was planned, a run cannot commit any more, whatever the clocks say."""
+
 TOMBSTONES: Final = timedelta(days=7)
 """How long a replaced file stays for readers of older versions: Delta's own ``deletedFileRetentionDuration``."""
 
@@ -49,7 +52,7 @@ class Knowledge:
 
     def is_over(self, plan: RunPlan) -> bool:
         """Whether the attempt can no longer commit."""
-        return self.now - plan.created_at > RUN_LIMIT + MARGIN
+        return self.now - plan.created_at > RUN_OVER
 
     def folded(self, listed: Collection[int]) -> list[int]:
         """The attempts, not ``listed`` by the ledger, whose evidence a finished fold has in its own.
@@ -80,7 +83,7 @@ def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:
     gone_since: dict[str, datetime] = {}
     for plan in known.plans.values():
         if plan.attempt in known.landed:
-            at = plan.created_at + RUN_LIMIT + MARGIN  # it was committed before that
+            at = plan.created_at + RUN_OVER  # it was committed before that
             gone_since |= {path: max(at, gone_since.get(path, at)) for path in plan.replaced}
     authors = {digest: plan for plan in known.plans.values() for digest in digests_of(plan)}
     return {path: _judged(known, path, gone_since.get(path), authors.get(digest_in(path))) for path in paths}

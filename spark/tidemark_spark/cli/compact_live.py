@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tidemark.errors import SparkUnavailable, TidemarkError
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.planning.fold import plan_fold
-from tidemark.table.delta_table import TopicTable, open_topic_table
+from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, exit_code, job_parser, show
 from tidemark_spark.cli.plans import converting
@@ -46,7 +46,7 @@ def _compact(table: TopicTable, executor: Executor) -> None:
     if not plan.empty:
         write_plan(table, plan)
         show(run(table, plan, converting(executor)).to_bytes().decode())
-    fold(table, plan_fold(table))
+    fold(table, plan_fold(table, committed_ledger(table)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,13 +18,12 @@ from tidemark.formats.incarnations import Incarnation
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
 from tidemark.formats.ledger import PartitionState
 from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.plan import RUN_LIMIT
 from tidemark.formats.tombstones import RemovedSegment, Tombstone
 from tidemark.planning import read_plan
 from tidemark.planning.fold import landed_attempts
 from tidemark.planning.retention import Classed, Keeping
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport, reviewed
-from tidemark.planning.vacuum import MARGIN
+from tidemark.planning.vacuum import RUN_OVER
 from tidemark.raw import objects
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.topic import RawTopic
@@ -84,7 +83,7 @@ def _classed(standing: EffectiveEvidence) -> dict[tuple[int, int], Classed]:
 
 def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
     """The logs that runs read which have not landed, and may yet."""
-    since = table.store.now() - RUN_LIMIT - MARGIN
+    since = table.store.now() - RUN_OVER
     found: set[str] = set()
     done = {table.keys.attempt(attempt) for attempt in landed_attempts(table, standing.ledger)}
     for key in [info.key for info in table.store.list(table.keys.attempts) if info.modified >= since]:

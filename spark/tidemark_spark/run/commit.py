@@ -21,7 +21,7 @@ from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishEr
 from tidemark.formats.ledger import DateState, Fold, Ledger, PartitionState
 from tidemark.formats.plan import RUN_LIMIT, RunPlan
 from tidemark.planning.fold import has_landed
-from tidemark.planning.vacuum import MARGIN
+from tidemark.planning.vacuum import RUN_OVER
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files
 from tidemark.table.tampering import check_untampered, files_digest
@@ -198,7 +198,7 @@ def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
 def _folds(current: Ledger, plan: RunPlan) -> Iterator[Fold]:
     """The folds of attempts that might still be run again."""
     for one in current.folds:
-        if plan.created_at - one.at <= RUN_LIMIT + MARGIN:
+        if plan.created_at - one.at <= RUN_OVER:
             yield one
     if plan.folds:
         yield Fold(attempt=plan.attempt, at=plan.created_at)

@@ -84,13 +84,7 @@ def test_a_tail_is_read_as_one_large_segment_is(
 def test_ranges_of_a_replay_are_asked_for_several_at_a_time(
     local_store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raw = local_store.raw()
-    raw.segment([simple(0)])
-    agent = Packing(raw)
-    agent.lead()
-    for number in range(1, 41):
-        agent.pack(Range([simple(3 * number)]))
-    raw.publish()
+    packed_and_sealed(local_store, ranges=40)
     storage, store = local_store.counted()
     inner, together = store._inner, threading.Barrier(3)
 
@@ -133,13 +127,13 @@ def test_a_follower_reads_one_range_a_tick(local_store: RemoteStore) -> None:
             assert reader.tier.counters.records == before + 3
 
 
-def packed_and_sealed(store: RemoteStore) -> tuple[RawBuilder, Packing]:
-    """[0, 3) is sealed, [3, 30) packed in nine ranges."""
+def packed_and_sealed(store: RemoteStore, ranges: int = 9) -> tuple[RawBuilder, Packing]:
+    """[0, 3) is sealed, what follows is packed in ranges of three offsets."""
     raw = store.raw()
     raw.segment([simple(0)])
     agent = Packing(raw)
     agent.lead()
-    for number in range(1, 10):
+    for number in range(1, ranges + 1):
         agent.pack(Range([simple(3 * number)]))
     raw.publish()
     return raw, agent
