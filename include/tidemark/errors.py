@@ -199,6 +199,10 @@ class TableTampered(PublishError):
     """The table was changed by something other than Tidemark; a person undoes it, or repairs the table from raw."""
 
 
+class MirrorError(TidemarkError):
+    """A catalog does not list a table as it is; the table itself is not touched, and the next try goes on."""
+
+
 class RestoreError(TidemarkError):
     """A restore stopped; what is in the target and its progress stay, and the same command goes on from there."""
 

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
 
+from tidemark.catalogs import CatalogSettings, catalog_table
 from tidemark.config import Duration, Settings, Share, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
@@ -18,6 +19,7 @@ from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, chec
 from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
+from tidemark.store.schemes import scheme_of
 from tidemark.store.url import split_store_url
 
 TopicName = Annotated[str, AfterValidator(check_topic)]
@@ -105,7 +107,8 @@ class TopicSettings(Settings):
     """How one topic is ingested.
 
     ``freshness`` is the promise from append to query. A topic that has one is landed live with others of its cluster,
-    and its own runs take what is left; without one its own runs land it all.
+    and its own runs take what is left; without one its own runs land it all. ``catalogs`` names those that list its
+    table; None means all.
     """
 
     topic: TopicName
@@ -120,6 +123,7 @@ class TopicSettings(Settings):
     batch: BatchWindow = BatchWindow()
     compaction: Compaction = Compaction()
     parquet: ParquetLayout = ParquetLayout()
+    catalogs: tuple[str, ...] | None = None
     keep: tuple[OptionalColumn, ...] = OPTIONAL
     retention: RetentionSettings = RetentionSettings()
     quarantine: QuarantineAlert = QuarantineAlert()
@@ -180,6 +184,7 @@ class Deployment(Settings):
     lake: StoreUrl
     store: StoreOptions = StoreOptions()
     watch: WatchSettings = WatchSettings()
+    catalogs: tuple[CatalogSettings, ...] = ()
     topics: tuple[TopicSettings, ...]
 
     @model_validator(mode="before")
@@ -215,6 +220,29 @@ class Deployment(Settings):
     def _check_served(self) -> Self:
         check_served(self.raw, self.store, self.lake)
         return self
+
+    @model_validator(mode="after")
+    def _check_catalogs(self) -> Self:
+        if self.catalogs and scheme_of(self.lake) == "az":
+            raise ValueError("catalogs: engines do not know az:// URLs, so no catalog can list tables of such a lake")
+        names = [one.name for one in self.catalogs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"catalogs: {', '.join(twice)} appears twice; each needs a name of its own")
+        for topic in self.topics:
+            unknown = sorted(set(topic.catalogs or ()) - {*names})
+            if unknown:
+                rule = f"{', '.join(unknown)} is not one of the catalogs of the file, which has: {', '.join(names)}"
+                raise ValueError(f"topic {topic.cluster}/{topic.topic}: catalogs: {rule}")
+        listed = [catalog_table(one.table) for one in self.topics] if self.catalogs else []
+        twice = sorted({name for name in listed if listed.count(name) > 1})
+        if twice:
+            raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")
+        return self
+
+    def catalogs_of(self, topic: TopicSettings) -> tuple[CatalogSettings, ...]:
+        """The catalogs that list the table of ``topic``."""
+        return tuple(one for one in self.catalogs if topic.catalogs is None or one.name in topic.catalogs)
 
     def topic(self, name: str, cluster: str | None = None) -> TopicSettings:
         """The settings of a topic; ``cluster`` is needed only where two clusters have the name.

@@ -39,6 +39,7 @@ class Job:
     columns: tuple[str, ...]
     partitions: dict[tuple[int, int], PartitionPlan]
     layout: ParquetLayout
+    field_ids: dict[str, int]
 
     @classmethod
     def of(cls, table: TopicTable, plan: RunPlan) -> Job:
@@ -59,6 +60,7 @@ class Job:
             columns=plan.columns,
             partitions={part.key: part for part in plan.partitions},
             layout=plan.layout,
+            field_ids=plan.field_ids,
         )
 
     def wants(self, dt: date | None) -> bool:

@@ -327,6 +327,10 @@ class TableKeys:
         """The folder of refused rows and batches; no trailing slash."""
         return self._join(f"{self.table}__quarantine")
 
+    def catalog_metadata(self, catalog: str) -> str:
+        """The folder of the table's Iceberg metadata for ``catalog``; no trailing slash. Nobody reads it by its name."""
+        return f"{self.root}/_iceberg/{catalog}"
+
     def success(self, dt: str) -> str:
         """The empty object that says of a date that it is closed: a hint, for the ledger decides."""
         return f"{self.root}/dt={dt}/_SUCCESS"
@@ -438,6 +442,11 @@ class DeploymentKeys:
     def verdict(self, topic: str) -> str:
         """What the last audits of a topic said."""
         return f"{self.verdicts}{check_topic(topic)}.json"
+
+    @property
+    def mirrors(self) -> str:
+        """How far catalogs list the tables of the cluster."""
+        return f"{self._under('_mirrors')}.json"
 
     @property
     def overview(self) -> str:

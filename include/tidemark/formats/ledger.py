@@ -106,7 +106,8 @@ class Ledger(StoredObject):
     folded. ``folds`` are those of attempts that might still be run again, see
     :func:`tidemark.planning.fold.has_landed`. ``files`` is the digest of the live files after this commit, see
     :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty for rows without one) the last commit that
-    superseded quarantined or filtered rows: of two runs that set out to do so, one is stale.
+    superseded quarantined or filtered rows: of two runs that set out to do so, one is stale. ``field_ids`` are those of
+    the table's columns, by path; they never change.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -127,6 +128,7 @@ class Ledger(StoredObject):
     landed: tuple[int, ...] = ()
     folds: tuple[Fold, ...] = ()
     superseded: dict[str, int] = Field(default_factory=dict)
+    field_ids: dict[str, int] = Field(default_factory=dict)
     configuration: str = ""
     code: str = ""
     committed_at: AwareDatetime

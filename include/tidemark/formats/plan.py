@@ -194,7 +194,7 @@ class RunPlan(StoredObject):
 
     ``unread`` names what of the live end is damaged. It lands when it is sealed; nothing else waits for it.
 
-    New files have the ``layout``.
+    New files have the ``layout``, and their columns the ledger's ``field_ids``; others get the next ones.
     """
 
     most_bytes: ClassVar[int] = object_sizes.PLAN
@@ -223,6 +223,7 @@ class RunPlan(StoredObject):
     found: str = ""
     unread: tuple[str, ...] = ()
     layout: ParquetLayout = ParquetLayout()
+    field_ids: dict[str, int] = Field(default_factory=dict)
 
     @property
     def moves_rows(self) -> bool:

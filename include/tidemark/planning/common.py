@@ -26,5 +26,6 @@ def following(
         "configuration": topic.digest,
         "code": code_digest(),
         "layout": topic.parquet,
+        "field_ids": ledger.field_ids,
         "created_at": created_at or table.store.now(),
     }

@@ -241,7 +241,7 @@ def _file(job: Job, task: FileTask) -> Tally:
         body = open_store(job.lake_store, job.options).get(f"{folder}/{task.path}").body
         tally.bytes_read += len(body)
         reader = landed_rows if task.kind == "landed" else refused_rows
-        for rows, counted, names in reader(body):
+        for rows, counted, names in reader(body, task.dt):
             tally.rows[task.path] = tally.rows.get(task.path, 0) + counted
             _count_file(tally, task, rows, counted, names)
     except NotFound as error:
@@ -254,15 +254,15 @@ def _file(job: Job, task: FileTask) -> Tally:
 _Read = tuple[pa.RecordBatch, int, Sequence[str]]
 
 
-def landed_rows(body: bytes) -> Iterator[_Read]:
-    """(rows, their number, the columns of the file)."""
-    for rows in by_offset(pq.ParquetFile(io.BytesIO(body)), _ROWS):
+def landed_rows(body: bytes, dt: str | None = None) -> Iterator[_Read]:
+    """(rows, their number, the columns of the file). Raises ValueError if rows have another date than ``dt``."""
+    for rows in by_offset(pq.ParquetFile(io.BytesIO(body)), _ROWS, dt):
         for name in rows.schema.names:
             rows.column(name).validate(full=True)
         yield rows, len(rows), rows.schema.names
 
 
-def refused_rows(body: bytes) -> Iterator[_Read]:
+def refused_rows(body: bytes, _dt: str | None = None) -> Iterator[_Read]:
     """As :func:`landed_rows`; a batch is a row without columns that counts for all its offsets."""
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
         refused = batch.cast(QUARANTINE)

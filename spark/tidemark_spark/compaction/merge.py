@@ -20,7 +20,7 @@ from tidemark.formats.base_columns import HASHED
 from tidemark.formats.plan import SegmentRange
 from tidemark.store import Store
 from tidemark_spark.convert.date_partitioner import numbers
-from tidemark_spark.convert.row_order import ascending, by_offset
+from tidemark_spark.convert.row_order import ascending, by_offset, dt_of
 
 _ROWS: Final = 8192
 _CHUNK: Final = 8 << 20
@@ -101,7 +101,7 @@ def rows_of(store: Store, key: str, size: int) -> Iterator[pa.RecordBatch]:
             file.write(store.get_range(key, start, min(start + _CHUNK, size)))
         try:
             parquet = pq.ParquetFile(file, buffer_size=_BUFFER)
-            yield from by_offset(parquet, _ROWS)
+            yield from by_offset(parquet, _ROWS, dt_of(key))
         except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on its place
             reason = " ".join(str(error).split())
             raise FormatError(key, f"cannot be read: {reason}; audit its date, and rebuild it") from error

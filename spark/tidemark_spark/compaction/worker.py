@@ -26,7 +26,7 @@ from tidemark_spark.compaction.merge import Input, merged, rows_of
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.parquet_writer import DateFiles
 from tidemark_spark.convert.row_checksums import Account, account_of_file
-from tidemark_spark.convert.row_order import ascending
+from tidemark_spark.convert.row_order import ascending, dt_of
 from tidemark_spark.convert.row_sink import namer
 from tidemark_spark.model import DataFile, Job, Outcome, Stop
 
@@ -76,7 +76,8 @@ class _Output:
     def __init__(self, job: Job, task: ConversionTask, store: Store, schema: pa.Schema) -> None:
         self._task, self._store, self._schema = task, store, schema
         self._root, self._name, self._layout = job.keys.root, namer(job, task), job.layout
-        self._dt = date.fromisoformat(task.ranges[0].key.rpartition("/dt=")[2].partition("/")[0])
+        self._field_ids = job.field_ids
+        self._dt = date.fromisoformat(dt_of(task.ranges[0].key))
         self._account = Account()
         self._first = self._last = -1
         self._times: list[int] = []
@@ -85,7 +86,7 @@ class _Output:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write all of ``batches``, by the writer that convert has."""
-        with DateFiles(self._store, self._schema, self._key_of, self._done, self._layout) as files:
+        with DateFiles(self._store, self._schema, self._key_of, self._done, self._layout, self._field_ids) as files:
             for rows in batches:
                 offsets = numbers(rows.column("kafka_offset"))
                 first, self._last = int(offsets[0]), int(offsets[-1])

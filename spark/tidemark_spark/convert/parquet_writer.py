@@ -9,7 +9,7 @@ completed, and its date begins another if it comes again.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, BinaryIO, Final, Self, cast
@@ -23,6 +23,7 @@ from tidemark.decode.schema import array
 from tidemark.formats.base_columns import BASE_COLUMNS
 from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.store import Store
+from tidemark_spark.convert.field_ids import DT, numbered, with_ids
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.upload import upload_once
 
@@ -41,9 +42,11 @@ _DICTIONARY: Final = {
         if one.encoding == "dictionary"
     },
     "reason": "reason",
+    DT.name: DT.name,
 }
-_OURS: Final = {*KAFKA.names, *QUARANTINE.names}
-_STATISTICS: Final = {one.name for one in BASE_COLUMNS if one.statistics}
+_OURS: Final = {*KAFKA.names, *QUARANTINE.names, DT.name}
+_STATISTICS: Final = {DT.name, *(one.name for one in BASE_COLUMNS if one.statistics)}
+_EPOCH: Final = date(1970, 1, 1)
 _DELTA_ENCODED: Final = {one.name for one in BASE_COLUMNS if one.encoding == "delta"}
 
 
@@ -73,7 +76,8 @@ class DateFiles:
     """The open files of one task.
 
     ``key_of(dt, first, last)`` names a file by its offsets; ``done(dt, key, size)`` is called for each that is
-    complete in the store. Used with ``with``, which removes what is unfinished.
+    complete in the store. Used with ``with``, which removes what is unfinished. With ``field_ids``, files have ``dt``
+    behind the columns of ``schema``, and each column its id.
     """
 
     def __init__(
@@ -83,8 +87,12 @@ class DateFiles:
         key_of: Callable[[date | None, int, int], str],
         done: Callable[[date | None, str, int], None],
         layout: ParquetLayout,
+        field_ids: Mapping[str, int] | None = None,
     ) -> None:
         self._store = store
+        self._dated = field_ids is not None
+        if field_ids is not None:
+            schema = with_ids(pa.schema([*schema, DT]), numbered(field_ids, schema))
         self._schema = schema
         self._key_of = key_of
         self._done = done
@@ -107,9 +115,9 @@ class DateFiles:
         target.first = first if target.first < 0 else min(target.first, first)
         target.last = max(target.last, last)
         if target.waiting_bytes >= self._layout.row_group:
-            self._flush(target)
+            self._flush(dt, target)
         elif sum(one.waiting_bytes for one in self._open.values()) >= self._buffer_bytes:
-            self._flush(max(self._open.values(), key=lambda one: one.waiting_bytes))
+            self._flush(*max(self._open.items(), key=lambda one: one[1].waiting_bytes))
 
     def close(self) -> None:
         """Complete all files, by date."""
@@ -130,13 +138,17 @@ class DateFiles:
         self._open[dt] = _OpenFile(file)
         return self._open[dt]
 
-    def _flush(self, target: _OpenFile) -> None:
+    def _flush(self, dt: date | None, target: _OpenFile) -> None:
         """Write the waiting rows as one row group."""
         if not target.waiting:
             return
         table = pa.Table.from_batches(target.waiting)
         if self._layout.sort:
             table = table.sort_by([(name, "ascending") for name in self._layout.sort])  # stable: then by offset
+        if self._dated:
+            assert dt is not None, "a row of the table has a date"
+            days = np.full(table.num_rows, (dt - _EPOCH).days, np.int32)
+            table = table.append_column(DT, array(DT.type, days))
         target.parquet = target.parquet or self._writer(target.file, table.num_rows)
         target.parquet.write_table(table, row_group_size=table.num_rows)
         target.waiting, target.waiting_bytes = [], 0
@@ -160,7 +172,7 @@ class DateFiles:
     def _complete(self, dt: date | None) -> None:
         one = self._open.pop(dt)
         with one.file:
-            self._flush(one)
+            self._flush(dt, one)
             assert one.parquet is not None, "a file is opened for rows"
             one.parquet.close()
             key = self._key_of(dt, one.first, one.last)

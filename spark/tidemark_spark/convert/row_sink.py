@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Literal, NamedTuple, Self
@@ -33,7 +33,7 @@ from tidemark_spark.model import DataFile, Job
 
 
 def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schema:
-    """The schema of a data file: Kafka's columns that the topic keeps, then the parser's; ``dt`` is in the path alone.
+    """The columns of a data file: Kafka's that the topic keeps, then the parser's. The writer adds ``dt``.
 
     Raises:
         ConfigError: the topic's parser cannot be made, or its layout of files names a column that there is not.
@@ -90,11 +90,15 @@ class _Output:
     files: list[DataFile] = field(default_factory=list)
     evidence: list[EvidenceRow] = field(default_factory=list)
 
-    def opened(self, store: Store, schema: pa.Schema, layout: ParquetLayout) -> DateFiles:
+    def opened(
+        self, store: Store, schema: pa.Schema, layout: ParquetLayout, field_ids: Mapping[str, int] | None = None
+    ) -> DateFiles:
         """The writer whose files are named and recorded here."""
-        return DateFiles(
-            store, schema, lambda dt, first, last: f"{self.folder}/{self._path(dt, first, last)}", self._done, layout
-        )
+
+        def key_of(dt: date | None, first: int, last: int) -> str:
+            return f"{self.folder}/{self._path(dt, first, last)}"
+
+        return DateFiles(store, schema, key_of, self._done, layout, field_ids)
 
     def record(self, dt: date | None, number: int, added: Added) -> None:
         """Take account of rows of range ``number`` that were written to the file of ``dt``."""
@@ -165,7 +169,7 @@ class Sink:
         self._landed = _Output(task, job.keys.root, name_of, "landed")
         self._refused = _Output(task, job.keys.quarantine, name_of, "quarantined")
         self._filtered = _Output(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
-        self._landed_files = self._landed.opened(store, self._schema, job.layout)
+        self._landed_files = self._landed.opened(store, self._schema, job.layout, job.field_ids)
         self._refused_files = self._refused.opened(store, QUARANTINE_SCHEMA, job.layout)
         self.other_rows = 0
 

@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, cast
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -26,6 +27,8 @@ from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files
 from tidemark.table.tampering import check_untampered, files_digest
 from tidemark.timestamps import utc_now
+from tidemark_spark.convert.field_ids import disagree, numbered
+from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
 from tidemark_spark.run.accounting import Change
 from tidemark_spark.run.delta_log import add_columns, commit, open_or_create, widened
@@ -67,7 +70,8 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
             schema = widened(table, delta)
             if schema is not None and len(removed) < len(live):
                 raise StaleRun("rows of the narrower type have landed since the plan")
-            ledger = rebased(current, plan, change, live)
+            field_ids = check_field_ids(table, delta, current, plan)
+            ledger = rebased(current, plan, change, live).model_copy(update={"field_ids": field_ids})
             closed = {dt for dt in closed_by(current, plan) if ledger.dates[dt] == plan.closes[dt].after}
             touched = set(ledger.dates_changed) - closed
             take_away(table, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
@@ -128,6 +132,19 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         later = state.leader_epoch > part.leader_epoch and state.leader_epoch not in part.foreign_epochs
         if state.branch != part.branch or later:
             raise StaleRun(f"partition {part.partition} now follows leader epoch {state.leader_epoch}")
+
+
+def check_field_ids(table: TopicTable, delta: DeltaTable, current: Ledger, plan: RunPlan) -> dict[str, int]:
+    """The ids of all columns of ``table``, of which the files of ``plan`` have some.
+
+    Raises:
+        StaleRun: another run has given these ids to other columns since the plan.
+    """
+    ours = numbered(plan.field_ids, table_schema(table.topic))
+    if disagree(ours, current.field_ids):
+        raise StaleRun("columns were added since the plan, which have the numbers of others in its files")
+    columns = pa.schema(cast("Any", delta.schema().to_arrow()))  # arro3's, which Arrow's C interface hands over
+    return numbered(current.field_ids | ours, columns)
 
 
 def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveFile]) -> Ledger:

@@ -256,13 +256,23 @@ def test_a_row_in_the_wrong_date_is_found_on_both_sides(landed: World) -> None:
     here_, there = file_of(landed, DAYS[0]), file_of(landed, DAYS[1])
     moved = landed.read(here_.path).slice(1, 1)
     rewrite(landed, here_, lambda rows: pa.concat_tables([rows.slice(0, 1), rows.slice(2)]))
-    rewrite(landed, there, lambda rows: pa.concat_tables([rows, moved]))
+    there_too = moved.set_column(moved.schema.names.index("dt"), "dt", landed.read(there.path)["dt"].slice(0, 1))
+    rewrite(landed, there, lambda rows: pa.concat_tables([rows, there_too]))
     offset = moved["kafka_offset"][0].as_py()
     differing = [one for one in found(landed) if one.kind == "rows_differ"]
     assert [(one.dt, one.offsets) for one in differing] == [
         (DAYS[0], ((offset, offset + 1),)),
         (DAYS[1], ((offset, offset + 1),)),
     ]
+
+
+def test_a_file_whose_rows_have_another_date_than_its_folder_is_found(landed: World) -> None:
+    file, other = file_of(landed, DAYS[0]), landed.read(file_of(landed, DAYS[1]).path)
+    place, dt = other.schema.names.index("dt"), other["dt"].slice(0, 1)
+    rewrite(landed, file, lambda rows: pa.concat_tables([rows.slice(1), rows.slice(0, 1).set_column(place, "dt", dt)]))
+    [unreadable] = [one for one in found(landed) if one.kind == "unreadable_file"]
+    assert (unreadable.files, unreadable.dt) == ((file.path,), DAYS[0])
+    assert f"dt = {DAYS[1]}" in unreadable.detail
 
 
 def test_a_row_that_raw_does_not_have_is_found(landed: World) -> None:

@@ -174,7 +174,9 @@ def test_rows_sorted_within_their_row_group_are_read_by_offset(tmp_path: Path) -
     for values in (*groups, file.read().column("kafka_value")):
         ascends = values.to_pylist() == values.sort().to_pylist()
         assert ascends == (len(values) < 3000), "within a row group, and not within the file"
-    offsets = [one for rows in by_offset(file, 100) for one in rows.column("kafka_offset").to_pylist()]
+    offsets = [
+        one for rows in by_offset(file, 100, DATE.isoformat()) for one in rows.column("kafka_offset").to_pylist()
+    ]
     assert offsets == list(range(3000))
 
 

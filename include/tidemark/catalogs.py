@@ -1,0 +1,81 @@
+"""``catalogs:`` of the topics file: where tables are listed for engines that find them by name."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tidemark.config import Duration, Settings, is_secret
+
+_PART: Final = r"[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*"
+_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]*@")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+LONGEST_KEPT: Final = timedelta(days=5)
+"""A vacuum removes replaced files after seven days, and no snapshot may name one then."""
+
+NEED_URI: Final = frozenset({"rest", "hive", "sql"})
+
+
+class CatalogSettings(Settings):
+    """One catalog of Iceberg tables, as pyiceberg reaches it.
+
+    ``properties`` are pyiceberg's own (https://py.iceberg.apache.org/configuration). Those that are secret are in
+    ``secrets``, each with the name of the environment's variable that holds it. An Airflow ``connection`` gives ``uri``
+    and, as ``credential``, login and password. Snapshots older than ``keep`` are expired.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
+    kind: Literal["rest", "glue", "hive", "sql"]
+    uri: str | None = None
+    warehouse: str | None = None
+    namespace: str = Field(pattern=rf"^{_PART}(?:\.{_PART})*$")
+    properties: dict[str, str] = Field(default_factory=dict)
+    secrets: dict[str, str] = Field(default_factory=dict)
+    connection: str | None = None
+    keep: Duration = Field(default=timedelta(days=1), ge=timedelta(hours=1), le=LONGEST_KEPT)
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, uri: str | None) -> str | None:
+        if uri is not None and _PASSWORD.search(uri):
+            raise ValueError("must not have a password; name a variable under secrets.uri, or an Airflow connection")
+        return uri
+
+    @field_validator("properties")
+    @classmethod
+    def _check_properties(cls, properties: dict[str, str]) -> dict[str, str]:
+        for name, value in properties.items():
+            if is_secret(name) or _PASSWORD.search(value):
+                raise ValueError(f"{name} is secret: name the environment's variable that holds it under secrets")
+        return properties
+
+    @field_validator("secrets")
+    @classmethod
+    def _check_secrets(cls, secrets: dict[str, str]) -> dict[str, str]:
+        for name, variable in secrets.items():
+            if not _VARIABLE.fullmatch(variable):
+                raise ValueError(f"{name} must name a variable of the environment, such as CATALOG_TOKEN")
+        return secrets
+
+    @model_validator(mode="after")
+    def _check_reachable(self) -> Self:
+        if self.kind in NEED_URI and not (self.uri or self.connection or "uri" in self.secrets):
+            raise ValueError(f"catalog {self.name}: uri is required, or secrets.uri, or an Airflow connection")
+        return self
+
+    @property
+    def variable(self) -> str:
+        """The variable in which Airflow hands the connection to a job: JSON of pyiceberg's properties."""
+        return f"{CONNECTION_VARIABLE}{re.sub('[^A-Z0-9]', '_', self.name.upper())}"
+
+
+CONNECTION_VARIABLE: Final = "TIDEMARK_CATALOG_CONNECTION_"
+
+
+def catalog_table(table: str) -> str:
+    """The name that a table has in catalogs: what SQL would have to quote becomes an underscore."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", table)

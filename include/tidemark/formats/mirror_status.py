@@ -1,0 +1,48 @@
+"""How far catalogs list the tables of a cluster, for those who do not see the job's log."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+
+
+class MirrorState(Model):
+    """One table in one catalog: ``identifier`` is its name there.
+
+    ``ledger_n`` and ``delta_version`` are the newest that the catalog lists, as ``snapshot_id``, since ``at``; None
+    while nothing is listed. While it fails, ``failing_since`` says since when, and ``error`` why.
+    """
+
+    topic: str
+    catalog: str
+    identifier: str
+    ledger_n: int = Field(default=0, ge=0)
+    delta_version: int | None = None
+    snapshot_id: int | None = None
+    at: AwareDatetime | None = None
+    failing_since: AwareDatetime | None = None
+    error: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(topic, catalog)."""
+        return self.topic, self.catalog
+
+
+class MirrorStatus(StoredObject):
+    """``_tidemark/_mirrors/<cluster>.json``: the last run of the cluster's mirror job, and each table's state."""
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
+
+    cluster: str
+    at: AwareDatetime
+    tables: tuple[MirrorState, ...] = ()
+
+    @property
+    def by_key(self) -> dict[tuple[str, str], MirrorState]:
+        """The states by (topic, catalog)."""
+        return {one.key: one for one in self.tables}

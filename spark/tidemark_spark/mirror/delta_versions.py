@@ -1,0 +1,137 @@
+"""What each version of a table's Delta log changed, read from the log's own objects.
+
+A version is a JSON object with a line for each action (https://github.com/delta-io/delta, PROTOCOL.md, Actions). The
+log keeps them for two days; who lags further behind takes the table as it is now.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from tidemark.errors import FormatError
+from tidemark.formats import object_sizes
+from tidemark.formats.base import parse_json
+from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
+from tidemark.table.delta_table import TopicTable
+
+BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp")
+"""The columns of which the log has the least and the greatest value in each file."""
+
+_EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+class ListedFile(NamedTuple):
+    """A data file as the log lists it; ``bounds`` are (column, least, greatest), times in microseconds since 1970."""
+
+    path: str
+    size: int
+    rows: int
+    dt: str
+    bounds: tuple[tuple[str, int, int], ...] = ()
+
+
+class DeltaVersion(NamedTuple):
+    """One commit. ``ledger`` and ``attempt`` are 0 where it is not one of a run: columns were added, or a stranger's.
+
+    ``schema`` is the table's from here on, None if it stays.
+    """
+
+    version: int
+    ledger: int = 0
+    attempt: int = 0
+    schema: pa.Schema | None = None
+    added: tuple[ListedFile, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def version_key(table: TopicTable, version: int) -> str:
+    """The object of one version."""
+    return f"{table.keys.root}/_delta_log/{version:020d}.json"
+
+
+def versions_from(table: TopicTable, first: int, last: int) -> list[DeltaVersion] | None:
+    """The versions from ``first`` to ``last``; None if the log no longer has them all.
+
+    Raises:
+        FormatError: an object there is not a version of a Delta log.
+    """
+    folder = f"{table.keys.root}/_delta_log/"
+    after = version_key(table, first - 1) if first else None
+    there = {one.key for one in table.store.list(folder, start_after=after)}
+    keys = [version_key(table, version) for version in range(first, last + 1)]
+    if not there.issuperset(keys):
+        return None
+    return [_read(table, first + place, key) for place, key in enumerate(keys)]
+
+
+def listed_files(delta: DeltaTable) -> list[ListedFile]:
+    """All files of the table's version."""
+    found = pa.table(delta.get_add_actions(flatten=True))
+    return [
+        ListedFile(
+            path=row["path"],
+            size=row["size_bytes"],
+            rows=row["num_records"],
+            dt=str(row["partition.dt"]),
+            bounds=tuple(_bounds({name: (row.get(f"min.{name}"), row.get(f"max.{name}")) for name in BOUNDED})),
+        )
+        for row in found.to_pylist()
+    ]
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """A table's columns as Arrow has them."""
+    found: Any = schema.to_arrow()
+    return pa.schema(found)
+
+
+def _read(table: TopicTable, version: int, key: str) -> DeltaVersion:
+    body = table.store.get(key, limit=object_sizes.PLAN).body
+    found = DeltaVersion(version)
+    added: list[ListedFile] = []
+    removed: list[str] = []
+    try:
+        for line in body.splitlines():
+            [(kind, action)] = parse_json(line, key).items()
+            if kind == "add":
+                added.append(_file(action))
+            elif kind == "remove":
+                removed.append(action["path"])
+            elif kind == "metaData":
+                found = found._replace(schema=arrow_schema(Schema.from_json(action["schemaString"])))
+            elif kind == "txn" and action["appId"] == LEDGER_TRANSACTION:
+                found = found._replace(ledger=action["version"])
+            elif kind == "txn" and action["appId"] == ATTEMPT_TRANSACTION:
+                found = found._replace(attempt=action["version"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(key, f"is not a version of a Delta log: {error}; restore it from a backup") from error
+    return found._replace(added=tuple(added), removed=tuple(removed))
+
+
+def _file(action: Mapping[str, Any]) -> ListedFile:
+    stats = json.loads(action["stats"])
+    lows, highs = stats.get("minValues", {}), stats.get("maxValues", {})
+    limits = {name: (lows.get(name), highs.get(name)) for name in BOUNDED}
+    dt = action["partitionValues"]["dt"]
+    return ListedFile(action["path"], action["size"], stats["numRecords"], dt, tuple(_bounds(limits)))
+
+
+def _bounds(limits: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, int, int]]:
+    for name, (low, high) in limits.items():
+        if low is not None and high is not None:
+            yield name, _number(low), _number(high)
+
+
+def _number(value: int | str | datetime) -> int:
+    """A bound as an integer: a time in microseconds since 1970."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return value

@@ -1,0 +1,99 @@
+"""A table's columns and files in Iceberg's terms. Pure.
+
+Source: https://iceberg.apache.org/spec (types, promotion, bounds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from tidemark.errors import MirrorError
+from tidemark_spark.mirror.delta_versions import ListedFile
+
+_EPOCH: Final = date(1970, 1, 1)
+_SIMPLE: Final[dict[pa.DataType, IcebergType]] = {
+    pa.bool_(): BooleanType(),
+    pa.int8(): IntegerType(),
+    pa.int16(): IntegerType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us", "UTC"): TimestamptzType(),
+}
+
+
+def iceberg_type(kind: pa.DataType, path: str, ids: Mapping[str, int]) -> IcebergType:
+    """The type of the column at ``path``, with the ids of what is within.
+
+    Raises:
+        MirrorError: Iceberg has no such type.
+    """
+    if isinstance(kind, pa.ListType):
+        inner = f"{path}.element"
+        element = iceberg_type(kind.value_type, inner, ids)
+        return ListType(ids[inner], element, element_required=False)
+    if isinstance(kind, pa.StructType):
+        inner_fields = (
+            NestedField(ids[f"{path}.{one.name}"], one.name, iceberg_type(one.type, f"{path}.{one.name}", ids))
+            for one in kind
+        )
+        return StructType(*inner_fields)
+    if isinstance(kind, pa.Decimal128Type):
+        return DecimalType(kind.precision, kind.scale)
+    found = _SIMPLE.get(kind)
+    if found is None:
+        raise MirrorError(f"column {path}: Iceberg has no type for {kind}, so no catalog can list the table")
+    return found
+
+
+def expected_schema(columns: pa.Schema, ids: Mapping[str, int]) -> Schema:
+    """The schema that a catalog must have for a table with these ``columns``."""
+    fields = (NestedField(ids[one.name], one.name, iceberg_type(one.type, one.name, ids)) for one in columns)
+    return Schema(*fields)
+
+
+def data_file(one: ListedFile, root: str, ids: Mapping[str, int], spec_id: int) -> DataFile:
+    """A file of the table at ``root`` (a URL), partitioned by the identity of ``dt``."""
+    kinds: dict[str, Any] = {"kafka_partition": IntegerType(), "kafka_offset": LongType()}
+    limits = [(ids[name], kinds.get(name, TimestamptzType()), low, high) for name, low, high in one.bounds]
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{root}/{one.path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record((date.fromisoformat(one.dt) - _EPOCH).days),
+        record_count=one.rows,
+        file_size_in_bytes=one.size,
+        value_counts={number: one.rows for number, *_ in limits},
+        null_value_counts={number: 0 for number, *_ in limits},
+        lower_bounds={number: to_bytes(kind, low) for number, kind, low, _ in limits},
+        upper_bounds={number: to_bytes(kind, high) for number, kind, _, high in limits},
+        spec_id=spec_id,
+    )
