@@ -328,7 +328,7 @@ class TableKeys:
         return self._join(f"{self.table}__quarantine")
 
     def catalog_metadata(self, catalog: str) -> str:
-        """The folder of the table's Iceberg metadata for ``catalog``; no trailing slash. Nobody reads it by its name."""
+        """The folder of the table's Iceberg metadata for ``catalog``; no trailing slash."""
         return f"{self.root}/_iceberg/{catalog}"
 
     def success(self, dt: str) -> str:

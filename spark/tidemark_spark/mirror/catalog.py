@@ -6,9 +6,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from typing_extensions import override
 
 from tidemark.catalogs import NEED_URI, CatalogSettings
 from tidemark.errors import ConfigError, MirrorError, TidemarkError
@@ -16,7 +20,27 @@ from tidemark.topics import Deployment
 from tidemark_spark.mirror import store_io
 
 SECONDS: Final = 30
-"""How long a REST catalog may take to answer."""
+"""How long a REST catalog may be silent; pyiceberg itself would wait for ever."""
+
+
+class _PatientAdapter(HTTPAdapter):
+    @override
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        return super().send(request, *args, **{**kwargs, "timeout": kwargs.get("timeout") or SECONDS})
+
+
+class PatientRestCatalog(RestCatalog):
+    """A REST catalog whose requests end after :data:`SECONDS` of silence."""
+
+    @override
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        for prefix in ("http://", "https://"):
+            session.mount(prefix, _PatientAdapter())
+        return session
+
+
+PATIENT: Final = f"{PatientRestCatalog.__module__}.{PatientRestCatalog.__qualname__}"
 
 
 def open_catalog(
@@ -28,22 +52,17 @@ def open_catalog(
         ConfigError: a variable that holds a secret is not set, or there is no ``uri``.
         MirrorError: the catalog did not answer, or refuses.
     """
-    properties = {**settings.properties, **_connection(settings, environment)}
-    for name, variable in settings.secrets.items():
-        if variable not in environment:
-            rule = f"{variable} is not set in the environment"
-            raise ConfigError(f"catalog {settings.name}", [(f"secrets.{name}", rule)])
-        properties[name] = environment[variable]
-    for name, value in (("uri", settings.uri), ("warehouse", settings.warehouse)):
-        if value is not None:
-            properties[name] = value
-    if settings.kind in NEED_URI and "uri" not in properties:
-        rule = (
-            f"is not known: the Airflow connection {settings.connection} was not handed over; name uri or secrets.uri"
-        )
+    known = {**settings.properties, **_connection(settings, environment)}
+    unset = [(f"secrets.{name}", one) for name, one in settings.secrets.items() if one not in environment]
+    if unset:
+        raise ConfigError(f"catalog {settings.name}", [(name, f"{one} is not set") for name, one in unset])
+    known |= {name: environment[one] for name, one in settings.secrets.items()}
+    known |= {name: one for name, one in (("uri", settings.uri), ("warehouse", settings.warehouse)) if one is not None}
+    if settings.kind in NEED_URI and "uri" not in known:
+        rule = f"is not known: Airflow did not hand over its connection {settings.connection}; name uri or secrets.uri"
         raise ConfigError(f"catalog {settings.name}", [("uri", rule)])
-    properties |= {
-        "type": settings.kind,
+    properties = known | {
+        **({"py-catalog-impl": PATIENT} if settings.kind == "rest" else {"type": settings.kind}),
         "py-io-impl": store_io.NAME,
         store_io.STORE: deployment.lake_store,
         store_io.OPTIONS: deployment.store.model_dump_json(),

@@ -14,7 +14,7 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStrea
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from typing_extensions import override
 
-from tidemark.errors import NotFound, PreconditionFailed, StoreError
+from tidemark.errors import MirrorError, NotFound, PreconditionFailed
 from tidemark.store import Store, StoreOptions, open_store, put_once, put_over
 
 STORE: Final = "tidemark.store"
@@ -44,9 +44,10 @@ class StoreIO(FileIO):
         return
 
     def key(self, location: str) -> str:
-        """The key of a location. Raises StoreError if it lies in another store."""
+        """The key of a location. Raises MirrorError if it lies in another store."""
         if not location.startswith(f"{self._url}/"):
-            raise StoreError(location, f"is not in {self._url}, where this deployment's tables are")
+            rule = f"is not in {self._url}, where all of Tidemark's tables are; name another namespace for these"
+            raise MirrorError(f"{location} {rule}")
         return location.removeprefix(f"{self._url}/")
 
 

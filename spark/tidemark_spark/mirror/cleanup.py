@@ -1,0 +1,44 @@
+"""Deletes the metadata of a catalog's table that no snapshot needs any more.
+
+pyiceberg's expiry forgets snapshots and deletes nothing, and a commit that failed leaves what it wrote. An object goes
+if nothing that the table has now names it, and if it is two days old: until then, a reader of an older version may need
+it, or a commit whose reply was lost.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from tidemark.concurrency import in_parallel
+from tidemark.errors import NotFound, PreconditionFailed
+from tidemark.store.base import ObjectInfo
+from tidemark.table.delta_table import TopicTable
+from tidemark_spark.mirror.mirrored_table import MirroredTable
+
+UNUSED: Final = timedelta(days=2)
+
+
+def remove_unused(table: TopicTable, catalog: str, mirrored: MirroredTable) -> int:
+    """Remove what ``mirrored``, as it was loaded, does not need in ``catalog``; returns how many objects.
+
+    Raises:
+        StoreError: the store did not answer; the next call removes the rest.
+    """
+    folder = f"{table.keys.catalog_metadata(catalog)}/"
+    now = table.store.now()
+    past = [one for one in table.store.list(folder) if now - one.modified > UNUSED]
+    if not past:
+        return 0
+    needed = mirrored.metadata_files()
+    store = table.deployment.lake_store
+    unused = [one for one in past if f"{store}/{one.key}" not in needed]
+    return sum(in_parallel(lambda info: _delete(table, info), unused))
+
+
+def _delete(table: TopicTable, info: ObjectInfo) -> bool:
+    try:
+        table.store.delete(info.key, if_match=info.etag)
+    except (NotFound, PreconditionFailed):
+        return False
+    return True

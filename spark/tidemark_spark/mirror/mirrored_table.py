@@ -1,0 +1,259 @@
+"""A table as a catalog lists it: what it lists, one more snapshot, and fewer old ones.
+
+The current snapshot names the version of the Delta log that it lists, so it alone says how far the mirror is. A commit
+is conditional on that snapshot being current: of two processes that list the same version, one fails. A reply may be
+lost, therefore every failure leads back to reading the table again. pyiceberg would otherwise repeat a commit on top of
+what somebody else has listed in the meantime, see :data:`PROPERTIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, DecimalType, IcebergType, ListType, NestedField
+
+from tidemark.catalogs import CatalogSettings, catalog_table
+from tidemark.errors import MirrorError
+from tidemark.table.delta_table import TopicTable
+from tidemark_spark.convert.field_ids import DT
+from tidemark_spark.mirror.delta_versions import ListedFile
+from tidemark_spark.mirror.iceberg_schema import data_file, expected_schema
+
+TABLE: Final = "tidemark.table"
+VERSION: Final = "tidemark.delta-version"
+ATTEMPT: Final = "tidemark.attempt"
+LEDGER: Final = "tidemark.ledger"
+MAPPING: Final = "schema.name-mapping.default"
+
+PROPERTIES: Final = {
+    "format-version": "2",
+    # A commit that is repeated on another snapshot would list files twice.
+    "commit.retry.num-retries": "0",
+    # An append beside a removal of files is no conflict: the condition above is.
+    "write.delete.isolation-level": "snapshot",
+    "write.update.isolation-level": "snapshot",
+    "write.merge.isolation-level": "snapshot",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "16",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # Delta's log and files that it still lists are under the same location: no engine may remove what it does not know.
+    "gc.enabled": "false",
+}
+
+
+_ANEW: Final = "remove the table there (without its files), and it is listed anew"
+
+
+class Listed(NamedTuple):
+    """Which version a snapshot lists, and by which run it came."""
+
+    version: int
+    ledger: int
+    attempt: int
+
+
+class MirroredTable:
+    """The table of ``table``'s topic in ``catalog``. Whatever pyiceberg raises passes through."""
+
+    def __init__(self, table: TopicTable, settings: CatalogSettings, catalog: Catalog) -> None:
+        self.identifier = (*settings.namespace.split("."), catalog_table(table.topic.table))
+        self._table, self._settings, self._catalog = table, settings, catalog
+        self._iceberg: Table | None = None
+
+    @property
+    def name(self) -> str:
+        """The table's name in the catalog, with its namespace."""
+        return ".".join(self.identifier)
+
+    @property
+    def iceberg(self) -> Table:
+        """The table as :meth:`load` found it."""
+        if self._iceberg is None:
+            raise MirrorError(f"catalog {self._settings.name}: {self.name} is not there")
+        return self._iceberg
+
+    def load(self) -> bool:
+        """Read the table from the catalog; returns whether it is there.
+
+        Raises:
+            MirrorError: a table of this name is somebody else's.
+        """
+        try:
+            self._iceberg = self._catalog.load_table(self.identifier)
+        except NoSuchTableError:
+            self._iceberg = None
+            return False
+        if self._iceberg.properties.get(TABLE) != self._table.url:
+            raise MirrorError(
+                f"catalog {self._settings.name}: {self.name} was not made by Tidemark for {self._table.url}; remove it "
+                "there, or name another namespace"
+            )
+        return True
+
+    def create(self) -> None:
+        """Create the table with ``dt`` alone; the first snapshot brings the other columns."""
+        for depth in range(1, len(self.identifier)):
+            try:
+                self._catalog.create_namespace(self.identifier[:depth])
+            except NamespaceAlreadyExistsError:
+                continue
+        folder = self._table.keys.catalog_metadata(self._settings.name)
+        own = {
+            TABLE: self._table.url,
+            "owner": self._table.topic.owner,
+            "write.metadata.path": f"{self._table.deployment.lake_store}/{folder}",
+        }
+        with suppress(TableAlreadyExistsError):  # another process was faster
+            self._catalog.create_table(
+                self.identifier,
+                Schema(NestedField(1, DT.name, DateType())),
+                location=self._table.url,
+                partition_spec=PartitionSpec(PartitionField(1, 1000, IdentityTransform(), DT.name)),
+                properties=PROPERTIES | own,
+            )
+        if not self.load():
+            raise MirrorError(f"catalog {self._settings.name}: {self.name} was created, and is not there; try again")
+
+    def listed(self) -> Listed | None:
+        """What the current snapshot lists; None if there is none, or if it is somebody else's."""
+        snapshot = self.iceberg.current_snapshot()
+        summary = snapshot.summary if snapshot else None
+        if summary is None or any(summary[name] is None for name in (VERSION, LEDGER, ATTEMPT)):
+            return None
+        return Listed(*(int(str(summary[name])) for name in (VERSION, LEDGER, ATTEMPT)))
+
+    def files(self, dates: Iterable[str] | None = None) -> dict[str, DataFile]:
+        """The files of the current snapshot, by path below the table; of ``dates`` (ISO) at least, if given."""
+        snapshot = self.iceberg.current_snapshot()
+        if snapshot is None:
+            return {}
+        files = self.iceberg.io
+        wanted = None if dates is None else sorted(dates)
+        manifests = (one for one in snapshot.manifests(files) if wanted is None or _may_have(one, wanted))
+        found = (entry.data_file for one in manifests for entry in one.fetch_manifest_entry(files))
+        return {one.file_path.removeprefix(f"{self._table.url}/"): one for one in found}
+
+    def commit(
+        self,
+        listed: Listed,
+        columns: pa.Schema,
+        ids: Mapping[str, int],
+        added: Iterable[ListedFile],
+        removed: Iterable[DataFile],
+    ) -> None:
+        """One snapshot that lists ``listed``: with ``columns``, the files ``added``, and without those ``removed``.
+
+        Raises:
+            MirrorError: the catalog's table cannot get these columns, or has other ids.
+        """
+        gone = list(removed)
+        summary = {
+            LEDGER: str(listed.ledger),
+            ATTEMPT: str(listed.attempt),
+            VERSION: str(listed.version),
+            "tidemark.cluster": self._table.topic.cluster,
+            "tidemark.topic": self._table.topic.topic,
+        }
+        with self.iceberg.transaction() as transaction:
+            self._adopt(transaction, expected_schema(columns, ids))
+            spec_id = transaction.table_metadata.default_spec_id
+            update = transaction.update_snapshot(snapshot_properties=summary)
+            with update.overwrite() if gone else update.merge_append() as snapshot:
+                for file in gone:
+                    snapshot.delete_data_file(file)
+                for one in added:
+                    snapshot.append_data_file(data_file(one, self._table.url, ids, spec_id))
+
+    def _adopt(self, transaction: Transaction, wanted: Schema) -> None:
+        """Give the table the columns that are ``wanted``, in a transaction."""
+        there = {one.name: one for one in transaction.table_metadata.schema().fields}
+        new = sorted((one for one in wanted.fields if one.name not in there), key=lambda one: one.field_id)
+        wider = [one for one in wanted.fields if one.name in there and there[one.name].field_type != one.field_type]
+        if new or wider:
+            with transaction.update_schema() as update:
+                for one in wider:
+                    self._widen(update, (one.name,), there[one.name].field_type, one.field_type)
+                for one in new:
+                    update.add_column(one.name, one.field_type)
+                if len(there) == 1:
+                    update.move_after(DT.name, wanted.fields[-2].name)
+        schema = transaction.table_metadata.schema()
+        if {one.name: one for one in schema.fields} != {one.name: one for one in wanted.fields}:
+            raise MirrorError(
+                f"catalog {self._settings.name}: the columns of {self.name} are not those of the table, or have other "
+                f"ids; {_ANEW}"
+            )
+        mapping = schema.name_mapping.model_dump_json()
+        changed = {name: value for name, value in PROPERTIES.items() if name != "format-version"} | {MAPPING: mapping}
+        if changed.items() - transaction.table_metadata.properties.items():
+            transaction.set_properties(changed)
+
+    def _widen(self, update: UpdateSchema, path: tuple[str, ...], before: IcebergType, after: IcebergType) -> None:
+        if isinstance(before, ListType) and isinstance(after, ListType):
+            self._widen(update, (*path, "element"), before.element_type, after.element_type)
+            return
+        # pyiceberg 0.12.0 does not look at the scale.
+        scales = {one.scale for one in (before, after) if isinstance(one, DecimalType)}
+        if len(scales) > 1:
+            name = f"column {'.'.join(path)} of {self.name}"
+            rule = f"is {before}, which Iceberg cannot make {after}; {_ANEW}"
+            raise MirrorError(f"catalog {self._settings.name}: {name} {rule}")
+        update.update_column(path, after)
+
+    def check_retries(self) -> None:
+        """Make sure that pyiceberg does not repeat a commit on top of another, whatever somebody set in the catalog."""
+        name = "commit.retry.num-retries"
+        if self.iceberg.properties.get(name) != PROPERTIES[name]:
+            with self.iceberg.transaction() as transaction:
+                transaction.set_properties({name: PROPERTIES[name]})
+            self.load()
+
+    def expire(self, ids: list[int]) -> None:
+        """Forget the snapshots with these ids; no file is deleted."""
+        self.iceberg.maintenance.expire_snapshots().by_ids(ids).commit()
+        self.load()
+
+    def metadata_files(self) -> set[str]:
+        """The locations of all metadata that the table needs."""
+        iceberg, files = self.iceberg, self.iceberg.io
+        found = {iceberg.metadata_location, *(one.metadata_file for one in iceberg.metadata.metadata_log)}
+        found |= {one.statistics_path for one in iceberg.metadata.statistics}
+        for snapshot in iceberg.snapshots():
+            found |= _metadata_of(snapshot, files)
+        return found
+
+
+def _metadata_of(snapshot: Snapshot, files: FileIO) -> set[str]:
+    return {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(files))}
+
+
+def _may_have(manifest: ManifestFile, dates: list[str]) -> bool:
+    """Whether a manifest may list files of one of ``dates``, by its least and greatest."""
+    for summary in manifest.partitions or ():
+        if summary.lower_bound is not None and summary.upper_bound is not None:
+            low, high = (_iso(bound) for bound in (summary.lower_bound, summary.upper_bound))
+            return any(low <= dt <= high for dt in dates)
+    return True
+
+
+def _iso(bound: bytes) -> str:
+    return str(pa.scalar(from_bytes(DateType(), bound), pa.date32()).as_py())

@@ -1,0 +1,124 @@
+"""A catalog in a file beside a world's stores, and readers of what it lists that share no code with the mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import duckdb_extension_avro
+import duckdb_extension_iceberg
+from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+
+from tests.spark.world import World
+from tidemark.catalogs import CatalogSettings
+from tidemark.formats.mirror_status import MirrorState
+from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.mirror import mirror
+from tidemark_spark.mirror.mirrored_table import MirroredTable
+
+NAME: Final = "kafka.orders"
+
+
+def sql_catalog(folder: Path, **more: object) -> CatalogSettings:
+    """A catalog in SQLite."""
+    fields = {"name": "local", "kind": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    return CatalogSettings.model_validate({**fields, "namespace": "kafka", **more})
+
+
+def settings_of(world: World) -> CatalogSettings:
+    """The catalog beside the stores of ``world``."""
+    return sql_catalog(world.topics_file.parent)
+
+
+def mirrored(world: World, settings: CatalogSettings | None = None) -> MirroredTable:
+    """The table of ``world`` in its catalog."""
+    settings = settings or settings_of(world)
+    return MirroredTable(world.table, settings, open_catalog(world.table.deployment, settings))
+
+
+def listed(world: World, settings: CatalogSettings | None = None) -> MirrorState | None:
+    """List all that has landed, and hold what the catalog lists against the Delta log."""
+    settings = settings or settings_of(world)
+    state = mirror(world.table, settings, mirrored(world, settings))
+    if state is not None:
+        check(world, settings)
+    return state
+
+
+def reader(settings: CatalogSettings) -> Catalog:
+    """The catalog as anybody has it, with pyiceberg's own access to files."""
+    properties = {"type": settings.kind, "uri": settings.uri, "warehouse": settings.warehouse, **settings.properties}
+    return load_catalog(settings.name, **properties)
+
+
+def iceberg(world: World, settings: CatalogSettings | None = None) -> Table:
+    """The catalog's table as any reader has it."""
+    return reader(settings or settings_of(world)).load_table(NAME)
+
+
+def by_offset(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``rows`` in order."""
+    return sorted(rows, key=lambda row: (row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"]))
+
+
+def delta_rows(world: World) -> list[dict[str, Any]]:
+    """The rows as delta-rs reads them."""
+    return by_offset(DeltaTable(world.table.url).to_pyarrow_table().to_pylist())
+
+
+def paths(table: Table) -> dict[str, tuple[int, int]]:
+    """Size and rows of each file that the current snapshot lists, by its name below the table."""
+    root = f"{table.location()}/"
+    files = table.inspect.files().to_pylist()
+    return {one["file_path"].removeprefix(root): (one["file_size_in_bytes"], one["record_count"]) for one in files}
+
+
+def check(world: World, settings: CatalogSettings | None = None) -> None:
+    """Every row and every file of the Delta log is in the catalog's table, once, with the same sums in the summary."""
+    delta, table = DeltaTable(world.table.url), iceberg(world, settings)
+    rows = delta_rows(world)
+    assert by_offset(table.scan().to_arrow().to_pylist()) == rows
+    actions = delta.get_add_actions(flatten=True)
+    columns = {name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")}
+    there = dict(zip(columns["path"], zip(columns["size_bytes"], columns["num_records"], strict=True), strict=True))
+    assert paths(table) == there
+    assert len(table.inspect.files()) == len(there)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    found = {name: snapshot.summary[name] for name in ("total-records", "total-data-files", "tidemark.delta-version")}
+    version = int(found["tidemark.delta-version"] or 0)
+    assert found["total-records"] == str(len(rows)), found
+    assert found["total-data-files"] == str(len(there))
+    assert version <= delta.version()
+    names = [field.name for field in delta.schema().fields]
+    assert [field.name for field in table.schema().fields] == names
+
+
+@contextmanager
+def duck() -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with its reader of Iceberg tables, which come as wheels."""
+    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    for module, name in ((duckdb_extension_avro, "avro"), (duckdb_extension_iceberg, "iceberg")):
+        [folder] = module.__path__
+        connection.load_extension(f"{folder}/extensions/v{duckdb.__version__}/{name}.duckdb_extension")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def duck_rows(world: World, columns: str = "*") -> list[tuple[Any, ...]]:
+    """The rows as DuckDB reads the metadata that the catalog names."""
+    place = iceberg(world).metadata_location.removeprefix("file://")
+    with duck() as connection:
+        order = "kafka_incarnation, kafka_partition, kafka_offset"
+        found: list[tuple[Any, ...]] = connection.execute(
+            f"SELECT {columns} FROM iceberg_scan('{place}') ORDER BY {order}"  # noqa: S608 - our own path
+        ).fetchall()
+        return found

@@ -1,0 +1,237 @@
+"""Mirrors under kills at any point, lost replies, other processes, and catalogs that do not answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+
+from tests.spark.compaction.test_compaction import FEW, merge
+from tests.spark.convert.test_parsers import json_parser, records
+from tests.spark.mirror.catalogs import check, iceberg, listed, mirrored, settings_of, sql_catalog
+from tests.spark.rebuild.rebuilds import changed
+from tests.spark.world import World
+from tests.tidemark.kafka_log.build import T0, batch
+from tidemark.errors import ConfigError, MirrorError
+from tidemark.formats.mirror_status import MirrorStatus
+from tidemark.store.local import LocalStore
+from tidemark_spark.cli import mirror as command
+from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.mirror import TRIES, mirror
+
+DAY: Final = 86_400_000
+NARROW: Final = json_parser("{name: id, type: int32}")
+MORE: Final = json_parser("{name: id, type: int32}", "{name: price, type: 'decimal(9,2)'}")
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+Act = Callable[..., Any]
+
+
+@contextmanager
+def at_each_write(do: Callable[[Act], Act]) -> Iterator[None]:
+    """Wrap what a mirror writes: objects of metadata, and commits of the catalog."""
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((LocalStore, "put"), (SqlCatalog, "commit_table"), (SqlCatalog, "create_table")):
+            patch.setattr(owner, name, do(getattr(owner, name)))
+        yield
+
+
+def history(tmp_path: Path) -> World:
+    """A catalog that lists the first of four commits: then come new columns, a merge of files and more rows."""
+    world = World(tmp_path, NARROW, FEW)
+    for number in range(3):
+        world.raw.segment([batch(2 * number, records(b'{"id":1}', b'{"id":2}', at=[T0, T0 + DAY]))])
+        world.land()
+        if number == 0:
+            listed(world)
+    world = changed(world, MORE, FEW)
+    world.raw.segment([batch(6, records(b'{"id":3,"price":1.5}'))])
+    world.land()
+    merge(world)
+    world.raw.segment([batch(7, records(b"{}"))])
+    world.land()
+    return world
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_mirror_killed_at_any_write_is_completed_by_the_next(
+    tmp_path: Path, after: bool, full: bool, rng: random.Random
+) -> None:
+    number = 0
+    while True:
+        number += 1
+        world = history(tmp_path / str(number))
+        left = number
+
+        def killing(act: Act) -> Act:
+            def wrapped(*arguments: Any, **options: Any) -> Any:
+                nonlocal left
+                left -= 1
+                mine = left == 0  # manifests are written by several threads
+                if mine and not after:
+                    raise Died
+                found = act(*arguments, **options)
+                if mine:
+                    raise Died
+                return found
+
+            return wrapped
+
+        try:
+            with at_each_write(killing):
+                listed(world)
+        except Died:
+            listed(world)
+        else:
+            break
+        if not full:
+            number += rng.randrange(3)
+    assert number > 10, "there are as many points and more"
+
+
+def test_a_lost_reply_lists_nothing_twice(tmp_path: Path) -> None:
+    world = history(tmp_path)
+    lost = 0
+
+    def losing(act: Act) -> Act:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            nonlocal lost
+            found = act(*arguments, **options)
+            if act.__name__ == "commit_table":
+                lost += 1
+                raise ConnectionError("the connection was reset")
+            return found
+
+        return wrapped
+
+    with at_each_write(losing):
+        listed(world)
+    assert lost == len(iceberg(world).snapshots()) - 1
+
+
+def test_a_reply_that_says_failed_though_it_was_not_leaves_all_metadata(tmp_path: Path) -> None:
+    world = history(tmp_path)
+
+    def lying(act: Act) -> Act:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            found = act(*arguments, **options)
+            if act.__name__ == "commit_table":
+                raise CommitFailedException("a proxy has sent the request twice")
+            return found
+
+        return wrapped
+
+    with at_each_write(lying):
+        listed(world)
+
+
+def test_of_two_processes_each_commit_is_listed_once(tmp_path: Path) -> None:
+    world = history(tmp_path)
+    settings = settings_of(world)
+    inside = False
+
+    def overtaken(act: Act) -> Act:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            nonlocal inside
+            if act.__name__ == "commit_table" and not inside:
+                inside = True
+                mirror(world.table, settings, mirrored(world))
+                inside = False
+            return act(*arguments, **options)
+
+        return wrapped
+
+    before = len(iceberg(world).snapshots())
+    with at_each_write(overtaken):
+        listed(world)
+    found = [one.summary["tidemark.delta-version"] for one in iceberg(world).snapshots() if one.summary]
+    assert len(found) == len(set(found)) > before
+
+
+def test_two_processes_create_the_table(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.raw.segment([batch(0, records(b"a"))])
+    world.land()
+    first, second = mirrored(world), mirrored(world)
+    assert not first.load()
+    assert not second.load()
+    first.create()
+    second.create()
+    listed(world)
+
+
+def test_a_catalog_that_fails_is_tried_again_and_then_told(tmp_path: Path) -> None:
+    world = history(tmp_path)
+    calls = 0
+
+    def failing(act: Act) -> Act:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            if act.__name__ == "commit_table":
+                calls += 1
+                raise ConnectionError("no route to host")
+            return act(*arguments, **options)
+
+        return wrapped
+
+    with at_each_write(failing), pytest.raises(MirrorError, match="catalog local: ConnectionError: no route to host"):
+        listed(world)
+    assert calls == TRIES
+    listed(world)
+
+
+def test_a_catalog_that_is_away_delays_its_mirror_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path)
+    world.raw.segment([batch(0, records(b"a"))])
+    world.land()
+    here, away = sql_catalog(tmp_path), sql_catalog(tmp_path, name="away", uri="sqlite:////nowhere/at/all.db")
+    text = world.topics_file.read_text()
+    lines = [f"  - {one.model_dump_json(exclude_none=True, exclude={'keep'})}" for one in (here, away)]
+    world.topics_file.write_text(text.replace("topics:", "\n".join(["catalogs:", *lines, "topics:"])))
+    arguments = ["--topics", str(world.topics_file), "--cluster", "east"]
+    assert command.main(arguments) == 1
+    check(world, here)
+    output = capsys.readouterr()
+    assert "orders in away: MirrorError: catalog away: " in output.err
+    status = MirrorStatus.load(world.table.store, "_tidemark/_mirrors/east.json")
+    assert [(one.catalog, one.ledger_n, bool(one.failing_since)) for one in status.tables] == [
+        ("local", 1, False),
+        ("away", 0, True),
+    ]
+    since = status.tables[1].failing_since
+    assert command.main(arguments) == 1
+    again = MirrorStatus.load(world.table.store, "_tidemark/_mirrors/east.json")
+    assert again.tables[1].failing_since == since, "since the first failure"
+
+
+def test_secrets_come_from_the_environment_and_are_never_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    settings = sql_catalog(tmp_path, secrets={"password": "CATALOG_PASSWORD"})
+    with pytest.raises(ConfigError, match="CATALOG_PASSWORD is not set"):
+        open_catalog(world.table.deployment, settings, {})
+    catalog = open_catalog(world.table.deployment, settings, {"CATALOG_PASSWORD": "secret"})
+    assert catalog.properties["password"] == "secret"
+    connection = sql_catalog(tmp_path, uri=None, connection="lake_catalog")
+    with pytest.raises(ConfigError, match="did not hand over its connection lake_catalog"):
+        open_catalog(world.table.deployment, connection, {})
+    handed = {connection.variable: f'{{"uri": "sqlite:///{tmp_path}/c.db"}}'}
+    assert connection.variable == "TIDEMARK_CATALOG_CONNECTION_LOCAL"
+    assert open_catalog(world.table.deployment, connection, handed).properties["uri"].endswith("c.db")
+
+
+def test_a_setting_that_would_list_files_twice_is_put_right(tmp_path: Path) -> None:
+    world = history(tmp_path)
+    with iceberg(world).transaction() as transaction:
+        transaction.set_properties({"commit.retry.num-retries": "4"})
+    listed(world)
+    assert iceberg(world).properties["commit.retry.num-retries"] == "0"
