@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.trigger import Trigger
-from airflow.sdk import CronDataIntervalTimetable
+from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -213,6 +213,28 @@ def test_live_topics_are_compacted_every_hour(live: DagBag) -> None:
     assert dag.schedule == CronDataIntervalTimetable("20 * * * *", timezone="UTC")
     [task] = dag.tasks
     assert task.is_mapped
+
+
+def test_catalogs_follow_each_commit_and_the_clock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [{"topic": "orders", "cluster": "kafka-1"}, {"topic": "slow", "cluster": "kafka-2", "catalogs": []}]
+    catalogs = [{"name": "main", "kind": "rest", "uri": "http://127.0.0.1:1", "namespace": "kafka"}]
+    lake = f"file://{world.root}/lake"
+    world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=lake, topics=topics, catalogs=catalogs)
+    bag = bag_of(world, monkeypatch)
+    assert bag.import_errors == {}
+    dag = bag.dags["tidemark_catalogs"]
+    assert isinstance(dag.schedule, AssetOrTimeSchedule)
+    assert dag.max_active_runs == 1
+    serialized = json.loads(json.dumps(DagSerialization.serialize_dag(dag)))
+    again = DagSerialization.deserialize_dag(serialized)
+    assert again.task_dict["mirror"].is_mapped
+    text = json.dumps(serialized)
+    assert "orders" in text
+    assert "slow" not in text
+
+
+def test_without_catalogs_nothing_lists_tables(live: DagBag) -> None:
+    assert "tidemark_catalogs" not in live.dags
 
 
 def test_a_task_that_starts_makes_its_own_dag_alone(live: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,19 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyarrow import dataset
 from pyarrow.fs import S3FileSystem
+from pyiceberg.catalog import load_catalog
 
 from demo.accounts import prepare_duckdb
 from tests.end_to_end.deployment import SmallDeployment, credentials
+from tests.spark.mirror.catalogs import load_iceberg, sql_catalog
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
 from tests.support.spark import delta_conf, jars_env, s3a_conf, spark_submit
+from tidemark.catalogs import catalog_table
+from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.mirror import mirror
+from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 DAY = 86_400_000
 NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
@@ -62,14 +68,17 @@ def landed(
         assert producer.flush(60) == 0
         small.upload()
         assert small.land(topic).rows == 900
+        table, settings = small.table(topic), sql_catalog(small.folder, name="analytics")
+        mirror(table, settings, MirroredTable(table, settings, open_catalog(table.deployment, settings)))
         yield small, topic, sorted(expected)
 
 
 def block(name: str, small: SmallDeployment, topic: str) -> str:
     """The section's code for our table instead of the example's."""
     code = SECTIONS[name]
-    assert len(code.strip().splitlines()) == 3
+    assert len(code.strip().splitlines()) <= 4
     assert "2026-11-20" in code
+    code = code.replace("kafka.orders", f"kafka.{catalog_table(topic)}")
     return code.replace("lake/tables/orders", f"lake/{small.prefix}/{topic}")
 
 
@@ -90,10 +99,17 @@ def rows_of(table: pa.Table) -> Rows:
 def test_each_engine_reads_the_same_rows(name: str, landed: tuple[SmallDeployment, str, Rows]) -> None:
     small, topic, expected = landed
     prepare_duckdb(duckdb.default_connection(), small.s3.env())
+    load_iceberg(duckdb.default_connection())
+    settings = sql_catalog(small.folder, name="analytics")
     scope: dict[str, Any] = {
         "subprocess": subprocess,
         "command": files_command(small, topic),
         "duckdb": duckdb,
+        "date": date,
+        "pyarrow": pa,
+        "load_catalog": load_catalog,
+        "properties": {"type": "sql", "uri": settings.uri, "s3.endpoint": small.s3.endpoint},
+        "catalog": load_catalog("analytics", type="sql", uri=settings.uri, **{"s3.endpoint": small.s3.endpoint}),
         "dataset": dataset,
         "s3": S3FileSystem(endpoint_override=small.s3.endpoint),
         "DeltaTable": lambda url: DeltaTable(url, storage_options=small.table(topic).delta_options),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from tidemark.formats.mirror_status import MirrorStatus
 from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.store import clock
@@ -15,6 +16,12 @@ BEGINNING: Final = timedelta(minutes=15)
 
 PATIENCE: Final = timedelta(minutes=2)
 """How long a failure must last that may be a short one of the store."""
+
+MIRROR_PATIENCE: Final = timedelta(minutes=10)
+"""How long a catalog may be away without a word: its tables lag behind, and nothing is lost."""
+
+MIRROR_SILENCE: Final = timedelta(hours=1)
+"""The job runs every ten minutes at least."""
 
 _LONGEST: Final = 86_400.0 * 365 * 100
 
@@ -141,6 +148,36 @@ def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
         mend="see the log of Airflow's triggerer",
         patience=PATIENCE,
     )
+
+
+def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
+    """Tables that a catalog does not list as they are, and a job that no longer runs."""
+    for one in status.tables:
+        if one.failing_since is not None:
+            yield Condition(
+                kind="mirror",
+                key=f"mirror/{status.cluster}/{one.topic}/{one.catalog}",
+                cluster=status.cluster,
+                topic=one.topic,
+                since=one.failing_since,
+                title=f"{status.cluster}/{one.topic}: catalog {one.catalog} lags behind",
+                text=f"{one.identifier} lists ledger {one.ledger_n}, since {in_utc(one.at) if one.at else 'never'}: "
+                f"{one.error}",
+                likely="the catalog does not answer or refuses, or somebody changed its table; the table lands on",
+                mend=f"spark-submit spark/jobs/mirror.py --topics FILE --cluster {status.cluster} --topic {one.topic}",
+                patience=MIRROR_PATIENCE,
+            )
+    if now - status.at > MIRROR_SILENCE:
+        yield Condition(
+            kind="mirror",
+            key=f"mirror/{status.cluster}",
+            cluster=status.cluster,
+            since=status.at,
+            title=f"{status.cluster}: catalogs are not brought up to date",
+            text=f"the mirror job of {status.cluster} last ended at {in_utc(status.at)}",
+            likely="the DAG tidemark_catalogs is paused, or its task hangs or dies",
+            mend="unpause tidemark_catalogs; see the log of its last task",
+        )
 
 
 def topics_file_wrong(cluster: str, file: str, problem: str, since: datetime) -> Condition:

@@ -15,6 +15,7 @@ IncidentKind = Literal[
     "clock",
     "gap",
     "late",
+    "mirror",
     "quarantine",
     "scan",
     "stuck",
@@ -28,6 +29,7 @@ Source = Literal[
     "agents",  # the brokers' watermark indexes: who wrote them, and when
     "leaders",  # what the leaders' entries in them say of partitions
     "ledger",  # a topic's committed ledger, and the evidence of its runs
+    "mirrors",  # how far catalogs list the tables
     "objects",  # any object that could not be read
     "scan",  # what the triggerer says of its scan
     "sightings",  # by which agents a topic was ever seen
@@ -56,6 +58,7 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
     "clock": _kind("agents"),
     "gap": _kind("ledger", "leaders"),
     "late": _kind("ledger", "leaders"),
+    "mirror": _kind("mirrors"),
     "quarantine": _kind("ledger", page="replay"),
     "scan": _kind("scan"),
     "stuck": _kind("leaders"),

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, StoreError, TidemarkError
+from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
 from tidemark.formats.index_cache import IndexCache, read_indexes
 from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.mirror_status import MirrorStatus
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex, leaders
 from tidemark.monitoring import deployment_conditions
@@ -48,6 +49,13 @@ class _Brokers(NamedTuple):
     unknown: tuple[Unknown, ...] = ()
     missing: bool = False
     """Whether an index could not be read: nothing is known of partitions that no other index has."""
+
+
+class _Mirrors(NamedTuple):
+    """What is wrong with the catalogs, and whether that is known."""
+
+    conditions: tuple[Condition, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
 
 def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime) -> ClusterLook:
@@ -88,6 +96,8 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     conditions = [*brokers.conditions, *(condition for topic in looks for condition in topic.conditions)]
     if status and status.failing_since:
         conditions.append(deployment_conditions.scan_failing(cluster, status.failing_since, status.error))
+    mirrors = _mirrors(deployment, store, keys.mirrors, cluster, now)
+    conditions += mirrors.conditions
     lasting, first = lasting_ones(conditions, before.first, now)
     sightings = before.model_copy(
         update={
@@ -101,6 +111,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     ]
     unknown = (
         *brokers.unknown,
+        *mirrors.unknown,
         *(untold if brokers.missing else ()),
         *(unclear for topic in looks for unclear in topic.unknown),
     )
@@ -162,6 +173,19 @@ def _read_indexes(deployment: Deployment, cluster: str) -> IndexCache[WatermarkI
     default = resolver_of(deployment.raw).default()
     store, folder = open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes
     return read_indexes(store, folder)
+
+
+def _mirrors(deployment: Deployment, store: Store, key: str, cluster: str, now: datetime) -> _Mirrors:
+    """What is wrong with the catalogs of ``cluster``; nothing where there are none, or before the job's first run."""
+    if not any(deployment.catalogs_of(one) for one in deployment.topics if one.cluster == cluster):
+        return _Mirrors()
+    try:
+        status = MirrorStatus.load(store, key)
+    except NotFound:
+        return _Mirrors()
+    except (StoreError, FormatError):
+        return _Mirrors(unknown=(Unknown(found_by("mirrors")),))
+    return _Mirrors(tuple(deployment_conditions.mirrors_failing(status, now)))
 
 
 def _scan_status(store: Store, key: str) -> ScanStatus | None:

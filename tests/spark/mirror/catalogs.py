@@ -100,13 +100,18 @@ def check(world: World, settings: CatalogSettings | None = None) -> None:
     assert [field.name for field in table.schema().fields] == names
 
 
-@contextmanager
-def duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB with its reader of Iceberg tables, which come as wheels."""
-    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+def load_iceberg(connection: duckdb.DuckDBPyConnection) -> None:
+    """Give ``connection`` DuckDB's reader of Iceberg tables."""
     for module, name in ((duckdb_extension_avro, "avro"), (duckdb_extension_iceberg, "iceberg")):
         [folder] = module.__path__
         connection.load_extension(f"{folder}/extensions/v{duckdb.__version__}/{name}.duckdb_extension")
+
+
+@contextmanager
+def duck() -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with its reader of Iceberg tables, which come as wheels."""
+    connection = duckdb.connect()
+    load_iceberg(connection)
     try:
         yield connection
     finally:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
 from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.ledger import Ledger
+from tidemark.formats.mirror_status import MirrorState, MirrorStatus
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
@@ -370,3 +372,29 @@ def test_a_topic_that_an_agent_leads_and_that_has_no_segment_yet_is_waited_for(w
     world.raw.delete(world.control.incarnations("clicks"))
     world.put_index(entry("orders", 0, 100), entry("clicks", 0, 0))
     assert [unseen(world, minute) for minute in (0, 20)] == [[], []]
+
+
+def test_a_catalog_that_lags_behind_is_told_once_it_lasts(tmp_path: Path) -> None:
+    world = World(tmp_path / "world", "orders")
+    seen(world, "orders")
+    catalogs = [{"name": "main", "kind": "glue", "namespace": "kafka"}]
+    world.write_topics(**yaml.safe_load(world.topics_file.read_text()), catalogs=catalogs)
+    landed(world)
+    where = world.deployment.deployment_keys(CLUSTER).mirrors
+    assert keys(world) == []
+
+    def status(since: datetime | None, at: datetime) -> None:
+        one = MirrorState(
+            topic="orders", catalog="main", identifier="kafka.orders", failing_since=since, error="no answer"
+        )
+        world.table("orders").store.put(where, MirrorStatus(cluster=CLUSTER, at=at, tables=(one,)).to_bytes())
+
+    status(NOW, NOW)
+    assert keys(world) == []
+    status(NOW, NOW + 11 * MINUTE)
+    assert keys(world, 11) == [f"mirror/{CLUSTER}/orders/main"]
+    world.table("orders").store.put(where, b"{")
+    assert keys(world, 12) == [f"mirror/{CLUSTER}/orders/main"], "not known is not mended"
+    status(None, NOW + 13 * MINUTE)
+    assert keys(world, 13) == []
+    assert keys(world, 75) == [f"mirror/{CLUSTER}"], "the job does not run any more"
