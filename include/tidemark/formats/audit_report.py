@@ -22,6 +22,7 @@ Kind = Literal[
     "offsets_unaccounted",
     "raw_unreadable",
     "count_differs",
+    "catalog_differs",
 ]
 """What is wrong.
 
@@ -34,6 +35,7 @@ Kind = Literal[
 * ``offsets_unaccounted``: the evidence gives offsets no class, or more than one
 * ``raw_unreadable``: a segment is there, and does not hold what its manifest says
 * ``count_differs``: the Delta log or the ledger counts other rows than there are
+* ``catalog_differs``: a catalog lists other files, or others' snapshot
 """
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from datetime import date, timedelta
 
-from tidemark.errors import ConfigError
-from tidemark.formats.audit_report import AuditReport
+from tidemark.errors import ConfigError, MirrorError
+from tidemark.formats.audit_report import MAX_FINDINGS, AuditFinding, AuditReport
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
@@ -18,6 +19,9 @@ from tidemark_spark.cli.common import add_some_topics, executor_of, exit_code, j
 from tidemark_spark.cli.plans import examining
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.check import check_mirror
+from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -67,7 +71,7 @@ def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], as_json:
     started = utc_now()
     try:
         check_begun(table)
-        report: AuditReport = audit(table, examine, dates)
+        report: AuditReport = _with_catalogs(table, audit(table, examine, dates))
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         change_verdict(table, lambda known: known.without(dates, reason[:1000], started))
@@ -76,3 +80,17 @@ def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], as_json:
     shown = report.to_bytes().decode() if as_json else f"{report.text()}\nreport: {table.deployment.lake_store}/{key}"
     show(shown)
     return report.passed
+
+
+def _with_catalogs(table: TopicTable, report: AuditReport) -> AuditReport:
+    """``report`` with what catalogs list otherwise; one that does not answer proves nothing, and is no difference."""
+    found: list[AuditFinding] = []
+    for settings in table.deployment.catalogs_of(table.topic):
+        try:
+            mirrored = MirroredTable(table, settings, open_catalog(table.deployment, settings))
+            found += check_mirror(table, settings, mirrored)
+        except MirrorError as error:
+            sys.stderr.write(f"{table.topic.topic}: not compared with catalog {settings.name}: {error}\n")
+    room = MAX_FINDINGS - len(report.findings)
+    more = report.more + max(0, len(found) - room)
+    return report.model_copy(update={"findings": (*report.findings, *found[:room]), "more": more})

@@ -9,10 +9,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.table import Table
 
 from tests.spark.compaction.test_compaction import FEW, merge, piecemeal
 from tests.spark.convert.test_parsers import again, column, function_parser, json_parser, records, replayable
-from tests.spark.mirror.catalogs import NAME, delta_rows, duck_rows, iceberg, listed, mirrored, reader, settings_of
+from tests.spark.inline import Inline
+from tests.spark.mirror.catalogs import (
+    NAME,
+    delta_rows,
+    duck_rows,
+    iceberg,
+    listed,
+    mirrored,
+    reader,
+    settings_of,
+    sql_catalog,
+)
 from tests.spark.rebuild.rebuilds import changed
 from tests.spark.retention.test_table import drop, made
 from tests.spark.run.test_truncation import cut_at_six, elect, ten
@@ -21,6 +33,8 @@ from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, batch, simple
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.planning import plan_rebuild, plan_replay
+from tidemark_spark.cli import audit as audit_command
+from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS
 
 DAY = 86_400_000
@@ -324,3 +338,56 @@ def age(monkeypatch: pytest.MonkeyPatch, world: World, hours: int) -> None:
     store = world.table.store
     now = store.now()
     monkeypatch.setattr(type(store), "now", lambda _: now + timedelta(hours=hours))
+
+
+def audited(world: World) -> list[tuple[str, str]]:
+    """What an audit finds of the catalog."""
+    settings = settings_of(world)
+    return [(one.kind, one.detail) for one in check_mirror(world.table, settings, mirrored(world, settings))]
+
+
+def test_an_audit_finds_what_a_catalog_lists_otherwise(world: World) -> None:
+    piecemeal(world, 1)
+    assert audited(world) == [], "not listed yet"
+    listed(world)
+    piecemeal_more(world)
+    assert audited(world) == [], "behind, and right about the version that it lists"
+    listed(world)
+    table = iceberg(world)
+    entry = next(one for one in table.scan().plan_files()).file
+    summary = {name: value for name, value in summary_of(table).items() if name.startswith("tidemark.")}
+    with (
+        table.transaction() as transaction
+    ):  # as a broken mirror would: a file is gone, and its snapshot says otherwise
+        update = transaction.update_snapshot(snapshot_properties=summary)
+        with update.overwrite() as snapshot:
+            snapshot.delete_data_file(entry)
+    [(kind, detail)] = audited(world)
+    assert kind == "catalog_differs"
+    assert "is not listed, and 0 more" in detail
+    iceberg(world).delete("dt = '2026-02-03'")
+    assert [detail for _, detail in audited(world)] == [
+        "kafka.orders in catalog local: its current snapshot is not Tidemark's"
+    ]
+
+
+def summary_of(table: Table) -> dict[str, str]:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    return {name: str(value) for name, value in snapshot.summary.model_dump().items()}
+
+
+def test_the_audit_command_tells_of_catalogs(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    piecemeal(world, 1)
+    listed(world)
+    text = world.topics_file.read_text()
+    here, away = settings_of(world), sql_catalog(world.topics_file.parent, name="away", uri="sqlite:////nowhere/c.db")
+    lines = [f"  - {one.model_dump_json(exclude_none=True, exclude={'keep'})}" for one in (here, away)]
+    world.topics_file.write_text(text.replace("topics:", "\n".join(["catalogs:", *lines, "topics:"])))
+    arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
+    assert audit_command.main(arguments, Inline()) == 0
+    assert "orders: not compared with catalog away: catalog away: " in capsys.readouterr().err
+    iceberg(world).delete("dt = '2026-02-03'")
+    assert audit_command.main(arguments, Inline()) == 1
+    assert "catalog_differs" in capsys.readouterr().out
