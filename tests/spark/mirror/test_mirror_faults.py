@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pyiceberg
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.update.snapshot import UpdateSnapshot, _OverwriteFiles
 
 from tests.spark.compaction.test_compaction import FEW, merge
 from tests.spark.convert.test_parsers import json_parser, records
@@ -18,10 +23,12 @@ from tests.spark.mirror.catalogs import check, iceberg, listed, mirrored, settin
 from tests.spark.rebuild.rebuilds import changed
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, batch
+from tidemark.catalogs import CatalogSettings
 from tidemark.errors import ConfigError, MirrorError
 from tidemark.formats.mirror_status import MirrorStatus
 from tidemark.store.local import LocalStore
 from tidemark_spark.cli import mirror as command
+from tidemark_spark.mirror import catalog as rest
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.mirror import TRIES, mirror
 
@@ -235,3 +242,35 @@ def test_a_setting_that_would_list_files_twice_is_put_right(tmp_path: Path) -> N
         transaction.set_properties({"commit.retry.num-retries": "4"})
     listed(world)
     assert iceberg(world).properties["commit.retry.num-retries"] == "0"
+
+
+def test_a_rest_catalog_that_is_silent_is_left_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "SECONDS", 0.3)
+    world = World(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        settings = CatalogSettings(name="main", kind="rest", uri=uri, namespace="kafka")
+        with pytest.raises(MirrorError, match="catalog main: ReadTimeout: "):
+            open_catalog(world.table.deployment, settings)
+    with pytest.raises(MirrorError, match="catalog main: ConnectionError: "):
+        open_catalog(world.table.deployment, settings)
+
+
+def test_the_names_of_pyiceberg_that_are_not_public() -> None:
+    """A new version of it may lack them: then the mirror is to be read again beside it."""
+    assert callable(RestCatalog._create_session)
+    assert {"overwrite", "merge_append"} <= set(vars(UpdateSnapshot))
+    producer = UpdateSnapshot.overwrite.__annotations__["return"]
+    assert str(producer) == "_OverwriteFiles"
+    assert {"append_data_file", "delete_data_file"} <= set(dir(_OverwriteFiles))
+    names = (
+        "file_path",
+        "record_count",
+        "spec_id",
+        "value_counts",
+        "lower_bounds",
+        "upper_bounds",
+        "null_value_counts",
+    )
+    assert all(hasattr(DataFile, name) for name in names)
+    assert pyiceberg.__version__ == "0.12.0"
