@@ -323,7 +323,7 @@ def test_a_mistake_in_the_topics_file_is_an_import_error_with_file_field_and_rul
     world.write_topics(cluster="kafka-1", raw={"url": "s3://raw"}, lake="s3://lake", topics=[change])
     errors = bag_of(world, monkeypatch).import_errors
 
-    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "upkeep.py", "live.py"}
+    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "upkeep.py", "live.py", "catalogs.py"}
     for message in errors.values():
         assert str(world.topics_file) in message
         assert problem in message
