@@ -37,15 +37,11 @@ class ListedFile(NamedTuple):
 
 
 class DeltaVersion(NamedTuple):
-    """One commit. ``ledger`` and ``attempt`` are 0 where it is not one of a run: columns were added, or a stranger's.
-
-    ``schema`` is the table's from here on, None if it stays.
-    """
+    """One commit. ``ledger`` and ``attempt`` are 0 where no run made it: columns were added, or it is a stranger's."""
 
     version: int
     ledger: int = 0
     attempt: int = 0
-    schema: pa.Schema | None = None
     added: tuple[ListedFile, ...] = ()
     removed: tuple[str, ...] = ()
 
@@ -103,8 +99,6 @@ def _read(table: TopicTable, version: int, key: str) -> DeltaVersion:
                 added.append(_file(action))
             elif kind == "remove":
                 removed.append(action["path"])
-            elif kind == "metaData":
-                found = found._replace(schema=arrow_schema(Schema.from_json(action["schemaString"])))
             elif kind == "txn" and action["appId"] == LEDGER_TRANSACTION:
                 found = found._replace(ledger=action["version"])
             elif kind == "txn" and action["appId"] == ATTEMPT_TRANSACTION:

@@ -47,10 +47,9 @@ _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 class Step(NamedTuple):
-    """The next snapshot: what it lists, the table's columns from here on, and the files that come and go."""
+    """The next snapshot: what it lists, and the files that come and go."""
 
     listed: Listed
-    schema: pa.Schema | None
     added: tuple[ListedFile, ...]
     removed: frozenset[str]
 
@@ -96,13 +95,14 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
     if not mirrored.load():
         mirrored.create()
     mirrored.check_retries()
-    columns = arrow_schema(delta.schema())
+    # Those that the ledger does not know yet are in no file. All snapshots get the newest ones: older files lack them.
+    columns = pa.schema([one for one in arrow_schema(delta.schema()) if one.name in ledger.field_ids])
     listed = mirrored.listed()
     for wanted in _steps(table, delta, listed):
         gone = _entries(mirrored, wanted) if wanted else None
         step = wanted if wanted and gone is not None else _difference(table, delta, ledger, mirrored)
         gone = _entries(mirrored, step) if gone is None else gone
-        mirrored.commit(step.listed, step.schema or columns, ledger.field_ids, step.added, gone or ())
+        mirrored.commit(step.listed, columns, ledger.field_ids, step.added, gone or ())
         if not mirrored.load() or mirrored.listed() != step.listed:
             raise CommitFailedException("another process was faster")
         listed = step.listed
@@ -149,16 +149,14 @@ def _steps(table: TopicTable, delta: DeltaTable, listed: Listed | None) -> Itera
 
 
 def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[Step]:
-    """A snapshot for each commit of a run; what comes in between, such as new columns, is part of the next one.
+    """A snapshot for each commit of a run.
 
     Raises:
         TableTampered: the last versions are a stranger's, who changed files.
     """
     added: dict[str, ListedFile] = {}
     removed: set[str] = set()
-    schema: pa.Schema | None = None
     for one in versions:
-        schema = one.schema or schema
         for path in one.removed:
             if added.pop(path, None) is None:
                 removed.add(path)
@@ -169,8 +167,8 @@ def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[Step]:
                 added[file.path] = file
         if one.ledger:
             listed = Listed(one.version, one.ledger, one.attempt)
-            yield Step(listed, schema, tuple(added.values()), frozenset(removed))
-            added, removed, schema = {}, set(), None
+            yield Step(listed, tuple(added.values()), frozenset(removed))
+            added, removed = {}, set()
     if added or removed:
         raise TableTampered(
             f"version {versions[-1].version} of the table was made by another program; catalogs list what was before"
@@ -184,7 +182,6 @@ def _difference(table: TopicTable, delta: DeltaTable, ledger: Ledger, mirrored: 
     files = {one.path: one for one in listed_files(delta)}
     return Step(
         Listed(delta.version(), ledger.n, ledger.attempt),
-        None,
         tuple(one for path, one in sorted(files.items()) if path not in there),
         frozenset(there.keys() - files.keys()),
     )

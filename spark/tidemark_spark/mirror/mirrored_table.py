@@ -195,7 +195,8 @@ class MirroredTable:
                 for one in new:
                     update.add_column(one.name, one.field_type)
                 if len(there) == 1:
-                    update.move_after(DT.name, wanted.fields[-2].name)
+                    names = [one.name for one in wanted.fields]
+                    update.move_after(DT.name, names[names.index(DT.name) - 1])
         schema = transaction.table_metadata.schema()
         if {one.name: one for one in schema.fields} != {one.name: one for one in wanted.fields}:
             raise MirrorError(

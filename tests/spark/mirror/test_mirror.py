@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from tidemark.errors import MirrorError, TableTampered
 from tidemark.planning import plan_rebuild, plan_replay
 from tidemark_spark.cli import audit as audit_command
 from tidemark_spark.mirror.check import check_mirror
-from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS
+from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS, mirror
+from tidemark_spark.run.delta_log import add_columns
 
 DAY = 86_400_000
 
@@ -191,6 +193,46 @@ def test_columns_that_come_later_have_their_ids_in_new_files(tmp_path: Path) -> 
     assert leaf_ids(newest) == later.ledger.field_ids, "columns, and what is within them"
     rows = duck_rows(later, "id, tags, dt::VARCHAR")
     assert [row[:2] for row in rows] == [(1, None), (2, None), (3, ["y", None])]
+
+
+COLUMNS = ("{name: id, type: int32}", "{name: x, type: string}", "{name: y, type: double}")
+
+
+def grown(tmp_path: Path) -> Iterator[World]:
+    """A table that gets a column after another, with rows in between."""
+    world = World(tmp_path, json_parser(*COLUMNS[:1]))
+    for number in range(6):
+        world = changed(world, json_parser(*COLUMNS[: number // 2 + 1]))
+        world.raw.segment([batch(number, records(b'{"id":1,"x":"a","y":0.5}'))])
+        world.land()
+        yield world
+
+
+def test_columns_that_were_missed_one_after_the_other(tmp_path: Path) -> None:
+    for number, world in enumerate(grown(tmp_path)):
+        if number in {0, 5}:
+            listed(world)
+    assert len(versions(world)) == 6
+
+
+def test_a_table_that_had_got_columns_before(tmp_path: Path) -> None:
+    *_, world = grown(tmp_path)
+    listed(world)
+    assert [field.name for field in iceberg(world).schema().fields][-3:] == ["dt", "x", "y"]
+
+
+def test_a_column_without_rows_yet_waits_for_the_next_commit(tmp_path: Path) -> None:
+    world = World(tmp_path, json_parser(*COLUMNS[:1]))
+    world.raw.segment([batch(0, records(b'{"id":1}'))])
+    world.land()
+    later = changed(world, json_parser(*COLUMNS[:2]))
+    delta = DeltaTable(later.table.url)
+    assert add_columns(later.table, delta), "then the run dies"
+    mirror(later.table, settings_of(later), mirrored(later))
+    assert "x" not in iceberg(later).schema().column_names
+    later.raw.segment([batch(1, records(b'{"id":2,"x":"b"}'))])
+    later.land()
+    listed(later)
 
 
 def leaf_ids(path: str) -> dict[str, int]:
