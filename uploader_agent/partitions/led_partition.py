@@ -208,6 +208,8 @@ class LedPartition:
         if log_end is None:
             return None
         end = self.stored_end if stored_end is None else stored_end
+        if self.segments:
+            end = max(end, self.segments[0].base_offset)  # what the disk has no more is a gap, and nobody can store it
         if not self._has_grown() and end >= log_end:
             return 0.0
         return max(0.0, now - self.ages.since(end))

@@ -17,6 +17,7 @@ WORKER = "tidemark_spark.worker"
 """What a Python worker of Spark does with a task: from here on, imports lead to all code that makes files."""
 
 BESIDE = {
+    "tidemark.catalogs",
     "tidemark.concurrency",
     "tidemark.config",
     "tidemark.endpoints",

@@ -145,6 +145,23 @@ def test_the_age_of_the_oldest_byte_that_is_not_stored(world: World, clock: Cloc
         assert led.unstored_age(clock.now) == 0.0
 
 
+def test_what_retention_took_from_the_disk_is_a_gap_and_not_a_tail_that_waits(world: World, clock: Clock) -> None:
+    """Kafka removed all that was not stored, and an empty active segment is left: there is nothing to pack."""
+    partition = world.disk.partition()
+    partition.segment(26, b"")
+    world.metadata.default_high = 26
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.refresh()
+        [led] = agent.leadership.partitions.values()
+        tick(agent)
+        assert (led.observation and led.observation.log_end, led.stored_end) == (26, 0)
+        clock.now += 100.0
+        assert led.unstored_age(clock.now) == 0.0
+        append(partition, 26, records(26, 30))
+        led.look()
+        assert led.unstored_age(clock.now) == 100.0
+
+
 def test_ages_forget_what_is_stored_and_stay_few() -> None:
     ages = Ages(0.0)
     assert ages.since(0) == 0.0
