@@ -424,7 +424,8 @@ def test_the_audit_command_tells_of_catalogs(world: World, capsys: pytest.Captur
     piecemeal(world, 1)
     listed(world)
     text = world.topics_file.read_text()
-    here, away = settings_of(world), sql_catalog(world.topics_file.parent, name="away", uri="sqlite:////nowhere/c.db")
+    uri = f"sqlite:///{world.topics_file}/below/a/file.db"
+    here, away = settings_of(world), sql_catalog(world.topics_file.parent, name="away", uri=uri)
     lines = [f"  - {one.model_dump_json(exclude_none=True, exclude={'keep'})}" for one in (here, away)]
     world.topics_file.write_text(text.replace("topics:", "\n".join(["catalogs:", *lines, "topics:"])))
     arguments = ["--topics", str(world.topics_file), "--topic", "orders"]

@@ -201,7 +201,8 @@ def test_a_catalog_that_is_away_delays_its_mirror_alone(tmp_path: Path, capsys: 
     world = World(tmp_path)
     world.raw.segment([batch(0, records(b"a"))])
     world.land()
-    here, away = sql_catalog(tmp_path), sql_catalog(tmp_path, name="away", uri="sqlite:////nowhere/at/all.db")
+    uri = f"sqlite:///{world.topics_file}/below/a/file.db"
+    here, away = sql_catalog(tmp_path), sql_catalog(tmp_path, name="away", uri=uri)
     text = world.topics_file.read_text()
     lines = [f"  - {one.model_dump_json(exclude_none=True, exclude={'keep'})}" for one in (here, away)]
     world.topics_file.write_text(text.replace("topics:", "\n".join(["catalogs:", *lines, "topics:"])))
