@@ -536,7 +536,7 @@ def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, 
             [own] = [epoch for base, end, made in log for epoch in [_epoch(made)] if base <= row["kafka_offset"] < end]
             assert row["kafka_leader_epoch"] == own
         branches += world.ledger.by_partition[0, 0].branch
-    assert branches > (100 if full else 0), "the histories had elections"
+    assert branches > (2 if full else 0), "the histories had elections"
 
 
 def _epoch(made: bytes) -> int:
