@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,18 @@ def models_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JSONFileLoader, "load_file", staticmethod(cache(JSONFileLoader().load_file)))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_kafka_client_left() -> Iterator[None]:
+    """Find the module that leaves a client of Kafka open.
+
+    Its thread asks a broker that is gone for ever, and draws random numbers while other modules' tests are generated.
+    """
+    before = set(threading.enumerate())
+    yield
+    left = {one.name for one in set(threading.enumerate()) - before if one.name.startswith("kafka-io-")}
+    assert not left, f"clients of Kafka that nobody closed: {sorted(left)}"
 
 
 @pytest.fixture

@@ -89,8 +89,8 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         self._wakeup = Wakeup()
         self._woken = threading.Event()
         self._gaps_skipped = 0
-        super().__init__(**configs)
         try:
+            super().__init__(**configs)
             # kafka-python forgets to hand this on: without it brokers make topics that are only asked for.
             self._cluster.config["allow_auto_create_topics"] = self.config["allow_auto_create_topics"]
             self._take_over(
@@ -100,8 +100,16 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
                 self._subscription.subscribe(topics=topics)
                 self._cluster.set_topics(topics)
         except BaseException:
-            super().close(autocommit=False)
+            self._give_up()
             raise
+
+    def _give_up(self) -> None:
+        """Close what a constructor that failed has opened: kafka-python leaves its thread, which asks for brokers."""
+        if hasattr(self, "_closed"):
+            super().close(autocommit=False)
+        elif hasattr(self, "_net"):
+            self._client.close()
+            self._net.stop()
 
     def _take_over(self, on_gap: OnGap, refresh: float, prefetch: int, threads: int, wait: float) -> None:
         """Put our fetcher where kafka-python made its own."""

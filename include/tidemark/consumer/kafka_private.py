@@ -106,7 +106,7 @@ COORDINATOR_METHODS: Final = {
 }
 """Methods of ``ConsumerCoordinator``."""
 
-NET_METHODS: Final = {"run": ("coro", "args"), "call_soon_threadsafe": ("callback",)}
+NET_METHODS: Final = {"run": ("coro", "args"), "call_soon_threadsafe": ("callback",), "stop": ("timeout_ms",)}
 """Methods of ``NetworkSelector``."""
 
 MANAGER_METHODS: Final = {"wait_for": ("future", "timeout_ms")}
