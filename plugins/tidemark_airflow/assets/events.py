@@ -81,9 +81,11 @@ def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
 
     Whatever topic the task is about: its outlets are those of ``table``, set here.
     """
+    from tidemark.table.delta_table import committed_ledger
+
     if not planned["empty"]:
-        log_result(table, int(planned["attempt"]))
-    outlets = announced(context, table)
+        log_result(result_of(table, int(planned["attempt"])))
+    outlets = announced(context, table, committed_ledger(table))
     set_outlets(context, outlets or ())
     return outlets is not None
 
@@ -93,11 +95,9 @@ def set_outlets(context: Context, outlets: Collection[Asset]) -> None:
     context["ti"].task.outlets = list(outlets)
 
 
-def announced(context: Context, table: TopicTable) -> list[Asset] | None:
-    """The assets of ``table`` for which the task is to have events; None if all that is committed is sent."""
-    from tidemark.table.delta_table import committed_ledger
-
-    news = news_of(table, committed_ledger(table))
+def announced(context: Context, table: TopicTable, ledger: Ledger) -> list[Asset] | None:
+    """The assets of ``table`` for which the task is to have events; None if all up to ``ledger`` is sent."""
+    news = news_of(table, ledger)
     outlets: list[Asset] = []
     if news is not None:
         assets = assets_of(table.deployment, table.topic)
@@ -122,8 +122,11 @@ def announced(context: Context, table: TopicTable) -> list[Asset] | None:
     return None if news is None else outlets
 
 
-def log_result(table: TopicTable, attempt: int) -> None:
+def result_of(table: TopicTable, attempt: int) -> RunResult:
+    """What the job said of itself."""
+    return RunResult.load(table.store, table.keys.result(attempt))
+
+
+def log_result(result: RunResult) -> None:
     """Show what the job said of itself."""
-    key = table.keys.result(attempt)
-    result = RunResult.load(table.store, key)
     log.info("attempt %d: %s", result.attempt, result.model_dump_json(exclude={"format", "cluster", "topic", "table"}))

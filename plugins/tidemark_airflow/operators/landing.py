@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.triggers.base import StartTriggerArgs
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import TidemarkError
+from tidemark.formats.ledger import Ledger
 from tidemark.formats.live_landing import StoredLanding, TopicLanding, read_landing, write_landing
+from tidemark.formats.plan import RunResult
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
+from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.assets import events
 from tidemark_airflow.links.operator_links import SparkLink
@@ -21,6 +25,8 @@ from tidemark_airflow.triggers.landing import LandingTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from tidemark.table.delta_table import TopicTable
 
 
 class LandLiveOperator(ClusterJobOperator):
@@ -56,29 +62,53 @@ class LandLiveOperator(ClusterJobOperator):
         self.log.info("due: %s", ", ".join(event["topics"]))
         self.submit(context)
         landing = _read(self.cluster)
-        outlets = [asset for one in landing.topics for asset in self._published(context, one)]
+        # Airflow's own record is asked by one thread, the lake by many.
+        commits = in_parallel(lambda one: self._committed(landing.deployment, one), landing.topics)
+        outlets = [asset for one in commits if one is not None for asset in self._published(context, one)]
         events.set_outlets(context, outlets)
         if not landing.topics:
             raise AirflowSkipException("the landing was ended by another process")
         landing.end()
 
-    def _published(self, context: Context, one: TopicLanding) -> Sequence[Asset]:
-        """What of one topic Airflow is to send; an error is the topic's own, whose own runs will publish it."""
+    def _committed(self, deployment: Deployment, one: TopicLanding) -> _Committed | None:
+        """What one topic has committed; None if nothing, or if it cannot be read."""
         if one.status not in {"landed", "stale"}:
             self.log.info("%s: %s%s", one.topic, one.status, f": {one.detail}" if one.detail else "")
-            return ()
+            return None
+        from tidemark.table.delta_table import committed_ledger, open_topic_table
+
         try:
-            table = settings.topic_table(self.cluster, one.topic)
-            events.log_result(table, one.attempt)
-            return events.announced(context, table) or ()
+            table = open_topic_table(deployment, deployment.topic(one.topic, self.cluster))
+            return _Committed(table, events.result_of(table, one.attempt), committed_ledger(table))
         except (TidemarkError, OSError):
-            self.log.exception("%s: not published; a run of its own DAG will do so", one.topic)
+            self.log.exception(_NOT_PUBLISHED, one.topic)
+            return None
+
+    def _published(self, context: Context, one: _Committed) -> Sequence[Asset]:
+        """What of one topic Airflow is to send; an error is the topic's own, whose own runs will publish it."""
+        try:
+            events.log_result(one.result)
+            return events.announced(context, one.table, one.ledger) or ()
+        except (TidemarkError, OSError):
+            self.log.exception(_NOT_PUBLISHED, one.table.topic.topic)
             return ()
+
+
+_NOT_PUBLISHED: Final = "%s: not published; a run of its own DAG will do so"
+
+
+class _Committed(NamedTuple):
+    """A topic's table, what the landing has done in it, and its newest ledger."""
+
+    table: TopicTable
+    result: RunResult
+    ledger: Ledger
 
 
 class _Landing(NamedTuple):
     """A cluster's landing as it is stored: in the lake's store, under a key."""
 
+    deployment: Deployment
     store: Store
     key: str
     stored: StoredLanding
@@ -99,4 +129,4 @@ class _Landing(NamedTuple):
 def _read(cluster: str) -> _Landing:
     deployment = settings.deployment()
     store, key = open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster).landing
-    return _Landing(store, key, read_landing(store, key))
+    return _Landing(deployment, store, key, read_landing(store, key))
