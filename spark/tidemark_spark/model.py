@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Literal
 
@@ -107,7 +107,8 @@ class Stop:
 class Outcome:
     """What a task did: ``evidence`` has each offset of the partition's ``[from_offset, next_offset)`` once.
 
-    ``other_rows`` are rows of dates that a rebuild leaves alone.
+    ``other_rows`` are rows of dates that a rebuild leaves alone. ``unknown`` is the sum of
+    :attr:`tidemark.parsers.base.Parsed.unknown` of all rows, these too.
     """
 
     incarnation: int
@@ -119,6 +120,7 @@ class Outcome:
     stop: Stop | None
     bytes_read: int
     other_rows: int = 0
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
 
 Execute = Callable[[Job, Sequence[ConversionTask]], list[Outcome]]

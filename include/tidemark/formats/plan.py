@@ -25,6 +25,9 @@ RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "r
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
 
+MOST_UNKNOWN: Final = 200
+"""Names of unknown fields in a run's result."""
+
 
 class Shipped(Model):
     """Offsets ``[first, next)`` that were in a pack before they were sealed, and when that was written."""
@@ -261,6 +264,11 @@ class RunResult(StoredObject):
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
     attempt: int
+
+    ``unknown`` are fields of records that the table has no column for: by their path, how many of the rows have them
+    that the run parsed and that the parser did not refuse, also of dates that a rebuild leaves alone. Of more than
+    MOST_UNKNOWN names, those of most rows are kept, and the sum of the others' rows under ``…``. None if it is not
+    known: nothing was committed, or the result was lost and is made from evidence again.
     status: Literal["landed", "stale", "empty"]
     cluster: str
     topic: str
@@ -280,6 +288,7 @@ class RunResult(StoredObject):
 class RunProgress(StoredObject):
     """``progress/<attempt>.json``: of ``total`` tasks ``done`` are finished. The job replaces it as it goes."""
 
+    unknown: dict[str, int] | None = None
     attempt: int
     done: int = Field(ge=0)
     total: int = Field(ge=0)

@@ -1,13 +1,18 @@
 """Avro: records from the schema that wrote them into the table's, by a compiled loop or else by fastavro.
 
 Rows are grouped by the schema that wrote them. ``avro_program`` says which schemas the loop reads by.
+
+A field is unknown if the schema that wrote a record has it and the table's has not, by name or alias. Every row counts
+that was written by such a schema, also where the field, or the record or the list around it, is null or empty.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import fastavro
 import numpy as np
@@ -16,20 +21,30 @@ import pyarrow as pa
 from tidemark.parsers.avro_bounds import UnboundedSchema, check_levels
 from tidemark.parsers.avro_program import block_reader
 from tidemark.parsers.avro_types import Types, table_type
+from tidemark.parsers.avro_unknown import unknown_fields
 from tidemark.parsers.avro_writers import Writers, WriterSchema, parsed_schema
-from tidemark.parsers.base import Parsed
+from tidemark.parsers.base import Bits, Indices, Parsed
 from tidemark.parsers.block_parser import FEWEST, Group, parse_in_blocks
 from tidemark.parsers.confluent_framing import HEAD, by_frequency, numbered, split_frame
-from tidemark.parsers.row_parser import RefusedRecord, read_rows
+from tidemark.parsers.row_parser import Record, RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas
 from tidemark.parsers.settings import AvroParser, SettingsFile
 from tidemark.parsers.slots import BlockReader, Unsupported
+from tidemark.parsers.unknown_fields import summed
 
 _UNREADABLE: Final = (
     *(EOFError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError),
     fastavro.read.SchemaResolutionError,
 )
 """What fastavro raises for bytes that the schema cannot have written, and for schemas that do not go together."""
+
+
+class _Named(NamedTuple):
+    """The rows that name a schema, the numbers that they name, and each number once, that of most rows first."""
+
+    rows: Indices
+    numbers: Indices
+    distinct: list[int]
 
 
 class AvroColumns:
@@ -47,6 +62,7 @@ class AvroColumns:
         self._loop = self._loop_by(self._reader)
         self._loops: dict[int, BlockReader | None] = {}
 
+        self._unknown: dict[int, Mapping[str, int]] = {}
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Decode each value by the schema that wrote it; one that this cannot read is refused with the reason."""
         return self.parse_by(rows, vectorised=True)
@@ -54,33 +70,56 @@ class AvroColumns:
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
         """... in blocks where that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
-        groups = self._groups(values)
+        if self._writers is None:
+            groups = [] if self._loop is None else [Group(self._loop, np.arange(len(values)), 0)]
+            return self._parsed(values, groups if vectorised else [])
+        framed, numbers = numbered(values)
+        named = _Named(framed, numbers, by_frequency(numbers))
+        self._writers.learn(named.distinct)
+        found = self._parsed(values, self._groups(named, self._writers) if vectorised else [])
+        return replace(found, unknown=self._counted(named, self._writers, _landing(values, found.refused)))
+
+    def _parsed(self, values: pa.Array[Any], groups: list[Group]) -> Parsed:
         return parse_in_blocks(
             values,
-            groups if vectorised else (),
+            groups,
             lambda left: read_rows(left, self._read, self._raw, self.columns),
             self.columns,
             self._settings.event_time,
         )
 
-    def _groups(self, values: pa.Array[Any]) -> list[Group]:
-        """The rows of each schema that a loop reads by, after those that ``values`` name are learnt."""
-        if self._writers is None:
-            return [] if self._loop is None else [Group(self._loop, np.arange(len(values)), 0)]
-        framed, numbers = numbered(values)
-        named = by_frequency(numbers)
-        self._writers.learn(named)
+    def _groups(self, named: _Named, writers: Writers) -> list[Group]:
+        """The rows of each schema that a loop reads by."""
         groups: list[Group] = []
-        for number in named:
-            rows = framed[numbers == number]
+        for number in named.distinct:
+            rows = named.rows[named.numbers == number]
             if len(rows) < FEWEST:
                 break  # nor has any that follows as many
-            loop = self._loop_of(number, self._writers)
+            loop = self._loop_of(number, writers)
             if loop is not None:
                 groups.append(Group(loop, rows, HEAD))
         return groups
 
     def _loop_of(self, number: int, writers: Writers) -> BlockReader | None:
+    def _counted(self, named: _Named, writers: Writers, landing: Bits) -> dict[str, int]:
+        """How many of the rows that are ``landing`` have each field that the table lacks."""
+        counts = []
+        for number in named.distinct:
+            if fields := self._unknown_of(number, writers):
+                rows = int(landing[named.rows[named.numbers == number]].sum())
+                counts.append({name: rows * count for name, count in fields.items() if rows})
+        return summed(counts)
+
+    def _unknown_of(self, number: int, writers: Writers) -> Mapping[str, int]:
+        """The fields of this schema that the table lacks; none if its records are refused."""
+        if number not in self._unknown:
+            try:
+                writer = writers.get(number).parsed
+            except RefusedRecord:
+                return {}
+            self._unknown[number] = {} if writer is self._reader else unknown_fields(writer, self._reader)
+        return self._unknown[number]
+
         """What reads by this schema; None if its records are refused, or for fastavro."""
         if number not in self._loops:
             try:
@@ -96,7 +135,7 @@ class AvroColumns:
         except Unsupported:
             return None
 
-    def _read(self, value: bytes) -> dict[str, Any]:
+    def _read(self, value: bytes) -> Record:
         (writer, blind), data = WriterSchema(self._reader), value
         if self._writers is not None:
             number, data = split_frame(value)
@@ -113,7 +152,14 @@ class AvroColumns:
         left = len(data) - source.tell()
         if left:
             raise RefusedRecord(f"has {left} more bytes than its Avro schema says")
-        return found
+        return Record(found)
+
+
+def _landing(values: pa.Array[Any], refused: Mapping[int, str]) -> Bits:
+    """Which of ``values`` are neither null nor refused."""
+    landing = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
+    landing[list(refused)] = False
+    return landing
 
 
 def _told(error: Exception) -> str:

@@ -71,7 +71,7 @@ def block_reader(writer: Any, reader: Any, fields: list[pa.Field[Any]]) -> Block
     return BlockReader(table.layout, root.children, schema, loop)
 
 
-class _Schema:
+class DeclaredTypes:
     """A schema, and the types that it declares."""
 
     def __init__(self, schema: Any) -> None:
@@ -79,7 +79,11 @@ class _Schema:
         self._declare(schema)
 
     def resolved(self, schema: Any) -> tuple[str, Any]:
-        """(kind, what declares it) of ``schema``; a union's kind is ``union``."""
+        """(kind, what declares it) of ``schema``; a union's kind is ``union``.
+
+        Raises:
+            Unsupported: it gives a logical type to one that is declared elsewhere.
+        """
         while not isinstance(schema, list):
             kind = schema if isinstance(schema, str) else schema["type"]
             if isinstance(kind, str) and kind not in self._named:
@@ -105,7 +109,7 @@ class _Schema:
                 self._declare(field["type"])
 
 
-class _Table(_Schema):
+class _Table(DeclaredTypes):
     """The table's schema, and the places of its columns."""
 
     def __init__(self, schema: Any) -> None:
@@ -141,7 +145,7 @@ class _Table(_Schema):
         return Node(entry, level, index, 2 + value.count, (key, value))
 
 
-class _Program(_Schema):
+class _Program(DeclaredTypes):
     """The operations for what ``writer`` writes; no column where there is no node."""
 
     def __init__(self, writer: Any, table: _Table, root: Node, *, evolved: bool) -> None:

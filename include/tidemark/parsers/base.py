@@ -38,12 +38,19 @@ class Parsed:
     ``columns`` has as many rows as the batch, null where a row is refused or has no bytes to parse. ``refused`` says
     why, by row. ``filtered`` are the rows that the parser leaves out on purpose, if any. ``event_time`` is int64,
     microseconds since 1970, null where a row tells none; numbers out of int64's range are its ends.
+
+    ``unknown`` are fields that no column takes: for each name, how many rows have it that are not refused. The name is
+    the path of the topmost such field, ``customer.vip``; what lies below is not looked at. A list is passed through: a
+    row counts once, however many items have the field. Of a map's values the path is that of the table's columns,
+    ``prices.value.vat``. Names are bounded, see :mod:`tidemark.parsers.unknown_fields`. What a field is, each kind of
+    parser says.
     """
 
     columns: pa.RecordBatch
     refused: Mapping[int, str] = field(default_factory=dict)
     filtered: Bits | None = None
     event_time: pa.Array[Any] | None = None
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
 
 class Parser(Protocol):

@@ -6,7 +6,7 @@ block, and the library alone says why a record is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from tidemark.decode.schema import array
 from tidemark.parsers.base import Indices, Parsed, event_time_of, joined
+from tidemark.parsers.row_parser import RowsRead
 from tidemark.parsers.settings import EventTime
 from tidemark.parsers.slots import BlockReader, value_places
+from tidemark.parsers.unknown_fields import summed
 
 FEWEST: Final = 8
 """Rows for which the loop is worth calling."""
@@ -32,7 +34,7 @@ class Group(NamedTuple):
 def parse_in_blocks(
     values: pa.Array[Any],
     groups: Iterable[Group],
-    read_rows: Callable[[pa.Array[Any]], tuple[pa.RecordBatch, dict[int, str]]],
+    read_rows: Callable[[pa.Array[Any]], RowsRead],
     columns: pa.Schema,
     event_time: EventTime | None,
 ) -> Parsed:
@@ -40,17 +42,20 @@ def parse_in_blocks(
     data, starts, ends = value_places(values)
     left = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
     blocks = []
+    unknown: list[Mapping[str, int]] = []
     for group in groups:
         rows = group.rows[left[group.rows]]
         if len(rows) >= FEWEST:
-            for read, batch in group.reader.read(data, starts[rows] + group.skipped, ends[rows]):
-                blocks.append((rows[read], batch))
-                left[rows[read]] = False
+            for block in group.reader.read(data, starts[rows] + group.skipped, ends[rows]):
+                blocks.append((rows[block.rows], block.columns))
+                left[rows[block.rows]] = False
+                unknown.append(block.unknown)
     refused: dict[int, str] = {}
     if left.any():
         rows = np.flatnonzero(left)
-        batch, reasons = read_rows(values if len(rows) == len(values) else values.take(array(pa.int64(), rows)))
-        refused = {int(rows[row]): reason for row, reason in reasons.items()}
-        blocks.append((rows, batch))
+        found = read_rows(values if len(rows) == len(values) else values.take(array(pa.int64(), rows)))
+        refused = {int(rows[row]): reason for row, reason in found.refused.items()}
+        blocks.append((rows, found.columns))
+        unknown.append(found.unknown)
     batch = joined(blocks, len(values), columns)
-    return Parsed(batch, refused, None, event_time_of(batch, event_time))
+    return Parsed(batch, refused, None, event_time_of(batch, event_time), summed(unknown))

@@ -7,17 +7,25 @@ That a block's values do not run into one another is seen thus: each begins with
 control character, and there are as many documents as values. A ``}`` at a value's end is never within a string, which
 could not go on over the line's end, and within an object or list no ``{`` may follow it; so each value starts a new
 document, and none holds two.
+
+A key is unknown if it stands in an object that a column's path leads to or through, and no path goes on with it; what
+its value is, null too, does not matter. Arrow first reads a block so that such a key is an error. Where it meets one it
+reads the block again and passes over them, and pydantic's reader counts all keys of the block's rows.
 """
 
 from __future__ import annotations
 
-from typing import IO, Any, Final, NamedTuple, cast
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import IO, Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, kernel
 from tidemark.decode.schema import array
@@ -26,21 +34,33 @@ from tidemark.parsers.json_document import MAX_DEPTH, RefusedValue, document, ra
 from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
 
+from tidemark.parsers.unknown_fields import field_name, summed
 _SMALLEST: Final = 8
 """Rows of a failing block that are no longer worth halving."""
 
 _SPACE: Final = 0x20
+_DOCUMENTS: Final = 512
+"""That are Python objects at a time while their keys are counted."""
+
+_UNEXPECTED: Final = "unexpected field"
+"""What Arrow's error says of a key that is not in the schema. With other words, blocks would be read row by row."""
+
 _BRACE: Final = ord("{")
 _BRACE_BIT: Final = ord("{") ^ ord("[")
 _N, _SMALL_A, _I, _SMALL_N = b"NaIn"
 
 
 class _Block(NamedTuple):
-    """Columns of their raw types, one row each for the values at ``rows``; and rows that are refused."""
+_Keys = Mapping[str, "_Keys | None"]
+"""The keys of an object that columns' paths have; below each its own, or None if a column takes all that lies there."""
+
+
+    """Columns of their raw types, one row each for the values at ``rows``; and which of these may have unknown keys."""
 
     rows: Indices
     columns: pa.RecordBatch
 
+    surprising: Indices
 
 class JsonColumns:
     """The parser of kind ``json``."""
@@ -58,7 +78,9 @@ class JsonColumns:
         )
         # Arrow reads neither the text of a part of a document nor that of a number.
         self._vectorised = all(kind.leaf.name not in {"json", "decimal"} for kind in self._types)
-        self._explicit = _nested(settings.columns, list(self._raw))
+        tree = _tree(settings.columns, list(self._raw))
+        self._explicit = pa.schema(_fields(tree))
+        self._keys = _keys(tree)
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Parse the values in blocks; one that is not what the settings say is refused with the reason."""
@@ -75,36 +97,47 @@ class JsonColumns:
             blocks += self._block(values, wanted, refused)
         blocks += [self._slow(values, wanted, refused) for wanted in _cut(values, given[odd])]
         raw = joined([(one.rows, one.columns) for one in blocks], len(values), self._raw)
-        missing = self._convert(raw, given, refused)
-        return Parsed(missing, refused, None, event_time_of(missing, self._settings.event_time))
+        made = self._convert(raw, given, refused)
+        unknown = self._unknown(values, (one.surprising for one in blocks), refused)
+        return Parsed(made, refused, None, event_time_of(made, self._settings.event_time), unknown)
 
     def _block(self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str]) -> list[_Block]:
         chosen = values if len(wanted) == len(values) else values.take(array(pa.int64(), wanted))
         pieces = bisected(
             len(wanted),
-            lambda start, end: _Block(wanted[start:end], self._read(chosen.slice(start, end - start))),
+            lambda start, end: self._read(wanted[start:end], chosen.slice(start, end - start)),
             lambda row: self._slow(values, wanted[row : row + 1], refused),
             smallest=_SMALLEST,
         )
         return [made for _, _, made in pieces]
 
-    def _read(self, values: pa.Array[Any]) -> pa.RecordBatch:
-        """Raises ValueError if any value is bad."""
+    def _read(self, rows: Indices, values: pa.Array[Any]) -> _Block:
+        """Raises ValueError if any of ``values``, which are those at ``rows``, is bad."""
         lines = _lines(values)
         try:
-            table = pj.read_json(
+            table = self._table(lines, "error")
+        except ValueError as error:
+            if _UNEXPECTED not in str(error):
+                raise
+            table = self._table(lines, "ignore")
+            surprising = rows
+        if table.num_rows != len(values):
+            raise ValueError(f"{len(values)} values hold {table.num_rows} documents")
+        columns = [self._column(table, one) for one in self._settings.columns]
+        return _Block(rows, pa.RecordBatch.from_arrays(columns, schema=self._raw), surprising)
+
+    def _table(self, lines: pa.Buffer, unexpected: Literal["error", "ignore"]) -> pa.Table:
+        try:
+            return pj.read_json(
                 cast("IO[bytes]", pa.BufferReader(lines)),
+        surprising = rows[:0]
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-                parse_options=pj.ParseOptions(explicit_schema=self._explicit, unexpected_field_behavior="ignore"),
+                parse_options=pj.ParseOptions(explicit_schema=self._explicit, unexpected_field_behavior=unexpected),
             )
         except pa.ArrowMemoryError:
             raise
         except pa.ArrowException as error:
             raise ValueError(str(error)) from error
-        if table.num_rows != len(values):
-            raise ValueError(f"{len(values)} values hold {table.num_rows} documents")
-        columns = [self._column(table, one) for one in self._settings.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self._raw)
 
     @staticmethod
     def _column(table: pa.Table, column: JsonColumn) -> pa.Array[Any]:
@@ -119,7 +152,9 @@ class JsonColumns:
         kept: list[int] = []
         for row in wanted.tolist():
             try:
-                made = self._row(values[row].as_py())
+                found = document(values[row].as_py())
+                made = self._row(found)
+        surprising: list[int] = []
             except RefusedValue as error:
                 refused[row] = str(error)
                 continue
@@ -127,10 +162,12 @@ class JsonColumns:
             for column, value in zip(columns, made, strict=True):
                 column.append(value)
         arrays = [pa.array(column, one.type) for column, one in zip(columns, self._raw, strict=True)]
-        return _Block(np.array(kept, np.int64), pa.RecordBatch.from_arrays(arrays, schema=self._raw))
+            if not _all_known(found, self._keys):
+                surprising.append(row)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._raw)
+        return _Block(np.array(kept, np.int64), batch, np.array(surprising, np.int64))
 
-    def _row(self, value: bytes) -> list[Any]:
-        found = document(value)
+    def _row(self, found: dict[str, Any]) -> list[Any]:
         return [
             raw_value(value_at(found, one.keys), kind, one.name)
             for one, kind in zip(self._settings.columns, self._types, strict=True)
@@ -156,6 +193,47 @@ class JsonColumns:
 
 def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
     """``rows`` with all columns null where a row is refused."""
+    def _unknown(self, values: pa.Array[Any], blocks: Iterable[Indices], refused: dict[int, str]) -> dict[str, int]:
+        """The unknown keys of the rows in ``blocks``, all of which can be read, except for rows that are refused."""
+        kept = np.ones(len(values), np.bool_)
+        kept[list(refused)] = False
+        pieces: Iterable[Any] = (
+            values.take(array(pa.int64(), rows[first : first + _DOCUMENTS]))
+            for rows in (rows[kept[rows]] for rows in blocks)
+            for first in range(0, len(rows), _DOCUMENTS)
+        )
+        return summed(_unknown_keys([_document(one) for one in piece.to_pylist()], self._keys) for piece in pieces)
+
+
+def _document(value: bytes) -> dict[str, Any]:
+    """The document that ``value`` is known to hold; its numbers may be rounded."""
+    try:
+        found: dict[str, Any] = from_json(value, cache_strings="keys")
+    except ValueError:
+        return document(value)  # which reads half a surrogate pair, numbers of any length, and a byte-order mark
+    return found
+
+
+def _all_known(found: Any, known: _Keys) -> bool:
+    """Whether the object that was ``found``, if it is one, and those within it have no unknown key."""
+    if not isinstance(found, dict):
+        return True
+    inner = ((key, one) for key, one in known.items() if one is not None)
+    return found.keys() <= known.keys() and all(_all_known(found.get(key), one) for key, one in inner)
+
+
+def _unknown_keys(documents: Sequence[dict[str, Any]], known: _Keys, *path: str) -> dict[str, int]:
+    """How many of ``documents``, which lie under ``path``, have each key that is not ``known``, by its name."""
+    counts = Counter(chain.from_iterable(documents))
+    found: Counter[str] = Counter()
+    for key in counts.keys() - known.keys():
+        found[field_name(*path, key)] += counts[key]
+    for key, inner in known.items():
+        if inner is not None and key in counts:
+            within = [one[key] for one in documents if isinstance(one.get(key), dict)]
+            found.update(_unknown_keys(within, inner, *path, key))
+    return found
+
     if not refused:
         return rows
     place = np.arange(len(rows))
@@ -164,8 +242,8 @@ def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
     return rows.take(array(pa.int64(), place, np.packbits(keep, bitorder="little")))
 
 
-def _nested(columns: tuple[JsonColumn, ...], fields: list[pa.Field[Any]]) -> pa.Schema:
-    """The schema in which each column lies under its keys."""
+def _tree(columns: tuple[JsonColumn, ...], fields: list[pa.Field[Any]]) -> dict[str, Any]:
+    """The keys of objects in one another, and the types of the columns that lie under the last ones."""
     tree: dict[str, Any] = {}
     for column, one in zip(columns, fields, strict=True):
         *outer, last = column.keys
@@ -173,7 +251,11 @@ def _nested(columns: tuple[JsonColumn, ...], fields: list[pa.Field[Any]]) -> pa.
         for key in outer:
             at = at.setdefault(key, {})
         at[last] = one.type
-    return pa.schema(_fields(tree))
+    return tree
+
+
+def _keys(tree: Mapping[str, Any]) -> _Keys:
+    return {key: _keys(one) if isinstance(one, dict) else None for key, one in tree.items()}
 
 
 def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:

@@ -1,6 +1,11 @@
 """Protobuf: records as one message of a descriptor set, by a compiled loop or else by Google's library.
 
 ``protobuf_tables`` says which messages the loop reads.
+
+A field is unknown if the descriptor lacks its number, or if Google's library keeps it as unknown for another reason: it
+has another type on the wire; it is the number of an enum in proto2 that has no name; it is an entry of a map with more
+than a key and a value, which is then not in the map. Extensions, which no column takes, count too. Its name is the path
+of the message around it, and then its number: ``customer.12``.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ from tidemark.parsers.block_parser import Group, parse_in_blocks
 from tidemark.parsers.confluent_framing import of_message, split_frame, split_message
 from tidemark.parsers.protobuf_tables import block_reader
 from tidemark.parsers.protobuf_types import has_maps, message_fields
-from tidemark.parsers.row_parser import RefusedRecord, read_rows
+from tidemark.parsers.protobuf_unknown import UnknownFields
+from tidemark.parsers.row_parser import Record, RefusedRecord, read_rows
 from tidemark.parsers.settings import ProtobufParser, SettingsFile
 from tidemark.parsers.slots import BlockReader, Unsupported
 
@@ -45,6 +51,7 @@ class ProtobufColumns:
         # FindInitializationErrors of protobuf 7.36.2 may end the process where a message with a map is within another.
         self._has_maps = has_maps(message)
         self._takes = [(name, one.take) for name, one in fields]
+        self._unknown = UnknownFields(message)
         self.columns: pa.Schema = pa.schema([pa.field(name, one.kind) for name, one in fields])
         self._loop: BlockReader | None = None
         with suppress(Unsupported):
@@ -75,7 +82,7 @@ class ProtobufColumns:
         else:
             yield Group(self._loop, np.arange(len(values)), 0)
 
-    def _read(self, value: bytes) -> dict[str, Any]:
+    def _read(self, value: bytes) -> Record:
         if self._settings.framing == "confluent":
             indexes, value = split_message(split_frame(value)[1])
             if indexes != self._indexes:
@@ -92,7 +99,7 @@ class ProtobufColumns:
             missing = "" if self._has_maps else ": " + ", ".join(found.FindInitializationErrors())
             raise RefusedRecord(f"lacks fields that {self._settings.message} requires{missing}")
         try:
-            return {name: take(found) for name, take in self._takes}
+            return Record({name: take(found) for name, take in self._takes}, self._unknown.of(found))
         except ValueError as error:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
 

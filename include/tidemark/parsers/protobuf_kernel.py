@@ -51,10 +51,18 @@ MESSAGE_WIDTH: Final = 11
 INIT_WIDTH: Final = 3
 """Of what a column begins with: the column, a slot, and how many columns are null instead, or 0."""
 
+WHERE, WHICH, ROWS, LAST = range(4)
+"""Of an unknown field: its message, its number, how many rows have it, and the last of them."""
+
+UNKNOWN_WIDTH: Final = 4
+MOST_UNKNOWN: Final = 1024
+"""Places for unknown fields; a power of two."""
+
 VARINT, EIGHT, LENGTH, _START, _STOP, FOUR = range(6)
 """Wire types."""
 
 _MAX_KEYS = 64
+_MAX_TRIES = 64
 _LOW = 0xFFFFFFFF
 _SIGN = 0x80000000
 _MIN_SECONDS = -62_135_596_800
@@ -79,6 +87,9 @@ class Tables(NamedTuple):
     """Memory for the messages around the one that is being read: which they are, and their ends."""
     before: Indices
     """Memory for lengths of levels."""
+    unknown: NDArray[np.int64]
+    """The fields that were met and that a message may not hold, at places by their hash: the message and the number (0
+    at a free place), in how many rows, and the last of these, counted from 1."""
 
 
 def rows(lists: list[list[int]], width: int) -> NDArray[np.int64]:
@@ -88,7 +99,7 @@ def rows(lists: list[list[int]], width: int) -> NDArray[np.int64]:
 
 _NONE: Final = np.zeros(0, np.int64)
 _NO_ROWS: Final = np.zeros((0, 1), np.int64)
-TABLES: Final = type_of(Tables(_NO_ROWS, _NO_ROWS, _NONE, _NO_ROWS, _NONE, _NONE, _NONE, _NO_ROWS, _NONE))
+TABLES: Final = type_of(Tables(_NO_ROWS, _NO_ROWS, _NONE, _NO_ROWS, _NONE, _NONE, _NONE, _NO_ROWS, _NONE, _NO_ROWS))
 
 
 @kernel(READ_ONLY_BYTES, NUMBERS, NUMBERS, TABLES, SLOTS, BOOLEANS)
@@ -97,23 +108,25 @@ def read_messages(
 ) -> int:
     """A :data:`~tidemark.parsers.slots.Loop`, with tables, of which the first message is that of the values."""
     slots.lengths[:] = 0
+    tables.unknown[:] = 0
     for row in range(len(starts)):
         tables.before[:] = slots.lengths
         slots.lengths[0] += 1
-        result: int = _read_message(data, starts[row], ends[row], tables, slots)
+        result: int = _read_message(data, starts[row], ends[row], row + 1, tables, slots)
         if result >= 0:
             return result
         good[row] = result == _READ
         if result != _READ:
             slots.lengths[:] = tables.before
+            _forget(tables.unknown, row + 1)
     return NO_LEVEL
 
 
 @helper
 def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tuples of arrays, that go through calls
-    data: NDArray[np.uint8], at: int, end: int, tables: Tables, slots: Slots
+    data: NDArray[np.uint8], at: int, end: int, row: int, tables: Tables, slots: Slots
 ) -> int:
-    """_READ, _UNREAD, or the level that is too short."""
+    """_READ, _UNREAD, or the level that is too short. Rows are counted from 1."""
     messages, fields, lookup = tables.messages, tables.fields, tables.lookup
     starts, strides, lengths = slots.starts, slots.strides, slots.lengths
     depth = 0
@@ -155,7 +168,7 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
             stop = at + size
         if field < 0:
             at = stop if wire == LENGTH else _behind(data, at, end, wire)
-            if at < 0 or messages[message, KEY] >= 0:
+            if at < 0 or messages[message, KEY] >= 0 or not _noted(tables.unknown, message, tag >> 3, row):
                 return _UNREAD
             continue
         kind = fields[field, KIND]
@@ -228,6 +241,32 @@ def _begin(message: Indices, inits: NDArray[np.int64], slots: Slots, here: int, 
             put_nulls(slots, column, stride, inits[index, 2])
         else:
             put(slots, column, inits[index, 1])
+
+
+@helper
+def _noted(unknown: NDArray[np.int64], message: int, number: int, row: int) -> bool:
+    """Count an unknown field of a row, once; False if there is no place for it."""
+    place = (message * 31 + number) & (MOST_UNKNOWN - 1)
+    for _ in range(_MAX_TRIES):
+        if unknown[place, WHICH] == 0:
+            unknown[place, WHERE] = message
+            unknown[place, WHICH] = number
+        if unknown[place, WHICH] == number and unknown[place, WHERE] == message:
+            if unknown[place, LAST] != row:
+                unknown[place, LAST] = row
+                unknown[place, ROWS] += 1
+            return True
+        place = (place + 1) & (MOST_UNKNOWN - 1)
+    return False
+
+
+@helper
+def _forget(unknown: NDArray[np.int64], row: int) -> None:
+    """Take back what was counted of a row, which is the last."""
+    for place in range(len(unknown)):
+        if unknown[place, LAST] == row:
+            unknown[place, LAST] = 0
+            unknown[place, ROWS] -= 1
 
 
 @helper

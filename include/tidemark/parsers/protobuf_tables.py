@@ -18,6 +18,7 @@ from tidemark.parsers import protobuf_kernel as op
 from tidemark.parsers.base import Bits, Indices
 from tidemark.parsers.protobuf_types import WRAPPERS
 from tidemark.parsers.slots import BlockReader, Layout, Node, Slots, Unsupported
+from tidemark.parsers.unknown_fields import field_name, summed
 
 _F: Final = FieldDescriptor
 _KINDS: Final = {
@@ -61,6 +62,7 @@ def block_reader(message: Descriptor, columns: pa.Schema) -> BlockReader:
         np.array(builder.enums, np.int64),
         np.zeros((0, 2), np.int64),
         np.zeros(0, np.int64),
+        np.zeros((op.MOST_UNKNOWN, op.UNKNOWN_WIDTH), np.int64),
     )
 
     def loop(data: NDArray[np.uint8], starts: Indices, ends: Indices, slots: Slots, good: Bits) -> int:
@@ -70,7 +72,11 @@ def block_reader(message: Descriptor, columns: pa.Schema) -> BlockReader:
         level: int = op.read_messages(data, starts, ends, tables, slots, good)
         return level
 
-    return BlockReader(builder.layout, nodes, columns, loop)
+    def unknown() -> dict[str, int]:
+        met = made.unknown[made.unknown[:, op.ROWS] > 0]
+        return summed({field_name(*builder.paths[where], str(number)): rows} for where, number, rows, _ in met.tolist())
+
+    return BlockReader(builder.layout, nodes, columns, loop, unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +106,36 @@ class _Builder:
     def __init__(self) -> None:
         self.layout = Layout()
         self.messages: list[list[int]] = []
+        self.paths: list[tuple[str, ...]] = []
         self.fields: list[list[int]] = []
         self.lookup: list[int] = []
         self.inits: list[list[int]] = []
         self.members: list[int] = []
         self.required: list[int] = []
         self.enums: list[int] = []
-        self._depth = 0
+        self._path: tuple[str, ...] = ()
 
     def message(self, message: Descriptor, kinds: list[pa.Field[Any]], level: int, *, entry: bool = False) -> _Message:
         """Add a message, and all that it may hold."""
         if message.is_extendable:
             raise Unsupported(f"{message.full_name} may have extensions")
-        if self._depth == _MAX_DEPTH:
+        path = self._path
+        if len(path) == _MAX_DEPTH:
             raise Unsupported(f"has more than {_MAX_DEPTH} levels")
-        self._depth += 1
         row = len(self.messages)
         self.messages.append([])
+        self.paths.append(path)
         fields, nodes, inits, required = [], [], [], []
         requires = False
         for field, kind in zip(message.fields, kinds, strict=True):
+            self._path = *path, field.name
             made, start, node, inner = self._field(field, kind.type, level, entry=entry)
             fields.append(made)
             nodes.append(node)
             inits += start
             requires |= inner or field.is_required
             required += [node.index] if field.is_required else []
-        self._depth -= 1
+        self._path = path
         self._add_members(message, fields)
         self.messages[row] = [
             *(level, len(self.fields), len(fields), len(self.lookup), self._look_up(fields)),

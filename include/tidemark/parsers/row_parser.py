@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.schema import array
 from tidemark.parsers.base import bisected, bounds, shortened
+from tidemark.parsers.unknown_fields import summed
 
 PIECE_ROWS: Final = 4096
 PIECE_BYTES: Final = 4 << 20
@@ -20,20 +22,37 @@ class RefusedRecord(ValueError):
     """A record that cannot be read; the message is the reason."""
 
 
-def read_rows(
-    values: pa.Array[Any], read: Callable[[bytes], dict[str, Any]], raw: pa.Schema, columns: pa.Schema
-) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """(columns, why rows are refused): each of ``values`` that is not null, by ``read``, which raises RefusedRecord.
+class Record(NamedTuple):
+    """What a library reads of a record: its fields, and the names of those that no column takes."""
 
-    What it answers has the fields of ``raw``, and is cast to ``columns``, of the same names.
+    fields: dict[str, Any]
+    unknown: Collection[str] = ()
+
+
+class RowsRead(NamedTuple):
+    """Columns, why rows are refused, and how many of the others have each field that no column takes."""
+
+    columns: pa.RecordBatch
+    refused: dict[int, str]
+    unknown: Mapping[str, int]
+
+
+def read_rows(values: pa.Array[Any], read: Callable[[bytes], Record], raw: pa.Schema, columns: pa.Schema) -> RowsRead:
+    """Each of ``values`` that is not null, by ``read``, which raises RefusedRecord.
+
+    The fields that it answers are those of ``raw``, and are cast to ``columns``, of the same names.
     """
     refused: dict[int, str] = {}
-    pieces = [
-        _piece(values.slice(start, end - start), start, read, raw, columns, refused) for start, end in _cut(values)
-    ]
-    table = pa.Table.from_batches([batch for piece in pieces for batch in piece], columns).combine_chunks()
+    unknown: dict[str, int] = {}
+    batches: list[pa.RecordBatch] = []
+    for start, end in _cut(values):
+        found = _piece(values.slice(start, end - start), start, read, raw, columns)
+        batches += found.batches
+        refused |= found.refused
+        unknown = summed((unknown, found.unknown))
+    table = pa.Table.from_batches(batches, columns).combine_chunks()
     [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
-    return batch, refused
+    return RowsRead(batch, refused, unknown)
 
 
 def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
@@ -49,21 +68,27 @@ def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
     return pieces
 
 
+class _Piece(NamedTuple):
+    batches: list[pa.RecordBatch]
+    refused: dict[int, str]
+    unknown: Mapping[str, int]
+
+
 def _piece(
-    values: pa.Array[Any],
-    first: int,
-    read: Callable[[bytes], dict[str, Any]],
-    raw: pa.Schema,
-    columns: pa.Schema,
-    refused: dict[int, str],
-) -> list[pa.RecordBatch]:
+    values: pa.Array[Any], first: int, read: Callable[[bytes], Record], raw: pa.Schema, columns: pa.Schema
+) -> _Piece:
     found: list[dict[str, Any] | None] = []
+    refused: dict[int, str] = {}
+    unknown: dict[int, Collection[str]] = {}
     for row, value in enumerate(values.to_pylist(), first):
         try:
-            found.append(None if value is None else read(value))
+            record = None if value is None else read(value)
         except RefusedRecord as error:
             refused[row] = shortened(str(error))
-            found.append(None)
+            record = None
+        found.append(record and record.fields)
+        if record and record.unknown:
+            unknown[row] = record.unknown
     kind = pa.struct(list(raw))
     target = pa.struct(list(columns))
 
@@ -80,7 +105,9 @@ def _piece(
             refused[first + row] = shortened(f"its values do not fit the table: {error}")
             return pa.nulls(1, target)
 
-    return [_columns(one, columns) for _, _, one in bisected(len(found), made, alone)]
+    batches = [_columns(one, columns) for _, _, one in bisected(len(found), made, alone)]
+    names = (name for row, names in unknown.items() if row not in refused for name in names)
+    return _Piece(batches, refused, Counter(names))
 
 
 def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:

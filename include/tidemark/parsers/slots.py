@@ -11,7 +11,7 @@ struct they have slots of zero that are valid, as in what ``pa.array`` makes of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
@@ -105,18 +105,37 @@ Loop = Callable[[NDArray[np.uint8], Indices, Indices, Slots, Bits], int]
 short, or NO_LEVEL. A value that it leaves unmarked has left nothing in the slots."""
 
 
-class BlockReader:
-    """Reads values by a compiled loop, block by block."""
+class Block(NamedTuple):
+    """Which values were read, their columns, and how many of them have each field that no column takes."""
 
-    def __init__(self, layout: Layout, columns: tuple[Node, ...], schema: pa.Schema, loop: Loop) -> None:
+    rows: Indices
+    columns: pa.RecordBatch
+    unknown: Mapping[str, int]
+
+
+class BlockReader:
+    """Reads values by a compiled loop, block by block.
+
+    ``unknown`` says which fields that no column takes the loop has met in the values that it read when last called.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        columns: tuple[Node, ...],
+        schema: pa.Schema,
+        loop: Loop,
+        unknown: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self._layout = layout
         self._columns = columns
         self._schema = schema
         self._loop = loop
+        self._unknown = unknown
         self._items = [1] * len(layout.columns)
 
-    def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[tuple[Indices, pa.RecordBatch]]:
-        """(which of the values were read, their columns) of each block; the others are for another reader."""
+    def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[Block]:
+        """Read the values between ``starts`` and ``ends``; those that are in no block are for another reader."""
         waiting = list(reversed(blocks(ends - starts)))
         while waiting:
             first, end = waiting.pop()
@@ -128,7 +147,8 @@ class BlockReader:
                     waiting += [(middle, end), (first, middle)]
             elif good.any():
                 columns = [_arrow(one, slots, data) for one in self._columns]
-                yield first + np.flatnonzero(good), pa.RecordBatch.from_arrays(columns, schema=self._schema)
+                batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+                yield Block(first + np.flatnonzero(good), batch, self._unknown())
 
     def _filled(self, data: NDArray[np.uint8], starts: Indices, ends: Indices, good: Bits) -> Slots | None:
         """The slots of a block; None if they were too many."""

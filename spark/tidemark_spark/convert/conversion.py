@@ -45,6 +45,7 @@ def converted(job: Job, task: ConversionTask) -> Outcome:
             stop=stop,
             bytes_read=conversion.bytes_read,
             other_rows=sink.other_rows,
+            unknown=sink.unknown,
         )
 
 

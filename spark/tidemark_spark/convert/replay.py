@@ -53,6 +53,7 @@ def replayed(job: Job, task: ConversionTask) -> Outcome:
         evidence=tuple(evidence),
         stop=None,
         bytes_read=bytes_read,
+        unknown=sink.unknown,
     )
 
 

@@ -21,6 +21,7 @@ from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parser
 from tidemark.parsers.factory import parser_of
+from tidemark.parsers.unknown_fields import summed
 from tidemark.store import Store, open_store
 from tidemark.table.evidence import EvidenceRow
 from tidemark.topics import TopicSettings
@@ -155,7 +156,8 @@ class _Output:
 class Sink:
     """Parses the rows of a task and sorts them into files. A rebuild keeps rows of its dates alone.
 
-    A row belongs to a date as ``date_partitioner.Split`` says; batches that cannot be decoded to none.
+    A row belongs to a date as ``date_partitioner.Split`` says; batches that cannot be decoded to none. ``unknown`` has
+    the unknown fields of all rows that it was given.
     """
 
     def __init__(self, job: Job, task: ConversionTask, store: Store | None = None) -> None:
@@ -172,6 +174,7 @@ class Sink:
         self._landed_files = self._landed.opened(store, self._schema, job.layout, job.field_ids)
         self._refused_files = self._refused.opened(store, QUARANTINE_SCHEMA, job.layout)
         self.other_rows = 0
+        self.unknown: Mapping[str, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -183,6 +186,8 @@ class Sink:
     def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None = None) -> None:
         """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
         found = parsed(self._parser, rows, refusal)
+        if found.unknown:
+            self.unknown = summed((self.unknown, found.unknown))
         split = self._splitter.split(rows, found, part.uploaded_at)
         whole = beside(rows, found.columns)
         for dt, indices in split.landed:

@@ -16,6 +16,7 @@ from tidemark.formats.ledger import PartitionState
 from tidemark.formats.plan import BranchCut, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.parsers.unknown_fields import summed
 from tidemark.table.evidence import PARSED, EvidenceClass, EvidenceRow
 from tidemark_spark.model import DataFile, Outcome, Stop
 
@@ -25,7 +26,7 @@ class Change(NamedTuple):
 
     ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets; for a repair it has those
     that go back to before a branch was left. ``removes`` and ``supersedes`` are those of the plan, except for
-    partitions that cannot move after all.
+    partitions that cannot move after all. ``unknown`` are the unknown fields of the rows that it adds.
     """
 
     files: tuple[DataFile, ...]
@@ -33,6 +34,7 @@ class Change(NamedTuple):
     partitions: tuple[PartitionState, ...]
     removes: tuple[str, ...] = ()
     supersedes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    unknown: Mapping[str, int] = MappingProxyType({})
 
 
 def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
@@ -55,6 +57,7 @@ def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
         partitions=tuple(state for part in parts for state in part.partitions),
         removes=tuple(file for part in parts for file in part.removes),
         supersedes=merged(part.supersedes for part in parts),
+        unknown=summed(part.unknown for part in parts),
     )
 
 
@@ -87,11 +90,12 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     covered = at - part.start + Intervals((*part.deleted_before_upload, *part.expired)).size
     _check_sum(plan, part, evidence, covered)
     files = tuple(file for one in kept for file in one.files)
+    unknown = summed(one.unknown for one in kept)
     state = _state(plan, part, at, stop)
     if part.cut is None:
-        return Change(files, tuple(evidence), (state,))
+        return Change(files, tuple(evidence), (state,), unknown=unknown)
     evidence += _left_behind(part, part.cut, part.start)
-    return Change(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes)
+    return Change(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes, unknown)
 
 
 def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Change:
@@ -130,7 +134,8 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
         evidence += _left_behind(part, cut, part.end)
     files = tuple(file for one in outcomes for file in one.files)
     states = tuple(_back(part, cut) for part, cut in back)
-    return Change(files, tuple(evidence), states, plan.removes, plan.supersedes)
+    unknown = summed(one.unknown for one in outcomes)
+    return Change(files, tuple(evidence), states, plan.removes, plan.supersedes, unknown)
 
 
 def _left_behind(part: PartitionPlan, cut: BranchCut, start: int) -> list[EvidenceRow]:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import RunPlan, RunResult
+from tidemark.formats.plan import MOST_UNKNOWN, RunPlan, RunResult
+from tidemark.parsers.unknown_fields import largest
 from tidemark.planning.fold import has_landed
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
@@ -80,7 +81,8 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
         ledger = publish(table, plan, change)
     read = sum(one.bytes_read for one in outcomes)
     landed = _landed_as(table, ledger, plan.attempt)
-    return _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes))
+    unknown = largest(change.unknown, MOST_UNKNOWN)
+    return _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown)
 
 
 def _empty(plan: RunPlan) -> RunResult:
@@ -115,7 +117,7 @@ def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResul
         if found.status == "landed":
             return found
     except NotFound:
-        pass  # the run was killed between commit and result: its evidence tells the same
+        pass  # the run was killed between commit and result: its evidence tells the same, except for unknown fields
     rows = [
         EvidenceRow(
             row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
@@ -262,6 +264,7 @@ def _summed(
     landed = [row for row in rows if row.offset_class == "landed"]
     touched = {part.key for part in plan.partitions}
     return _result(
+    unknown: Mapping[str, int] | None = None,
         plan,
         "landed",
         ledger.n,
@@ -284,6 +287,7 @@ def _summed(
 
 def _result(plan: RunPlan, status: str, ledger_n: int, **more: object) -> RunResult:
     fields = {
+        unknown=unknown,
         "attempt": plan.attempt,
         "status": status,
         "cluster": plan.cluster,

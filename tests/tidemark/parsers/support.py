@@ -96,6 +96,7 @@ def refused_alike(parser: Any, values: Sequence[bytes | None]) -> int:
     rows = rows_of(values)
     found, expected = parser.parse(rows), parser.parse_by(rows, vectorised=False)
     assert found.refused == expected.refused
+    assert found.unknown == expected.unknown
     assert told(found.columns) == told(expected.columns)
     found.columns.validate(full=True)
     assert found.columns.schema == parser.columns
@@ -105,4 +106,4 @@ def refused_alike(parser: Any, values: Sequence[bytes | None]) -> int:
 def read_by_loop(parser: Any, values: Sequence[bytes]) -> int:
     """How many of ``values``, without frames, the loop reads."""
     assert parser._loop is not None
-    return sum(len(read) for read, _ in parser._loop.read(*value_places(pa.array(values, pa.binary()))))
+    return sum(len(one.rows) for one in parser._loop.read(*value_places(pa.array(values, pa.binary()))))

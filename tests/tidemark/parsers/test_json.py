@@ -294,6 +294,7 @@ def test_the_fast_path_is_the_slow_ones_equal(rng: random.Random, full: bool) ->
         rows = rows_of(values)
         fast, slow = (PARSER.parse_by(rows, vectorised=vectorised) for vectorised in (True, False))
         assert fast.refused == slow.refused
+        assert fast.unknown == slow.unknown
         assert repr(fast.columns.to_pylist()) == repr(slow.columns.to_pylist())
         assert fast.columns.schema == slow.columns.schema == PARSER.columns
         accepted += len(values) - len(fast.refused)
