@@ -33,7 +33,8 @@ class JarSet:
     """``direct`` jars come alone, ``transitive`` ones with what they need at run time.
 
     Of that, organisations that match a regular expression in ``without`` are left out. ``orphans`` are jars whose
-    parent POM was never published: they come alone, and their own POM is not read.
+    parent POM was never published: they come alone, and their own POM is not read. A fourth part of a
+    name is a classifier: the jar that has it comes, too.
     """
 
     direct: tuple[str, ...] = ()
@@ -62,8 +63,13 @@ def _module(lines: Iterable[str]) -> str:
 
 
 def _dependency(gav: str, conf: str, *, transitive: bool) -> str:
-    org, name, rev = gav.split(":")
-    return f'<dependency org="{org}" name="{name}" rev="{rev}" transitive="{str(transitive).lower()}" conf="{conf}"/>'
+    org, name, rev, *classifier = gav.split(":")
+    tag = f'<dependency org="{org}" name="{name}" rev="{rev}" transitive="{str(transitive).lower()}" conf="{conf}"'
+    if not classifier:
+        return f"{tag}/>"
+    artifact = f'<artifact name="{name}" type="jar" ext="jar"'
+    named = f'xmlns:m="http://ant.apache.org/ivy/maven" m:classifier="{classifier[0]}"'
+    return f"{tag}>{artifact}/>{artifact} {named}/></dependency>"
 
 
 _AWS_SDK = "2.35.4"  # the version that hadoop-aws 3.5.0 was built with
@@ -107,6 +113,17 @@ JAR_SETS = {
     ),
     # Spark's from_avro, a peer likewise: 4.1.1 is the newest on Maven Central. Of spark-protobuf no 4.x is there.
     "spark-avro": JarSet(direct=("org.apache.spark:spark-avro_2.13:4.1.1",)),
+    # Iceberg's REST catalog as its own tests serve it, with Spark's Hadoop. Of 1.12.0 the jar of tests is not on Maven
+    # Central; 1.11.0 is its newest.
+    "iceberg-rest": JarSet(
+        direct=("org.slf4j:slf4j-simple:2.0.17", "org.xerial:sqlite-jdbc:3.53.2.1"),
+        transitive=(
+            "org.apache.iceberg:iceberg-core:1.11.0:tests",
+            "org.eclipse.jetty.ee10:jetty-ee10-servlet:12.1.12",
+        ),
+    ),
+    # Iceberg's own readers, with all that they need but Hadoop; and Spark 4.1's.
+    "iceberg-spark-4.1": JarSet(direct=("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)),
     # Pinterest's consumer of tiered storage. Of 1.0.1 these two jars are on Maven Central, of later versions none. The
     # uploader's jar holds what else the consumer needs, Kafka's client 3.4.0 included. Its AWS SDK of 2022 knows no
     # endpoint but AWS's own, so a newer one goes first on the class path.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, RestCatalog
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from typing_extensions import override
@@ -30,7 +30,12 @@ class _PatientAdapter(HTTPAdapter):
 
 
 class PatientRestCatalog(RestCatalog):
-    """A REST catalog whose requests end after :data:`SECONDS` of silence."""
+    """A REST catalog whose requests end after :data:`SECONDS` of silence, and whose tables have all their snapshots."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        # With ``refs``, the metadata of all other snapshots would look as if nobody needed them.
+        self.properties[SNAPSHOT_LOADING_MODE] = "all"
 
     @override
     def _create_session(self) -> Session:

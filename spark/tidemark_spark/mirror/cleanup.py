@@ -14,7 +14,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.mirror.mirrored_table import MirroredTable
+from tidemark_spark.mirror.mirrored_table import MirroredTable, file_name
 
 UNUSED: Final = timedelta(days=2)
 
@@ -31,8 +31,7 @@ def remove_unused(table: TopicTable, catalog: str, mirrored: MirroredTable) -> i
     if not past:
         return 0
     needed = mirrored.metadata_files()
-    store = table.deployment.lake_store
-    unused = [one for one in past if f"{store}/{one.key}" not in needed]
+    unused = [one for one in past if file_name(one.key) not in needed]
     return sum(in_parallel(lambda info: _delete(table, info), unused))
 
 

@@ -20,12 +20,10 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DecimalType, IcebergType, ListType, NestedField
@@ -76,7 +74,7 @@ class MirroredTable:
 
     def __init__(self, table: TopicTable, settings: CatalogSettings, catalog: Catalog) -> None:
         self.identifier = (*settings.namespace.split("."), catalog_table(table.topic.table))
-        self._table, self._settings, self._catalog = table, settings, catalog
+        self._table, self._settings, self.catalog = table, settings, catalog
         self._iceberg: Table | None = None
 
     @property
@@ -98,7 +96,7 @@ class MirroredTable:
             MirrorError: a table of this name is somebody else's.
         """
         try:
-            self._iceberg = self._catalog.load_table(self.identifier)
+            self._iceberg = self.catalog.load_table(self.identifier)
         except NoSuchTableError:
             self._iceberg = None
             return False
@@ -113,7 +111,7 @@ class MirroredTable:
         """Create the table with ``dt`` alone; the first snapshot brings the other columns."""
         for depth in range(1, len(self.identifier)):
             try:
-                self._catalog.create_namespace(self.identifier[:depth])
+                self.catalog.create_namespace(self.identifier[:depth])
             except NamespaceAlreadyExistsError:
                 continue
         folder = self._table.keys.catalog_metadata(self._settings.name)
@@ -123,7 +121,7 @@ class MirroredTable:
             "write.metadata.path": f"{self._table.deployment.lake_store}/{folder}",
         }
         with suppress(TableAlreadyExistsError):  # another process was faster
-            self._catalog.create_table(
+            self.catalog.create_table(
                 self.identifier,
                 Schema(NestedField(1, DT.name, DateType())),
                 location=self._table.url,
@@ -234,17 +232,22 @@ class MirroredTable:
         self.load()
 
     def metadata_files(self) -> set[str]:
-        """The locations of all metadata that the table needs."""
-        iceberg, files = self.iceberg, self.iceberg.io
-        found = {iceberg.metadata_location, *(one.metadata_file for one in iceberg.metadata.metadata_log)}
-        found |= {one.statistics_path for one in iceberg.metadata.statistics}
+        """The file names of all metadata that the table needs.
+
+        Names without folders: each has a UUID, and whoever else wrote a location may spell it in another way
+        (``s3a://``, ``file:/``).
+        """
+        iceberg, metadata = self.iceberg, self.iceberg.metadata
+        found = [iceberg.metadata_location, *(one.metadata_file for one in metadata.metadata_log)]
+        found += [one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)]
         for snapshot in iceberg.snapshots():
-            found |= _metadata_of(snapshot, files)
-        return found
+            found += [snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(iceberg.io))]
+        return {file_name(one) for one in found}
 
 
-def _metadata_of(snapshot: Snapshot, files: FileIO) -> set[str]:
-    return {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(files))}
+def file_name(location: str) -> str:
+    """The name of an object without its folder."""
+    return location.rpartition("/")[2]
 
 
 def _may_have(manifest: ManifestFile, dates: list[str]) -> bool:

@@ -1,11 +1,12 @@
-"""A catalog in a file beside a world's stores, and readers of what it lists that share no code with the mirror."""
+"""A catalog beside a world's stores, and readers of what it lists that share no code with the mirror."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import duckdb
 import duckdb_extension_avro
@@ -13,8 +14,10 @@ import duckdb_extension_iceberg
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
+from typing_extensions import override
 
 from tests.spark.world import World
+from tests.support.iceberg import JavaReader, RestCatalogs
 from tidemark.catalogs import CatalogSettings
 from tidemark.formats.mirror_status import MirrorState
 from tidemark_spark.mirror.catalog import open_catalog
@@ -30,9 +33,45 @@ def sql_catalog(folder: Path, **more: object) -> CatalogSettings:
     return CatalogSettings.model_validate({**fields, "namespace": "kafka", **more})
 
 
+class Beside:
+    """A catalog beside each folder with stores: in SQLite, unless a test asks for others (the fixture ``kind``)."""
+
+    def settings(self, folder: Path) -> CatalogSettings:
+        """How the catalog of ``folder`` is reached."""
+        return sql_catalog(folder)
+
+    def others(self, settings: CatalogSettings) -> Iterator[list[dict[str, Any]]]:
+        """The rows as readers have them that know only this kind of catalog."""
+        return iter(())
+
+
+class RestBeside(Beside):
+    """Iceberg's REST catalogs, which Iceberg's own reader in Java reads, too."""
+
+    def __init__(self, catalogs: RestCatalogs, java: JavaReader, until: ExitStack) -> None:
+        """The catalogs live ``until`` the test's end."""
+        self._catalogs, self._java, self._until = catalogs, java, until
+        self._uris: dict[Path, str] = {}
+
+    @override
+    def settings(self, folder: Path) -> CatalogSettings:
+        if folder not in self._uris:
+            self._uris[folder] = self._until.enter_context(self._catalogs.catalog())
+        return CatalogSettings(name="local", kind="rest", uri=self._uris[folder], namespace="kafka")
+
+    @override
+    def others(self, settings: CatalogSettings) -> Iterator[list[dict[str, Any]]]:
+        assert settings.uri is not None
+        yield self._java.rows(settings.uri, NAME).to_pylist()
+
+
+beside = Beside()
+"""What this test uses."""
+
+
 def settings_of(world: World) -> CatalogSettings:
     """The catalog beside the stores of ``world``."""
-    return sql_catalog(world.topics_file.parent)
+    return beside.settings(world.topics_file.parent)
 
 
 def mirrored(world: World, settings: CatalogSettings | None = None) -> MirroredTable:
@@ -82,7 +121,9 @@ def check(world: World, settings: CatalogSettings | None = None) -> None:
     """Every row and every file of the Delta log is in the catalog's table, once, with the same sums in the summary."""
     delta, table = DeltaTable(world.table.url), iceberg(world, settings)
     rows = delta_rows(world)
-    assert by_offset(table.scan().to_arrow().to_pylist()) == rows
+    settings = settings or settings_of(world)
+    for found in (table.scan().to_arrow().to_pylist(), *beside.others(settings)):
+        assert by_offset(found) == rows
     actions = delta.get_add_actions(flatten=True)
     columns = {name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")}
     there = dict(zip(columns["path"], zip(columns["size_bytes"], columns["num_records"], strict=True), strict=True))
@@ -91,10 +132,10 @@ def check(world: World, settings: CatalogSettings | None = None) -> None:
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None
-    found = {name: snapshot.summary[name] for name in ("total-records", "total-data-files", "tidemark.delta-version")}
-    version = int(found["tidemark.delta-version"] or 0)
-    assert found["total-records"] == str(len(rows)), found
-    assert found["total-data-files"] == str(len(there))
+    sums = {name: snapshot.summary[name] for name in ("total-records", "total-data-files", "tidemark.delta-version")}
+    version = int(sums["tidemark.delta-version"] or 0)
+    assert sums["total-records"] == str(len(rows)), sums
+    assert sums["total-data-files"] == str(len(there))
     assert version <= delta.version()
     names = [field.name for field in delta.schema().fields]
     assert [field.name for field in table.schema().fields] == names
@@ -120,7 +161,7 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def duck_rows(world: World, columns: str = "*") -> list[tuple[Any, ...]]:
     """The rows as DuckDB reads the metadata that the catalog names."""
-    place = iceberg(world).metadata_location.removeprefix("file://")
+    place = urlsplit(iceberg(world).metadata_location).path
     with duck() as connection:
         order = "kafka_incarnation, kafka_partition, kafka_offset"
         found: list[tuple[Any, ...]] = connection.execute(

@@ -40,6 +40,7 @@ from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS, mirror
 from tidemark_spark.run.delta_log import add_columns
 
 DAY = 86_400_000
+pytestmark = pytest.mark.usefixtures("kind")
 
 
 @pytest.fixture
@@ -332,7 +333,7 @@ def test_a_table_of_the_same_name_that_is_somebody_elses_is_left_alone(world: Wo
     catalog = reader(settings_of(world))
     catalog.create_namespace("kafka")
     catalog.create_table("kafka.orders", pa.schema([("a", pa.int32())]))
-    with pytest.raises(MirrorError, match=r"is not in file:.*name another namespace"):
+    with pytest.raises(MirrorError, match="name another namespace"):
         listed(world)
     catalog.drop_table("kafka.orders")
     catalog.create_table("kafka.orders", pa.schema([("a", pa.int32())]), location=f"{world.table.url}/elsewhere")

@@ -22,6 +22,8 @@ from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.mirror.catalogs import check, iceberg, listed, mirrored, settings_of, sql_catalog
 from tests.spark.rebuild.rebuilds import changed
 from tests.spark.world import World
+from tests.support.iceberg import RestCatalogs
+from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.tidemark.kafka_log.build import T0, batch
 from tidemark.catalogs import CatalogSettings
 from tidemark.errors import ConfigError, MirrorError
@@ -48,7 +50,8 @@ Act = Callable[..., Any]
 def at_each_write(do: Callable[[Act], Act]) -> Iterator[None]:
     """Wrap what a mirror writes: objects of metadata, and commits of the catalog."""
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((LocalStore, "put"), (SqlCatalog, "commit_table"), (SqlCatalog, "create_table")):
+        commits = [(owner, name) for owner in (SqlCatalog, RestCatalog) for name in ("commit_table", "create_table")]
+        for owner, name in ((LocalStore, "put"), *commits):
             patch.setattr(owner, name, do(getattr(owner, name)))
         yield
 
@@ -72,7 +75,7 @@ def history(tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_mirror_killed_at_any_write_is_completed_by_the_next(
-    tmp_path: Path, after: bool, full: bool, rng: random.Random
+    tmp_path: Path, kind: str, after: bool, full: bool, rng: random.Random
 ) -> None:
     number = 0
     while True:
@@ -102,10 +105,11 @@ def test_a_mirror_killed_at_any_write_is_completed_by_the_next(
         else:
             break
         if not full:
-            number += rng.randrange(3)
+            number += rng.randrange(3 if kind == "sql" else 9)
     assert number > 10, "there are as many points and more"
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_lost_reply_lists_nothing_twice(tmp_path: Path) -> None:
     world = history(tmp_path)
     lost = 0
@@ -126,6 +130,7 @@ def test_a_lost_reply_lists_nothing_twice(tmp_path: Path) -> None:
     assert lost == len(iceberg(world).snapshots()) - 1
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_reply_that_says_failed_though_it_was_not_leaves_all_metadata(tmp_path: Path) -> None:
     world = history(tmp_path)
 
@@ -142,6 +147,7 @@ def test_a_reply_that_says_failed_though_it_was_not_leaves_all_metadata(tmp_path
         listed(world)
 
 
+@pytest.mark.usefixtures("kind")
 def test_of_two_processes_each_commit_is_listed_once(tmp_path: Path) -> None:
     world = history(tmp_path)
     settings = settings_of(world)
@@ -165,6 +171,7 @@ def test_of_two_processes_each_commit_is_listed_once(tmp_path: Path) -> None:
     assert len(found) == len(set(found)) > before
 
 
+@pytest.mark.usefixtures("kind")
 def test_two_processes_create_the_table(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.raw.segment([batch(0, records(b"a"))])
@@ -177,6 +184,7 @@ def test_two_processes_create_the_table(tmp_path: Path) -> None:
     listed(world)
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_catalog_that_fails_is_tried_again_and_then_told(tmp_path: Path) -> None:
     world = history(tmp_path)
     calls = 0
@@ -237,6 +245,7 @@ def test_secrets_come_from_the_environment_and_are_never_told(tmp_path: Path) ->
     assert open_catalog(world.table.deployment, connection, handed).properties["uri"].endswith("c.db")
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_setting_that_would_list_files_twice_is_put_right(tmp_path: Path) -> None:
     world = history(tmp_path)
     with iceberg(world).transaction() as transaction:
@@ -255,6 +264,57 @@ def test_a_rest_catalog_that_is_silent_is_left_after_a_while(tmp_path: Path, mon
             open_catalog(world.table.deployment, settings)
     with pytest.raises(MirrorError, match="catalog main: ConnectionError: "):
         open_catalog(world.table.deployment, settings)
+
+
+FAULTS: Final = (Fault.LOSE_REPLY, Fault.CUT_MID_BODY, Fault.ERROR, Fault.UNAVAILABLE, Fault.CONFLICT)
+
+
+def test_a_rest_catalog_behind_a_bad_network(
+    tmp_path: Path, rest_catalogs: RestCatalogs, rng: random.Random, tried: Callable[[str, int], None]
+) -> None:
+    """Whatever happens to requests, and whether the catalog has done what they ask for: all is listed once at last."""
+    world = World(tmp_path, NARROW, FEW)
+    with rest_catalogs.catalog() as uri, FaultProxy(uri, rng, [Rule(one, 0.1) for one in FAULTS]) as proxy:
+        there = CatalogSettings(name="local", kind="rest", uri=uri, namespace="kafka")
+        settings = there.model_copy(update={"uri": proxy.endpoint})
+        for number in range(6):
+            world.raw.segment([batch(2 * number, records(b'{"id":1}', b'{"id":2}', at=[T0, T0 + DAY]))])
+            world.land()
+            if number == 4:
+                merge(world)
+            until_listed(world, settings)
+            check(world, there)
+        found = [one.summary["tidemark.delta-version"] for one in iceberg(world, there).snapshots() if one.summary]
+        assert len(found) == len(set(found))
+        tried("planted faults", len(proxy.injected))
+        assert len(proxy.counts()) > 1
+
+
+def until_listed(world: World, settings: CatalogSettings) -> None:
+    """What the DAG does: call again."""
+    for _ in range(20):
+        try:
+            state = mirror(world.table, settings, mirrored(world, settings))
+        except MirrorError:
+            continue
+        assert state is not None
+        return
+    raise AssertionError("not listed in the end")
+
+
+def test_all_snapshots_are_loaded_whatever_the_settings_say(tmp_path: Path, rest_catalogs: RestCatalogs) -> None:
+    world = World(tmp_path)
+    with rest_catalogs.catalog() as uri:
+        more: dict[str, Any] = {"properties": {"snapshot-loading-mode": "refs"}}
+        settings = CatalogSettings(name="local", kind="rest", uri=uri, namespace="kafka", **more)
+        for number in range(2):
+            world.raw.segment([batch(number, records(b"a"))])
+            world.land()
+            mirror(world.table, settings, mirrored(world, settings))
+        assert len(iceberg(world, settings).snapshots()) == 1, "as the settings ask for"
+        table = mirrored(world, settings)
+        assert table.load()
+        assert len(table.iceberg.snapshots()) == 2
 
 
 def test_the_names_of_pyiceberg_that_are_not_public() -> None:
