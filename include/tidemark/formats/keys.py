@@ -366,6 +366,11 @@ class TableKeys:
         """How far asset events and alerts have been sent."""
         return self._state("published.json")
 
+    @property
+    def schema(self) -> str:
+        """Which schema of a registry the topic's columns come from."""
+        return self._state("schema.json")
+
     def result(self, attempt: int) -> str:
         """What a run did, for the scheduler that started it."""
         return self._state("results", f"{attempt}.json")

@@ -118,7 +118,7 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "fold", "repair"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)

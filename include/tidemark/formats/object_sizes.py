@@ -30,6 +30,9 @@ HEAD: Final = 16 * _MIB
 TOMBSTONE: Final = 64 * _MIB
 """What one run of retention removed of a partition: about 1 KiB for each segment."""
 
+SCHEMA: Final = 16 * _MIB
+"""Which schema of a registry a topic follows: the schema twice in base64; registries keep it below 1 MiB."""
+
 LEDGER: Final = 64 * _MIB
 """A ledger: about 300 B for each partition, 150 B for each date, 20 B for each attempt since the last vacuum."""
 

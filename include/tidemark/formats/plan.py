@@ -20,7 +20,7 @@ from tidemark.formats.ledger import Closing
 from tidemark.formats.manifest import LineagePairs, OpenTransaction
 from tidemark.formats.parquet_layout import ParquetLayout
 
-RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair"]
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema"]
 
 RUN_LIMIT: Final = timedelta(days=2)
 """A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
@@ -195,6 +195,9 @@ class RunPlan(StoredObject):
 
     A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are theirs.
 
+    A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema makes
+    the rows with the columns that this proposes.
+
     ``unread`` names what of the live end is damaged. It lands when it is sealed; nothing else waits for it.
 
     New files have the ``layout``, and their columns the ledger's ``field_ids``; others get the next ones.
@@ -227,6 +230,7 @@ class RunPlan(StoredObject):
     unread: tuple[str, ...] = ()
     layout: ParquetLayout = ParquetLayout()
     field_ids: dict[str, int] = Field(default_factory=dict)
+    accepts: int | None = None
 
     @property
     def moves_rows(self) -> bool:
@@ -241,7 +245,8 @@ class RunPlan(StoredObject):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to commit: no range, no change of a partition's, a date's or the table's state."""
-        return not (self.partitions or self.replaced or self.closes or self.folds or self.found)
+        state = self.partitions or self.replaced or self.closes or self.folds or self.found
+        return not state and self.kind != "schema"
 
 
 def merged(by_date: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
@@ -259,16 +264,16 @@ class RunResult(StoredObject):
     ``landed``: this attempt's commit counts (be it made now or before). ``stale``: the table has moved on since
     the plan, nothing was committed and nothing is lost. ``empty``: there was nothing to do. ``unread`` names heads and
     packs that are damaged: what they hold waits until it is sealed, so that the topic may be late.
-    """
-
-    most_bytes: ClassVar[int] = object_sizes.REPORT
-
-    attempt: int
 
     ``unknown`` are fields of records that the table has no column for: by their path, how many of the rows have them
     that the run parsed and that the parser did not refuse, also of dates that a rebuild leaves alone. Of more than
     MOST_UNKNOWN names, those of most rows are kept, and the sum of the others' rows under ``…``. None if it is not
     known: nothing was committed, or the result was lost and is made from evidence again.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    attempt: int
     status: Literal["landed", "stale", "empty"]
     cluster: str
     topic: str
@@ -283,12 +288,12 @@ class RunResult(StoredObject):
     gaps: tuple[tuple[int, int, int, int], ...] = ()
     seconds: dict[str, float] = Field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    unknown: dict[str, int] | None = None
 
 
 class RunProgress(StoredObject):
     """``progress/<attempt>.json``: of ``total`` tasks ``done`` are finished. The job replaces it as it goes."""
 
-    unknown: dict[str, int] | None = None
     attempt: int
     done: int = Field(ge=0)
     total: int = Field(ge=0)

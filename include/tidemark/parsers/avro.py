@@ -54,6 +54,7 @@ class AvroColumns:
 
     def __init__(self, settings: AvroParser) -> None:
         self._settings = settings
+        assert isinstance(settings.schema_file, SettingsFile), "a schema that is followed was adopted"
         fields, self._reader = _table(settings.schema_file)
         self._raw: pa.Schema = pa.schema(fields)
         self.columns: pa.Schema = pa.schema([pa.field(one.name, table_type(one.type)) for one in fields])
@@ -61,8 +62,8 @@ class AvroColumns:
         self._writers = None if schemas is None else Writers(schemas, self._reader)
         self._loop = self._loop_by(self._reader)
         self._loops: dict[int, BlockReader | None] = {}
-
         self._unknown: dict[int, Mapping[str, int]] = {}
+
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Decode each value by the schema that wrote it; one that this cannot read is refused with the reason."""
         return self.parse_by(rows, vectorised=True)
@@ -100,7 +101,6 @@ class AvroColumns:
                 groups.append(Group(loop, rows, HEAD))
         return groups
 
-    def _loop_of(self, number: int, writers: Writers) -> BlockReader | None:
     def _counted(self, named: _Named, writers: Writers, landing: Bits) -> dict[str, int]:
         """How many of the rows that are ``landing`` have each field that the table lacks."""
         counts = []
@@ -120,6 +120,7 @@ class AvroColumns:
             self._unknown[number] = {} if writer is self._reader else unknown_fields(writer, self._reader)
         return self._unknown[number]
 
+    def _loop_of(self, number: int, writers: Writers) -> BlockReader | None:
         """What reads by this schema; None if its records are refused, or for fastavro."""
         if number not in self._loops:
             try:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.parsers.base import bounds
@@ -18,6 +19,8 @@ from tidemark.parsers.row_parser import RefusedRecord
 HEAD: Final = 5
 """Bytes before what a schema has written."""
 
+NOT_FRAMED: Final = "does not start with a zero byte and the number of a schema, as Confluent's framing does"
+
 _MAX_VARINT: Final = 5
 _MAX_IN_BYTE: Final = 64
 
@@ -25,7 +28,7 @@ _MAX_IN_BYTE: Final = 64
 def split_frame(value: bytes) -> tuple[int, bytes]:
     """(number of the schema, what it wrote). Raises RefusedRecord."""
     if len(value) < HEAD or value[0] != 0:
-        raise RefusedRecord("does not start with a zero byte and the number of a schema, as Confluent's framing does")
+        raise RefusedRecord(NOT_FRAMED)
     return int.from_bytes(value[1:HEAD], "big"), value[HEAD:]
 
 
@@ -46,6 +49,17 @@ def numbered(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64
     for place in range(1, HEAD):
         numbers = numbers << 8 | data[at + place]
     return rows, numbers
+
+
+def unframed(values: pa.Array[Any]) -> tuple[pa.Array[Any], dict[int, str]]:
+    """(binary ``values`` without their first bytes, null where these are not a frame; why not, by row)."""
+    framed, _ = numbered(values)
+    bad = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    bad[framed] = False
+    contents: pa.Array[Any] = pc.binary_slice(values, HEAD)
+    if bad.any():
+        contents = pc.if_else(pa.array(bad), None, contents)
+    return contents, dict.fromkeys(np.flatnonzero(bad).tolist(), NOT_FRAMED)
 
 
 def split_message(value: bytes) -> tuple[tuple[int, ...], bytes]:

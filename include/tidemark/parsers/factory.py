@@ -5,7 +5,15 @@ from __future__ import annotations
 from tidemark.errors import ConfigError
 from tidemark.parsers.base import Parser, check_event_type
 from tidemark.parsers.raw_bytes import NoColumns
-from tidemark.parsers.settings import AvroParser, BytesParser, FunctionParser, JsonParser, ParserSettings, check_names
+from tidemark.parsers.settings import (
+    AvroParser,
+    BytesParser,
+    FunctionParser,
+    JsonParser,
+    ParserSettings,
+    check_names,
+    followed_by,
+)
 
 
 def parser_of(settings: ParserSettings, topic: str) -> Parser:
@@ -25,6 +33,10 @@ def parser_of(settings: ParserSettings, topic: str) -> Parser:
 
 
 def _made(settings: ParserSettings) -> Parser:
+    followed = followed_by(settings)
+    if followed is not None:
+        rule = "was adopted yet: a run of ingest.py asks the registry"
+        raise ValueError(f"schema: no schema of the subject {followed.subject} {rule}")
     if isinstance(settings, BytesParser):
         return NoColumns()
     if isinstance(settings, JsonParser):

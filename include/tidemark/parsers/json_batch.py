@@ -30,37 +30,38 @@ from pydantic_core import from_json
 from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, kernel
 from tidemark.decode.schema import array
 from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
+from tidemark.parsers.confluent_framing import unframed
 from tidemark.parsers.json_document import MAX_DEPTH, RefusedValue, document, raw_value, value_at
 from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
-
 from tidemark.parsers.unknown_fields import field_name, summed
+
 _SMALLEST: Final = 8
 """Rows of a failing block that are no longer worth halving."""
 
-_SPACE: Final = 0x20
 _DOCUMENTS: Final = 512
 """That are Python objects at a time while their keys are counted."""
 
 _UNEXPECTED: Final = "unexpected field"
 """What Arrow's error says of a key that is not in the schema. With other words, blocks would be read row by row."""
 
+_SPACE: Final = 0x20
 _BRACE: Final = ord("{")
 _BRACE_BIT: Final = ord("{") ^ ord("[")
 _N, _SMALL_A, _I, _SMALL_N = b"NaIn"
 
 
-class _Block(NamedTuple):
 _Keys = Mapping[str, "_Keys | None"]
 """The keys of an object that columns' paths have; below each its own, or None if a column takes all that lies there."""
 
 
+class _Block(NamedTuple):
     """Columns of their raw types, one row each for the values at ``rows``; and which of these may have unknown keys."""
 
     rows: Indices
     columns: pa.RecordBatch
-
     surprising: Indices
+
 
 class JsonColumns:
     """The parser of kind ``json``."""
@@ -89,8 +90,10 @@ class JsonColumns:
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
         """... in blocks, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
-        given = np.flatnonzero(_valid(values))
         refused: dict[int, str] = {}
+        if self._settings.framing == "confluent":
+            values, refused = unframed(values)
+        given = np.flatnonzero(_valid(values))
         odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)
         blocks = []
         for wanted in _cut(values, given[~odd]):
@@ -114,6 +117,7 @@ class JsonColumns:
     def _read(self, rows: Indices, values: pa.Array[Any]) -> _Block:
         """Raises ValueError if any of ``values``, which are those at ``rows``, is bad."""
         lines = _lines(values)
+        surprising = rows[:0]
         try:
             table = self._table(lines, "error")
         except ValueError as error:
@@ -130,7 +134,6 @@ class JsonColumns:
         try:
             return pj.read_json(
                 cast("IO[bytes]", pa.BufferReader(lines)),
-        surprising = rows[:0]
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
                 parse_options=pj.ParseOptions(explicit_schema=self._explicit, unexpected_field_behavior=unexpected),
             )
@@ -150,20 +153,20 @@ class JsonColumns:
     def _slow(self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str]) -> _Block:
         columns: list[list[Any]] = [[] for _ in self._types]
         kept: list[int] = []
+        surprising: list[int] = []
         for row in wanted.tolist():
             try:
                 found = document(values[row].as_py())
                 made = self._row(found)
-        surprising: list[int] = []
             except RefusedValue as error:
                 refused[row] = str(error)
                 continue
             kept.append(row)
+            if not _all_known(found, self._keys):
+                surprising.append(row)
             for column, value in zip(columns, made, strict=True):
                 column.append(value)
         arrays = [pa.array(column, one.type) for column, one in zip(columns, self._raw, strict=True)]
-            if not _all_known(found, self._keys):
-                surprising.append(row)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._raw)
         return _Block(np.array(kept, np.int64), batch, np.array(surprising, np.int64))
 
@@ -190,9 +193,6 @@ class JsonColumns:
         made = pa.RecordBatch.from_arrays(columns, schema=self.columns)
         return _nulled(made, refused)
 
-
-def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
-    """``rows`` with all columns null where a row is refused."""
     def _unknown(self, values: pa.Array[Any], blocks: Iterable[Indices], refused: dict[int, str]) -> dict[str, int]:
         """The unknown keys of the rows in ``blocks``, all of which can be read, except for rows that are refused."""
         kept = np.ones(len(values), np.bool_)
@@ -234,6 +234,9 @@ def _unknown_keys(documents: Sequence[dict[str, Any]], known: _Keys, *path: str)
             found.update(_unknown_keys(within, inner, *path, key))
     return found
 
+
+def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
+    """``rows`` with all columns null where a row is refused."""
     if not refused:
         return rows
     place = np.arange(len(rows))

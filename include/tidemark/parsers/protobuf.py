@@ -44,14 +44,15 @@ class ProtobufColumns:
 
     def __init__(self, settings: ProtobufParser) -> None:
         self._settings = settings
-        message = _message(settings.descriptors, settings.message)
+        assert settings.descriptors is not None, "a schema that is followed was adopted"
+        message = message_of(settings.descriptors, settings.message)
         self._class = message_factory.GetMessageClass(message)
         self._indexes = _indexes(message)
         fields = message_fields(message)
         # FindInitializationErrors of protobuf 7.36.2 may end the process where a message with a map is within another.
         self._has_maps = has_maps(message)
-        self._takes = [(name, one.take) for name, one in fields]
         self._unknown = UnknownFields(message)
+        self._takes = [(name, one.take) for name, one in fields]
         self.columns: pa.Schema = pa.schema([pa.field(name, one.kind) for name, one in fields])
         self._loop: BlockReader | None = None
         with suppress(Unsupported):
@@ -104,7 +105,7 @@ class ProtobufColumns:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
 
 
-def _message(descriptors: SettingsFile, name: str) -> Descriptor:
+def message_of(descriptors: SettingsFile, name: str) -> Descriptor:
     """The message's descriptor, in a pool of its own. Raises ValueError."""
     files = FileDescriptorSet()
     try:

@@ -126,3 +126,9 @@ def _timestamp(found: Any) -> int:
     if found.seconds not in _SECONDS or not 0 <= found.nanos < 1_000_000_000:
         raise ValueError(f"a Timestamp of {found.seconds} seconds and {found.nanos} nanoseconds")
     return int(found.seconds) * 1_000_000 + int(found.nanos) // 1000
+
+
+def check_column(field: FieldDescriptor) -> None:
+    """Raise ValueError unless ``field`` of a message can be a column."""
+    assert field.containing_type is not None, "an extension is a field of no message"
+    _field(field, field.name, (field.containing_type.full_name,))

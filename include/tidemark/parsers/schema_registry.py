@@ -21,13 +21,13 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 from typing_extensions import override
 
 from tidemark.concurrency import in_parallel
-from tidemark.errors import RegistryUnavailable
+from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.parsers.registry_http import HttpAnswer, RegistryHttp
 from tidemark.parsers.settings import Registry, SettingsFile
 
@@ -46,11 +46,25 @@ _TRANSIENT: Final = {408, 425, 429}
 _DENIED: Final = 403
 
 
+SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
+"""``schemaType`` of a registry's answer, which has none for Avro."""
+
+_ARTICLES: Final[Mapping[SchemaKind, str]] = {
+    "AVRO": "an Avro schema",
+    "PROTOBUF": "a Protobuf schema",
+    "JSON": "a JSON Schema",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A schema's text, and before it the texts of those that it refers to, each after those that itself refers to."""
+    """A schema's text, and before it the texts of those that it refers to, each after those that itself refers to.
+
+    ``names`` are those by which they are referred to. A Protobuf schema's text is its FileDescriptorProto in base64.
+    """
 
     texts: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -63,6 +77,14 @@ class Unreadable:
     """There is no schema to read by; ``reason`` goes on after "names schema 7, which"."""
 
     reason: str
+
+
+class Registered(NamedTuple):
+    """The newest schema of a subject: its number in the registry, its version in the subject, and itself."""
+
+    number: int
+    version: int
+    written: Written
 
 
 class Schemas(Protocol):
@@ -132,9 +154,28 @@ class _OfTheNumber(Exception):
 class SchemaRegistry(Schemas):
     """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it finds is kept for the process."""
 
-    def __init__(self, settings: Registry) -> None:
+    def __init__(self, settings: Registry, kind: SchemaKind = "AVRO") -> None:
         self._url = settings.url.rstrip("/")
         self._http = RegistryHttp(settings, CONNECTIONS)
+        self._kind = kind
+        self._format = "?format=serialized" if kind == "PROTOBUF" else ""
+
+    def newest(self, subject: str) -> Registered:
+        """The newest schema of ``subject``.
+
+        Raises:
+            RegistryUnavailable: it cannot be known now.
+            ConfigError: the registry has none under that name, or none of this kind.
+        """
+        try:
+            main = self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest")
+            number, version = main.get("id"), main.get("version")
+            if not isinstance(number, int) or not isinstance(version, int):
+                raise _OfTheNumber("has no id, or no version")
+            return Registered(number, version, self._whole(main))
+        except _OfTheNumber as reason:
+            rule = f"{subject}: its newest schema {reason}; correct the subject, or what is registered under it"
+            raise ConfigError(self._url, [("parser.schema.subject", rule)]) from reason
 
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
         """See :class:`Schemas`; several numbers at a time, over connections that stay open."""
@@ -149,19 +190,26 @@ class SchemaRegistry(Schemas):
         return answers
 
     def _find(self, number: int) -> Written | Unreadable:
-        texts: dict[tuple[str, int], str] = {}
         try:
-            main = self._schema(f"/schemas/ids/{number}")
-            self._gather(main, texts, ())
+            found = self._whole(self._schema(f"/schemas/ids/{number}"))
         except _OfTheNumber as reason:
             return Unreadable(str(reason))
-        found = Written((*texts.values(), main["schema"]))
-        if found.size > MAX_TEXT:
-            return Unreadable(f"has more than {MAX_TEXT} characters")
         _kept.keep(self._url, number, found)
         return found
 
-    def _gather(self, schema: Any, texts: dict[tuple[str, int], str], above: tuple[tuple[str, int], ...]) -> None:
+    def _whole(self, main: Any) -> Written:
+        """The schema of the answer ``main``, with what it refers to. Raises _OfTheNumber."""
+        others: dict[tuple[str, int], tuple[str, str]] = {}
+        self._gather(main, others, ())
+        texts = (*(text for _, text in others.values()), main["schema"])
+        found = Written(texts, tuple(name for name, _ in others.values()))
+        if found.size > MAX_TEXT:
+            raise _OfTheNumber(f"has more than {MAX_TEXT} characters")
+        return found
+
+    def _gather(
+        self, schema: Any, others: dict[tuple[str, int], tuple[str, str]], above: tuple[tuple[str, int], ...]
+    ) -> None:
         """Add what ``schema`` refers to, after what that refers to."""
         for reference in schema.get("references") or ():
             try:
@@ -172,27 +220,28 @@ class SchemaRegistry(Schemas):
                 raise _OfTheNumber("has a reference without subject and version")
             if at in above:
                 raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which refers to itself")
-            if at in texts:
+            if at in others:
                 continue
-            if len(texts) + len(above) >= MAX_REFERENCES:
+            if len(others) + len(above) >= MAX_REFERENCES:
                 raise _OfTheNumber(f"refers to more than {MAX_REFERENCES} others")
             try:
                 found = self._schema(f"/subjects/{quote(at[0], safe='')}/versions/{at[1]}")
-                self._gather(found, texts, (*above, at))
+                self._gather(found, others, (*above, at))
             except _OfTheNumber as reason:
                 raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which {reason}") from reason
-            texts[at] = found["schema"]
+            others[at] = str(reference.get("name", "")), found["schema"]
 
     def _schema(self, path: str) -> Any:
-        """The registry's answer, with the text of an Avro schema. Raises _OfTheNumber."""
+        """The registry's answer, with the text of a schema of this kind. Raises _OfTheNumber."""
+        path += self._format
         answer = self._ask(path)
         if answer.status != 200:
             self._refuse(path, answer)
         if answer.document is None:
             raise _OfTheNumber("has an answer too large to read")
         kind = answer.document.get("schemaType") or "AVRO"
-        if kind != "AVRO":
-            raise _OfTheNumber(f"is not an Avro schema, but one of type {str(kind)[:40]}")
+        if kind != self._kind:
+            raise _OfTheNumber(f"is not {_ARTICLES[self._kind]}, but one of type {str(kind)[:40]}")
         if not isinstance(answer.document.get("schema"), str):
             raise _OfTheNumber("has no text")
         return answer.document

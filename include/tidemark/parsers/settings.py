@@ -17,6 +17,8 @@ from pydantic import (
     Discriminator,
     Field,
     PlainSerializer,
+    Tag,
+    TypeAdapter,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -33,6 +35,7 @@ MAX_SCHEMA_BYTES: Final = 16 << 20
 MAX_SCHEMAS: Final = 10_000
 
 Source = Literal["value", "key"]
+Framing = Literal["none", "confluent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,29 +207,6 @@ class BytesParser(Settings):
         return None
 
 
-class JsonParser(_Declared):
-    """One JSON object a record."""
-
-    kind: Literal["json"]
-    columns: tuple[JsonColumn, ...]
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        self._check_declared(self.columns)
-        paths: dict[tuple[str, ...], str] = {}
-        for one in self.columns:
-            if not one.keys:
-                raise ValueError(f"column {one.name}: its path has no key")
-            for other, name in paths.items():
-                shorter = min(len(other), len(one.keys))
-                if other[:shorter] == one.keys[:shorter]:
-                    raise ValueError(
-                        f"column {one.name}: its path is that of column {name}, or one is inside the other"
-                    )
-            paths[one.keys] = one.name
-        return self
-
-
 def _certificates(content: SettingsFile) -> SettingsFile:
     try:
         ssl.create_default_context(cadata=content.data.decode("ascii"))
@@ -267,18 +247,86 @@ class Registry(Settings):
         return self
 
 
+class RegistrySchema(Settings):
+    """The columns follow the newest schema that ``registry`` has under ``subject``."""
+
+    registry: Registry
+    subject: str = Field(min_length=1, max_length=1000)
+
+    @field_validator("subject")
+    @classmethod
+    def _check_subject(cls, subject: str) -> str:
+        if not subject.isprintable():
+            raise ValueError("must be the name of a subject, such as orders-value")
+        return subject
+
+
+def _source(value: object) -> str:
+    return "registry" if isinstance(value, Mapping | RegistrySchema) else "file"
+
+
+class JsonParser(_Declared):
+    """One JSON object a record."""
+
+    kind: Literal["json"]
+    columns: tuple[JsonColumn, ...] = ()
+    followed: RegistrySchema | None = Field(default=None, alias="schema")
+    framing: Framing = "none"
+
+    def adopting(self, definition: SettingsFile) -> JsonParser:
+        """These settings with columns, which ``definition`` holds as JSON, instead of where they are to be taken from."""
+        columns = TypeAdapter(tuple[JsonColumn, ...]).validate_json(definition.data)
+        return self.model_copy(update={"columns": columns, "followed": None})
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.followed is not None:
+            if self.columns:
+                raise ValueError("has either columns or schema, with a registry and a subject")
+            return self
+        self._check_declared(self.columns)
+        paths: dict[tuple[str, ...], str] = {}
+        for one in self.columns:
+            if not one.keys:
+                raise ValueError(f"column {one.name}: its path has no key")
+            for other, name in paths.items():
+                shorter = min(len(other), len(one.keys))
+                if other[:shorter] == one.keys[:shorter]:
+                    raise ValueError(
+                        f"column {one.name}: its path is that of column {name}, or one is inside the other"
+                    )
+            paths[one.keys] = one.name
+        return self
+
+
 class AvroParser(_Parser):
     """Avro's binary encoding. ``schema`` is the table's: what was written by another is resolved into it."""
 
     kind: Literal["avro"]
-    schema_file: JsonFile = Field(alias="schema")
-    framing: Literal["none", "confluent"] = "none"
+    schema_file: Annotated[
+        Annotated[JsonFile, Tag("file")] | Annotated[RegistrySchema, Tag("registry")], Discriminator(_source)
+    ] = Field(alias="schema")
+    framing: Framing = "none"
     registry: Registry | None = None
     schemas: Directory | None = None
+
+    @property
+    def followed(self) -> RegistrySchema | None:
+        """Where the schema is to be taken from; None if it is there."""
+        return self.schema_file if isinstance(self.schema_file, RegistrySchema) else None
+
+    def adopting(self, definition: SettingsFile) -> AvroParser:
+        """These settings with a schema, which is that of a record, instead of where it is to be taken from."""
+        known = {"registry": self.followed.registry} if self.followed else {}
+        return self.model_copy(update={"schema_file": definition, **known})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         sources = [one for one in (self.registry, self.schemas) if one is not None]
+        if isinstance(self.schema_file, RegistrySchema):
+            if self.framing == "none" or sources:
+                raise ValueError("a schema of a registry needs framing: confluent, and names registry itself")
+            return self
         if self.framing == "confluent" and len(sources) != 1:
             raise ValueError("framing confluent needs either registry.url or schemas, a directory of <id>.avsc")
         if self.framing == "none" and sources:
@@ -297,9 +345,20 @@ class ProtobufParser(_Parser):
     """Protobuf's wire format; ``descriptors`` is what ``protoc --include_imports --descriptor_set_out`` writes."""
 
     kind: Literal["protobuf"]
-    descriptors: File
+    descriptors: File | None = None
+    followed: RegistrySchema | None = Field(default=None, alias="schema")
     message: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
-    framing: Literal["none", "confluent"] = "none"
+    framing: Framing = "none"
+
+    def adopting(self, definition: SettingsFile) -> ProtobufParser:
+        """These settings with a descriptor set, instead of where it is to be taken from."""
+        return self.model_copy(update={"descriptors": definition, "followed": None})
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.descriptors is None) == (self.followed is None):
+            raise ValueError("needs either descriptors, a file, or schema, with a registry and a subject")
+        return self
 
 
 class FunctionParser(_Declared):
@@ -333,3 +392,11 @@ ParserSettings = Annotated[
     BytesParser | JsonParser | AvroParser | ProtobufParser | FunctionParser, Discriminator("kind")
 ]
 """What ``parser`` of a topic may be; ``kind`` says which."""
+
+FollowingParser = AvroParser | JsonParser | ProtobufParser
+"""Those whose schema a registry may have."""
+
+
+def followed_by(settings: ParserSettings) -> RegistrySchema | None:
+    """Where the schema of ``settings`` is to be taken from; None if they have it, or need none."""
+    return settings.followed if isinstance(settings, FollowingParser) else None

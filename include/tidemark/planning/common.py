@@ -27,5 +27,6 @@ def following(
         "code": code_digest(),
         "layout": topic.parquet,
         "field_ids": ledger.field_ids,
+        "accepts": table.accepts,
         "created_at": created_at or table.store.now(),
     }

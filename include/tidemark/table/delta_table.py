@@ -14,6 +14,7 @@ from tidemark.errors import ConfigError, FormatError, TableTampered, UnknownOutc
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.retry import Retry, Tries
+from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.object_store_settings import delta_settings
 from tidemark.store.s3_credentials import delta_credentials
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
 
 
 class TopicTable(NamedTuple):
-    """One topic's table: its location and how to reach it."""
+    """One topic's table: its location and how to reach it.
+
+    ``topic`` has the schema that was adopted for it, or the one of the version that a rebuild ``accepts``.
+    """
 
     deployment: Deployment
     topic: TopicSettings
     store: Store
     keys: TableKeys
+    accepts: int | None = None
 
     @property
     def url(self) -> str:
@@ -87,9 +92,13 @@ class LiveFile(NamedTuple):
 
 
 def open_topic_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
-    """The table of ``topic``."""
-    store = open_store(deployment.lake_store, deployment.store)
-    return TopicTable(deployment, topic, store, deployment.table_keys(topic))
+    """The table of ``topic``, with the schema that was adopted for it if it follows a registry's.
+
+    Raises:
+        StoreError, FormatError: that schema cannot be read.
+    """
+    store, keys = open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic)
+    return TopicTable(deployment, with_adopted(topic, store, keys), store, keys)
 
 
 def open_delta(table: TopicTable) -> DeltaTable | None:

@@ -10,6 +10,7 @@ from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, execu
 from tidemark_spark.cli.plans import carry_out, write_and_carry_out
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.run.followed_schema import followed
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -22,6 +23,8 @@ def _ingest(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, options.topic)
     table = begun_table(options)
     known = find_plan(table, options.attempt) if options.attempt is not None else None
+    if not (known or options.dry_run):
+        table = followed(table)
     plan = known or plan_ingest(table, attempt=options.attempt)
     if options.dry_run:
         show(plan.to_bytes().decode())

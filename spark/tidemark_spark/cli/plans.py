@@ -10,6 +10,7 @@ from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import write_plan
+from tidemark.schemas.following import accept
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, examine
 from tidemark_spark.cli.common import report_name, show
@@ -97,5 +98,8 @@ def write_and_carry_out(table: TopicTable, plan: RunPlan, executor: Executor) ->
 
 def carry_out(table: TopicTable, plan: RunPlan, executor: Executor) -> int:
     """Carry out ``plan``, which is stored, and print the result."""
-    show(run(table, plan, converting(executor)).to_bytes().decode())
+    result = run(table, plan, converting(executor))
+    if plan.accepts is not None and result.status == "landed":
+        accept(table, plan.accepts)
+    show(result.to_bytes().decode())
     return 0

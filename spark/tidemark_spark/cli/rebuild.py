@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from tidemark.errors import ConfigError
 from tidemark.planning import lost_files
+from tidemark.schemas.following import proposed
 from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, exit_code, job_parser
 from tidemark_spark.cli.plans import (
     add_preview,
@@ -33,6 +34,10 @@ def _rebuild(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, options.topic)
     dates = _dates(options)
     table = begun_table(options)
+    if options.schema is not None:
+        if dates is not None:
+            raise ConfigError("rebuild.py", [("--schema", "needs --all: all rows must have the same columns")])
+        table = proposed(table, options.schema)
     lost = lost_files(table, dates) if options.missing and dates else {}
     if options.missing:
         dates = list(lost)
@@ -65,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--from", dest="first", type=day, metavar="DATE", help="first date to rebuild")
     parser.add_argument("--to", dest="last", type=day, metavar="DATE", help="last date to rebuild")
     parser.add_argument("--all", action="store_true", help="rebuild all dates; then columns may become wider")
+    parser.add_argument(
+        "--schema",
+        type=int,
+        metavar="VERSION",
+        help="with --all: accept what this version of the registry's schema proposes, see docs/schemas.md",
+    )
     parser.add_argument(
         "--extend", action="store_true", help="rebuild also the dates that exchange rows with those, by the settings"
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
 from tidemark.planning import read_plan
+from tidemark.schemas.following import proposed
 from tidemark_spark.cli.common import add_topic, begun_table, executor_of, exit_code, job_parser, report_name
 from tidemark_spark.cli.plans import carry_out, show_comparison
 from tidemark_spark.cluster.executor import Executor
@@ -25,6 +26,8 @@ def _run_plan(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, options.topic)
     table = begun_table(options)
     plan = read_plan(table, options.plan)
+    if plan.accepts is not None:
+        table = proposed(table, plan.accepts)
     if options.compare:
         return show_comparison(table, plan, executor, options.report)
     return carry_out(table, plan, executor)

@@ -27,6 +27,7 @@ from tidemark_spark.live.scanned import ScannedTopic
 from tidemark_spark.live.shared_query import Work, convert_all
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
+from tidemark_spark.run.followed_schema import followed
 
 FIRST_PAUSE: Final = timedelta(seconds=30)
 LONGEST_PAUSE: Final = timedelta(minutes=15)
@@ -87,6 +88,7 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     table = open_topic_table(deployment, deployment.topic(topic.topic, cluster))
     if (known := find_plan(table, topic.attempt)) is not None:
         return Prepared(topic, table, known, has_landed(table, committed_ledger(table), known))
+    table = followed(table)
     raw = ScannedTopic(table, topic.partitions, live_end)
     # The topic's own runs find which dates close, from the agents' indexes.
     plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)

@@ -122,6 +122,8 @@ def schema_change(table: TopicTable, delta: DeltaTable) -> list[str]:
 def is_wider(before: Any, after: Any) -> bool:
     """Whether a column's type ``after`` is ``before``, or has each value of it: a longer number, or a list or struct.
 
+    A struct may have more fields, behind the others.
+
     Types are those of Delta's schema in JSON (https://github.com/delta-io/delta, PROTOCOL.md, Schema Serialization
     Format).
     """
@@ -144,8 +146,8 @@ def is_wider(before: Any, after: Any) -> bool:
 
 
 def _are_wider(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    same = [field["name"] for field in before] == [field["name"] for field in after]
-    return same and all(is_wider(field["type"], other["type"]) for field, other in zip(before, after, strict=True))
+    same = [field["name"] for field in before] == [field["name"] for field in after[: len(before)]]
+    return same and all(is_wider(field["type"], other["type"]) for field, other in zip(before, after, strict=False))
 
 
 def _type(field: Field) -> Any:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
 from tidemark.formats.hashsum import combine
@@ -27,6 +28,8 @@ from tidemark_spark.run.commit import check_fresh, check_hands, publish
 from tidemark_spark.run.delta_log import check_columns
 from tidemark_spark.run.expired_evidence import expired
 from tidemark_spark.run.success_markers import update_markers
+
+_PARSING: Final = {"ingest", "rebuild", "replay", "repair"}
 
 
 def run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
@@ -101,6 +104,8 @@ def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
         return found
     live = live_files(delta) if delta is not None else []
     check_hands(table, plan, ledger, live)
+    if plan.kind in _PARSING and plan.configuration != table.topic.digest:
+        raise StaleRun("the topic's settings, or the schema that it follows, have changed since the plan")
     check_fresh(plan, ledger, live, table.store.now())
     if delta is not None:
         check_columns(table, delta, whole=plan.whole)
@@ -259,12 +264,12 @@ def _summed(
     bytes_read: int,
     seconds: dict[str, float],
     unread: tuple[str, ...] = (),
+    unknown: Mapping[str, int] | None = None,
 ) -> RunResult:
     rows = list(evidence)
     landed = [row for row in rows if row.offset_class == "landed"]
     touched = {part.key for part in plan.partitions}
     return _result(
-    unknown: Mapping[str, int] | None = None,
         plan,
         "landed",
         ledger.n,
@@ -282,12 +287,12 @@ def _summed(
         ),
         seconds={name: round(value, 3) for name, value in seconds.items()},
         unread=unread or plan.unread,
+        unknown=unknown,
     )
 
 
 def _result(plan: RunPlan, status: str, ledger_n: int, **more: object) -> RunResult:
     fields = {
-        unknown=unknown,
         "attempt": plan.attempt,
         "status": status,
         "cluster": plan.cluster,

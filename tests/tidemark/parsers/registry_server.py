@@ -38,6 +38,15 @@ class Registry:
         """Have ``schema`` under this number, with ``more`` in the answer."""
         self.replies[f"/schemas/ids/{number}"] = 200, {"schema": json.dumps(schema), **more}
 
+    def register(self, subject: str, number: int, version: int, schema: str, kind: str = "AVRO", **more: Any) -> None:
+        """Have ``schema``, a text, as the newest of ``subject``, and under its number."""
+        asks = "?format=serialized" if kind == "PROTOBUF" else ""
+        document = {"schema": schema, **({"schemaType": kind} if kind != "AVRO" else {}), **more}
+        found = {"subject": subject, "id": number, "version": version, **document}
+        self.replies[f"/schemas/ids/{number}{asks}"] = 200, document
+        for name in ("latest", version):
+            self.replies[f"/subjects/{subject}/versions/{name}{asks}"] = 200, found
+
     @property
     def times(self) -> Counter[str]:
         """How often each path was asked for."""

@@ -1,0 +1,40 @@
+"""The settings of a topic with the schema that was adopted for it."""
+
+from __future__ import annotations
+
+from tidemark.errors import ConfigError, NotFound
+from tidemark.formats.base import Version
+from tidemark.formats.keys import TableKeys
+from tidemark.formats.schema_state import Definition, SchemaState
+from tidemark.parsers.settings import FollowingParser, SettingsFile, followed_by
+from tidemark.store import Store
+from tidemark.topics import TopicSettings
+
+
+def read_state(store: Store, keys: TableKeys) -> Version[SchemaState] | None:
+    """What was adopted for a topic; None if nothing was. Raises StoreError and FormatError."""
+    try:
+        return SchemaState.load_version(store, keys.schema)
+    except NotFound:
+        return None
+
+
+def with_adopted(topic: TopicSettings, store: Store, keys: TableKeys) -> TopicSettings:
+    """``topic`` with the schema that was adopted, if it follows one and one was."""
+    if followed_by(topic.parser) is None:
+        return topic
+    found = read_state(store, keys)
+    if found is None or found.value.kind != topic.parser.kind:
+        return topic
+    return with_definition(topic, found.value.adopted, found.value.subject)
+
+
+def with_definition(topic: TopicSettings, definition: Definition, subject: str) -> TopicSettings:
+    """``topic``, which follows ``subject``, with ``definition``. Raises ConfigError if this cannot be read."""
+    parser = topic.parser
+    assert isinstance(parser, FollowingParser)
+    name = f"{subject}, version {definition.version}"
+    try:
+        return topic.model_copy(update={"parser": parser.adopting(SettingsFile(name, definition.data))})
+    except ValueError as error:
+        raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("parser.schema", f"{name}: {error}")]) from error

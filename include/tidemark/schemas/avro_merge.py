@@ -1,0 +1,274 @@
+"""Merges Avro schemas. The result reads what either wrote, by Avro's own rules of resolution.
+
+https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from tidemark.parsers.avro_bounds import check_levels
+from tidemark.parsers.avro_types import Types
+from tidemark.parsers.schema_registry import Written
+from tidemark.schemas.merge import NESTED, Changes, Merge
+
+_NAMED: Final = {"record", "enum", "fixed"}
+_WIDER: Final = (("int", "long"), ("float", "double"))
+_ABSENT: Final = object()
+
+
+def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:
+    """``adopted``, which a merge has made, and ``newest``, which is taken whole where nothing is adopted yet.
+
+    Raises:
+        ValueError: ``newest`` is not the schema of a record, or none of its fields can be a column.
+    """
+    new = _Schema(newest.texts)
+    if not isinstance(new.root, str) or new.named.get(new.root, {}).get("type") != "record":
+        raise ValueError("is not the schema of a record")
+    if adopted is None:
+        empty = {**new.named[new.root], "fields": []}
+        old = _Schema([])
+        old.root, old.named = new.root, {**new.named, new.root: empty}
+    else:
+        old = _Schema([adopted.decode()])
+    merge = _Merge(old, new, widen=widen)
+    root = merge.root()
+    if not merge.named[root]["fields"]:
+        raise ValueError("; ".join(f"{one.path}: {one.detail}" for one in merge.changes.found) or "has no field")
+    body = json.dumps(_declared(root, merge.named, set()), separators=(",", ":"), ensure_ascii=False).encode()
+    return Merge(body, tuple(merge.changes.found))
+
+
+class _Schema:
+    """A schema in which named types stand by their names; ``named`` has what they are."""
+
+    def __init__(self, texts: list[str] | tuple[str, ...]) -> None:
+        self.named: dict[str, dict[str, Any]] = {}
+        self.root: Any = None
+        known: dict[str, Any] = {}
+        try:
+            for text in texts:
+                check_levels(text.encode())
+                self.root = self._by_name(fastavro.parse_schema(json.loads(text), known))
+        except UnknownType as error:
+            raise ValueError(f"is not a valid Avro schema: {error.name} is not a known type") from error
+        except (SchemaParseException, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise ValueError(f"is not a valid Avro schema: {type(error).__name__} {error}") from error
+
+    def _by_name(self, schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [self._by_name(one) for one in schema]
+        if isinstance(schema, str):
+            return schema
+        kind = schema["type"]
+        if kind in ("array", "map"):
+            inner = "items" if kind == "array" else "values"
+            return {"type": kind, inner: self._by_name(schema[inner])}
+        if kind in _NAMED:
+            return self._declare(schema, kind)
+        if not isinstance(kind, str):
+            return self._by_name(kind)
+        kept = {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
+        return {"type": kind, **kept} if kept else kind
+
+    def _declare(self, schema: Any, kind: str) -> str:
+        name: str = schema["name"]
+        keys = {"enum": ("symbols", "default"), "fixed": ("size", "logicalType", "precision", "scale"), "record": ()}
+        body = {"type": kind, "name": name, **{key: schema[key] for key in keys[kind] if key in schema}}
+        self.named[name] = body
+        if kind == "record":
+            body["fields"] = [
+                {
+                    "name": one["name"],
+                    "type": self._by_name(one["type"]),
+                    **({"default": one["default"]} if "default" in one else {}),
+                }
+                for one in schema["fields"]
+            ]
+        return name
+
+
+class _Merge:
+    """``named`` are the named types of the result."""
+
+    def __init__(self, old: _Schema, new: _Schema, *, widen: bool) -> None:
+        self._old = old
+        self._new = new
+        self._widen = widen
+        self._done: set[str] = set()
+        self.named: dict[str, dict[str, Any]] = {**new.named, **old.named}
+        self.changes = Changes([one["name"] for one in old.named[old.root]["fields"]])
+
+    def root(self) -> str:
+        """The name of the merged record."""
+        name: str = self._old.root
+        if _unqualified(name) != _unqualified(self._new.root):
+            detail = f"the record is named {self._new.root} now, so records of that name cannot be read as {name}"
+            self.changes.note(name, "misfit", detail)
+        else:
+            self._record(name, self._new.root, "")
+        return name
+
+    def _record(self, old: str, new: str, path: str) -> None:
+        """Merge the record that is ``new`` in the newer schema into ``old``, once."""
+        if old in self._done:
+            return
+        self._done.add(old)
+        theirs = {one["name"]: one for one in self._new.named[new]["fields"]}
+        fields = [
+            self._field(one, theirs.pop(one["name"], None), f"{path}{one['name']}")
+            for one in self._old.named[old]["fields"]
+        ]
+        self.named[old] = {**self.named[old], "fields": fields}
+        for one in theirs.values():
+            place = f"{path}{one['name']}"
+            if path:
+                self.changes.note(place, "wider", f"{_shown(one['type'])}, {NESTED}")
+                if self._widen:
+                    fields.append(_with_default(one))
+            elif self._can_be_column(one):
+                fields.append(_with_default(one))
+
+    def _can_be_column(self, field: Mapping[str, Any]) -> bool:
+        alone = {"type": "record", "name": "alone", "fields": [{"name": field["name"], "type": field["type"]}]}
+        try:
+            Types().record(_declared("alone", {**self.named, "alone": alone}, set()))
+        except ValueError as error:
+            self.changes.note(field["name"], "misfit", str(error).removeprefix(f".{field['name']}: "))
+            return False
+        self._used_again(field["type"], field["name"])
+        return self.changes.takes(field["name"], _shown(field["type"]))
+
+    def _used_again(self, kind: Any, path: str) -> None:
+        """Merge the types that the adopted schema has, too, wherever ``kind`` has them."""
+        if isinstance(kind, list):
+            for one in kind:
+                self._used_again(one, path)
+        elif isinstance(kind, dict):
+            self._used_again(kind.get("items", kind.get("values")), path)
+        elif kind in self._old.named and kind in self._new.named:
+            self._named(kind, kind, path)
+        elif kind in self._new.named:
+            for one in self._new.named[kind].get("fields", ()):
+                self._used_again(one["type"], f"{path}.{one['name']}")
+
+    def _field(self, old: dict[str, Any], new: dict[str, Any] | None, path: str) -> dict[str, Any]:
+        if new is None:
+            self.changes.note(path, "removed", "is null, or its default, in new records")
+            return _with_default(old)
+        kind, nullable = self._value(old["type"], new["type"], path)
+        default = new.get("default", old.get("default", _ABSENT))
+        return _field(old["name"], kind, default, nullable=nullable)
+
+    def _value(self, old: Any, new: Any, path: str) -> tuple[Any, bool]:
+        """(the merged type without null, whether it may be null)."""
+        before, nullable = _without_null(old)
+        after, also = _without_null(new)
+        return self._type(before, after, path), nullable or also
+
+    def _type(self, old: Any, new: Any, path: str) -> Any:
+        if isinstance(old, str) and isinstance(new, str) and old in self._old.named and new in self._new.named:
+            return self._named(old, new, path)
+        if old == new:
+            return old
+        for kind, inner in (("array", "items"), ("map", "values")):
+            if _is(old, kind) and _is(new, kind):
+                value, nullable = self._value(old[inner], new[inner], f"{path}[]" if kind == "array" else f"{path}{{}}")
+                return {"type": kind, inner: ["null", value] if nullable else value}
+        words = f"{_shown(old)} becomes {_shown(new)}"
+        if (old, new) in _WIDER or _is_longer_decimal(old, new):
+            self.changes.note(path, "wider", words)
+            return new if self._widen else old
+        self.changes.note(path, "misfit", words)
+        return old
+
+    def _named(self, old: str, new: str, path: str) -> str:
+        before, after = self._old.named[old], self._new.named[new]
+        kind = before["type"]
+        if kind != after["type"] or (kind != "record" and _unqualified(old) != _unqualified(new)):
+            self.changes.note(path, "misfit", f"{_of(before)} becomes {_of(after)}")
+        elif kind == "record":
+            self._record(old, new, f"{path}.")
+        elif kind == "enum":
+            more = [one for one in after["symbols"] if one not in before["symbols"]]
+            self.named[old] = {**before, "symbols": [*before["symbols"], *more]}
+        elif {**before, "name": ""} != {**after, "name": ""}:
+            self.changes.note(path, "misfit", f"{_of(before)} becomes {_of(after)}")
+        return old
+
+
+def _with_default(field: Mapping[str, Any]) -> dict[str, Any]:
+    """``field`` so that records without it can be read: null, unless the schema says what it is then."""
+    kind, nullable = _without_null(field["type"])
+    default = field.get("default", _ABSENT)
+    return _field(field["name"], kind, None if default is _ABSENT else default, nullable=nullable or default is _ABSENT)
+
+
+def _field(name: str, kind: Any, default: Any, *, nullable: bool) -> dict[str, Any]:
+    """A field; the first type of a union is its default's."""
+    if nullable:
+        others = kind if isinstance(kind, list) else [kind]
+        kind = [*others, "null"] if default is not None and default is not _ABSENT else ["null", *others]
+    return {"name": name, "type": kind, **({} if default is _ABSENT else {"default": default})}
+
+
+def _without_null(kind: Any) -> tuple[Any, bool]:
+    if not isinstance(kind, list):
+        return kind, False
+    others = [one for one in kind if one != "null"]
+    return others[0] if len(others) == 1 else others, len(others) < len(kind)
+
+
+def _declared(kind: Any, named: Mapping[str, Any], done: set[str]) -> Any:
+    """``kind`` with each named type declared where it is first used."""
+    if isinstance(kind, list):
+        return [_declared(one, named, done) for one in kind]
+    if isinstance(kind, str):
+        if kind not in named or kind in done:
+            return kind
+        done.add(kind)
+        body = named[kind]
+        if body["type"] != "record":
+            return body
+        return {**body, "fields": [{**one, "type": _declared(one["type"], named, done)} for one in body["fields"]]}
+    return {key: _declared(one, named, done) if key in {"items", "values"} else one for key, one in kind.items()}
+
+
+def _is(kind: Any, name: str) -> bool:
+    return isinstance(kind, dict) and kind["type"] == name
+
+
+def _is_longer_decimal(old: Any, new: Any) -> bool:
+    """Whether both are decimals in bytes, and ``new`` has each value of ``old``."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return False
+    if any(one.get("logicalType") != "decimal" or one["type"] != "bytes" for one in (old, new)):
+        return False
+    digits = new["precision"] - old["precision"]
+    return bool(new.get("scale", 0) == old.get("scale", 0) and digits > 0)
+
+
+def _unqualified(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _of(body: Mapping[str, Any]) -> str:
+    return f"{body['type']} {_unqualified(body['name'])}" + (f"({body['size']})" if body["type"] == "fixed" else "")
+
+
+def _shown(kind: Any) -> str:
+    """A type in words."""
+    if isinstance(kind, list):
+        return " or ".join(_shown(one) for one in kind)
+    if isinstance(kind, str):
+        return _unqualified(kind)
+    if kind["type"] in {"array", "map"}:
+        return f"{kind['type']} of {_shown(kind['items' if kind['type'] == 'array' else 'values'])}"
+    digits = f"({kind['precision']},{kind.get('scale', 0)})" if "precision" in kind else ""
+    return f"{kind.get('logicalType', kind['type'])}{digits}"

@@ -1,0 +1,264 @@
+"""Asks the registry for a topic's newest schema, and adopts of it what the table can take.
+
+Only jobs that land do so, before they plan. Whoever opens the table has what was adopted last. The state is one object,
+replaced under If-Match: of two jobs that see a newer schema, one adopts it and the other finds it adopted.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from tidemark.errors import ConfigError, NotFound, PreconditionFailed, RegistryUnavailable
+from tidemark.formats.base import Version
+from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
+from tidemark.parsers.factory import parser_of
+from tidemark.parsers.schema_registry import Registered, SchemaKind, SchemaRegistry, Written
+from tidemark.parsers.settings import AvroParser, FollowingParser, ProtobufParser, RegistrySchema, followed_by
+from tidemark.schemas.adopted import read_state, with_definition
+from tidemark.schemas.merge import Merge
+from tidemark.store.update import update
+from tidemark.table.delta_table import TopicTable
+from tidemark.topics import TopicSettings
+
+KINDS: Final[dict[str, SchemaKind]] = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
+
+MAX_HISTORY: Final = 100
+
+log = logging.getLogger(__name__)
+
+
+class Followed(NamedTuple):
+    """A table with the newest schema, as far as it is adopted; and whether this was done just now.
+
+    ``waits`` is the version that a rebuild of the whole table would adopt, if any.
+    """
+
+    table: TopicTable
+    adopted: bool = False
+    waits: int | None = None
+
+
+def follow(table: TopicTable) -> Followed:
+    """``table`` with the newest schema, as far as it is adopted; itself if its topic follows none.
+
+    A registry that does not answer, or has nothing that can be read, is noted, and changes nothing.
+
+    Raises:
+        RegistryUnavailable: the registry does not answer, and nothing was adopted yet.
+        ConfigError: it has no such subject, or none of its columns can be a table's, and nothing was adopted yet.
+    """
+    topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
+    followed = followed_by(topic.parser)
+    if followed is None:
+        return Followed(table)
+    found = _state(table, topic)
+    try:
+        newest = SchemaRegistry(followed.registry, KINDS[topic.parser.kind]).newest(followed.subject)
+    except (RegistryUnavailable, ConfigError) as error:
+        if found is None:
+            raise
+        log.warning("%s: the schema stays as it is: %s", followed.subject, error)
+        reason = " ".join(str(error).split())
+        state = _updated(table, topic, lambda state, now: _unanswered(state, reason, now))
+    else:
+        if found is None:
+            _begin(table, topic, followed, newest)
+        state = _updated(table, topic, lambda state, now: compared(topic, state, followed, newest, now))
+    adopted = found is not None and found.value.adopted != state.adopted
+    waits = state.proposal.version if state.proposal and can_be_rebuilt(state.proposal) else None
+    return Followed(table._replace(topic=with_definition(topic, state.adopted, state.subject)), adopted, waits)
+
+
+def can_be_rebuilt(proposal: Definition) -> bool:
+    """Whether a rebuild of the whole table would adopt anything of ``proposal``."""
+    return any(one.kind == "wider" for one in proposal.changes)
+
+
+def compared(
+    topic: TopicSettings, state: SchemaState, followed: RegistrySchema, newest: Registered, now: datetime
+) -> SchemaState:
+    """``state`` after ``newest`` was found; itself if that is what it has."""
+    state = state.model_copy(update={"unanswered_since": None, "reason": ""})
+    if (state.newest.number, state.newest.version, state.subject) == (newest.number, newest.version, followed.subject):
+        return state
+    changes, adopted, wider = _judged(topic, state.adopted, newest, now, followed.subject)
+    taken = _new(state, (one for one in changes if not one.waits))
+    waiting = tuple(one for one in changes if one.waits)
+    after: dict[str, object] = {
+        "subject": followed.subject,
+        "newest": SchemaVersion(number=newest.number, version=newest.version, at=now),
+        "proposal": _definition(newest, now, wider, waiting) if waiting else None,
+    }
+    if adopted != state.adopted.data or taken or not waiting:
+        step = _definition(newest, now, adopted, taken)
+        after |= {"adopted": step, "history": _history(state.history, step)}
+    return state.model_copy(update=after)
+
+
+def adopted_proposal(state: SchemaState, version: int) -> SchemaState:
+    """``state`` after a rebuild of the whole table with the proposal of ``version``; itself if that is not proposed."""
+    proposal = state.proposal
+    if proposal is None or proposal.version != version:
+        return state
+    taken = tuple(one for one in proposal.changes if one.kind == "wider")
+    left = tuple(one for one in proposal.changes if one.kind == "misfit")
+    step = proposal.model_copy(update={"changes": taken})
+    return state.model_copy(
+        update={
+            "adopted": step,
+            "history": _history(state.history, step),
+            "proposal": proposal.model_copy(update={"changes": left}) if left else None,
+        }
+    )
+
+
+def proposed(table: TopicTable, version: int) -> TopicTable:
+    """``table`` with the schema that waits for a rebuild of the whole table, or waited for the one that was made.
+
+    Raises:
+        ConfigError: no schema of that version waits, or nothing of it can be adopted by a rebuild.
+    """
+    topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
+    found = _state(table, topic)
+    proposal = found.value.proposal if found else None
+    source = f"topic {topic.cluster}/{topic.topic}"
+    if found is not None and found.value.adopted.version == version and not waits_for(found.value, version):
+        accepted = with_definition(topic, found.value.adopted, found.value.subject)
+        return table._replace(topic=accepted, accepts=version)
+    if found is None or proposal is None or proposal.version != version:
+        waits = f"version {proposal.version} does" if proposal else "none does"
+        raise ConfigError(source, [("--schema", f"version {version} does not wait to be accepted, {waits}")])
+    if not can_be_rebuilt(proposal):
+        rule = "has changes that no rebuild can make: register another version, or name another table"
+        raise ConfigError(source, [("--schema", f"version {version} {rule}")])
+    return table._replace(topic=with_definition(topic, proposal, found.value.subject), accepts=version)
+
+
+def waits_for(state: SchemaState, version: int) -> bool:
+    """Whether the schema of ``version`` waits to be accepted."""
+    return state.proposal is not None and state.proposal.version == version
+
+
+def accept(table: TopicTable, version: int) -> None:
+    """Say that the whole table was rebuilt with the proposal of ``version``."""
+    topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
+    _updated(table, topic, lambda state, _: adopted_proposal(state, version))
+
+
+def dismiss(table: TopicTable, version: int) -> SchemaState:
+    """Have no more alerts of the proposal of ``version``. Raises ConfigError if there is none."""
+    topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
+    found = _state(table, topic)
+    proposal = found.value.proposal if found else None
+    if proposal is None or proposal.version != version:
+        rule = f"version {version} does not wait to be accepted"
+        raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("--version", rule)])
+    return _updated(table, topic, lambda state, _: state.model_copy(update={"dismissed": version}))
+
+
+def _state(table: TopicTable, topic: TopicSettings) -> Version[SchemaState] | None:
+    """What was adopted, by a parser of the same kind."""
+    found = read_state(table.store, table.keys)
+    return found if found is not None and found.value.kind == topic.parser.kind else None
+
+
+def _updated(
+    table: TopicTable, topic: TopicSettings, change: Callable[[SchemaState, datetime], SchemaState]
+) -> SchemaState:
+    """Apply ``change`` to the topic's state, which there is, at the time that it gets."""
+    now = table.store.now()
+
+    def read() -> Version[SchemaState]:
+        found = _state(table, topic)
+        if found is None:
+            raise NotFound(table.keys.schema, "was there a moment ago; run it again")
+        return found
+
+    return update(table.store, table.keys.schema, read, lambda state: change(state, now), then="run it again")
+
+
+def _begin(table: TopicTable, topic: TopicSettings, followed: RegistrySchema, newest: Registered) -> None:
+    """Adopt the first schema, unless another process is faster. Raises ConfigError."""
+    assert isinstance(topic.parser, FollowingParser)
+    now = table.store.now()
+    try:
+        merge = _merged(topic, None, newest.written)
+        taken = tuple(one for one in merge.changes if not one.waits)
+        adopted = _definition(newest, now, merge.definition, taken)
+        parser_of(with_definition(topic, adopted, followed.subject).parser, topic.topic)
+    except ValueError as error:
+        rule = f"{followed.subject}, version {newest.version}, {error}"
+        raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("parser.schema", rule)]) from error
+    waiting = tuple(one for one in merge.changes if one.waits)
+    state = SchemaState(
+        kind=topic.parser.kind,
+        subject=followed.subject,
+        adopted=adopted,
+        history=_history((), adopted),
+        newest=SchemaVersion(number=newest.number, version=newest.version, at=now),
+        proposal=_definition(newest, now, merge.definition, waiting) if waiting else None,
+    )
+    of_another_kind = read_state(table.store, table.keys)
+    etag = of_another_kind.etag if of_another_kind else None
+    with suppress(PreconditionFailed):
+        table.store.put(table.keys.schema, state.to_bytes(), if_match=etag, if_none_match=etag is None)
+
+
+def _judged(
+    topic: TopicSettings, adopted: Definition, newest: Registered, now: datetime, subject: str
+) -> tuple[tuple[SchemaChange, ...], bytes, bytes]:
+    """(what ``newest`` changes, the definition with what is adopted, and with what a rebuild adopts)."""
+    try:
+        merge = _merged(topic, adopted.data, newest.written)
+        wide = merge
+        if any(one.kind == "wider" for one in merge.changes):
+            wide = _merged(topic, adopted.data, newest.written, widen=True)
+        for one in (merge, wide):
+            made = _definition(newest, now, one.definition, ())
+            parser_of(with_definition(topic, made, subject).parser, topic.topic)
+    except (ValueError, ConfigError) as error:
+        whole = SchemaChange(path=subject, kind="misfit", detail=" ".join(str(error).split()))
+        return (whole,), adopted.data, adopted.data
+    return merge.changes, merge.definition, wide.definition
+
+
+def _merged(topic: TopicSettings, adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:
+    """Raises ValueError if ``newest`` is not a schema of a table's rows."""
+    if isinstance(topic.parser, AvroParser):
+        from tidemark.schemas import avro_merge
+
+        return avro_merge.merged(adopted, newest, widen=widen)
+    if isinstance(topic.parser, ProtobufParser):
+        from tidemark.schemas import protobuf_merge
+
+        return protobuf_merge.merged(adopted, newest, topic.parser.message, widen=widen)
+    from tidemark.schemas import json_columns
+
+    return json_columns.merged(adopted, newest)
+
+
+def _unanswered(state: SchemaState, reason: str, now: datetime) -> SchemaState:
+    if state.unanswered_since is not None:
+        return state
+    return state.model_copy(update={"unanswered_since": now, "reason": reason})
+
+
+def _new(state: SchemaState, changes: Iterable[SchemaChange]) -> tuple[SchemaChange, ...]:
+    """Those of ``changes`` that were not made before: what is gone is gone in all later versions, too."""
+    last = {one.path: one.kind for step in state.history for one in step.changes}
+    return tuple(one for one in changes if one.kind != "removed" or last.get(one.path) != "removed")
+
+
+def _definition(newest: Registered, now: datetime, data: bytes, changes: tuple[SchemaChange, ...]) -> Definition:
+    definition = base64.b64encode(data).decode()
+    return Definition(number=newest.number, version=newest.version, at=now, changes=changes, definition=definition)
+
+
+def _history(before: tuple[SchemaStep, ...], step: SchemaStep) -> tuple[SchemaStep, ...]:
+    made = SchemaStep(number=step.number, version=step.version, at=step.at, changes=step.changes)
+    return (*before, made)[-MAX_HISTORY:]

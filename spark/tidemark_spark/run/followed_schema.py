@@ -1,0 +1,64 @@
+"""Brings a table's columns to the newest schema of its registry, before a run is planned."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from tidemark.errors import ConfigError
+from tidemark.formats.plan import RunPlan
+from tidemark.planning import write_plan
+from tidemark.planning.common import following
+from tidemark.schemas.following import accept, follow, proposed
+from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
+from tidemark_spark.model import Job, Outcome
+from tidemark_spark.run.delta_log import check_columns, widened
+from tidemark_spark.run.driver import run
+
+
+def followed(table: TopicTable) -> TopicTable:
+    """``table`` with the newest schema, as far as it is adopted; new columns come with a commit of their own.
+
+    If this is killed after the schema is adopted, the next run adds the columns with its own commit.
+
+    Raises:
+        RegistryUnavailable, ConfigError: see :func:`tidemark.schemas.following.follow`.
+        PublishError: the columns were not added; run it again.
+    """
+    found = follow(table)
+    if found.waits is not None and _was_rebuilt(found.table, found.waits):
+        accept(found.table, found.waits)
+        found = follow(table)
+    if found.adopted:
+        _add_columns(found.table)
+    return found.table
+
+
+def _was_rebuilt(table: TopicTable, version: int) -> bool:
+    """Whether the table has the columns of the proposal, because the run that made them so was killed after that."""
+    delta = open_delta(table)
+    return delta is not None and widened(table, delta) is not None and _has(proposed(table, version), delta)
+
+
+def _has(table: TopicTable, delta: DeltaTable) -> bool:
+    try:
+        check_columns(table, delta)
+    except ConfigError:
+        return False
+    return widened(table, delta) is None
+
+
+def _add_columns(table: TopicTable) -> None:
+    """Commit the columns that the table lacks, if there are any; a table that is not there yet begins with them."""
+    delta = open_delta(table)
+    if delta is None:
+        return
+    missing = check_columns(table, delta)
+    if missing:
+        columns = tuple(field.name for field in missing)
+        plan = RunPlan(**following(table, ledger_of(table, delta)), kind="schema", columns=columns)
+        write_plan(table, plan)
+        run(table, plan, _nothing)
+
+
+def _nothing(_job: Job, _tasks: object) -> list[Outcome]:
+    return []

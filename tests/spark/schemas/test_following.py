@@ -1,0 +1,324 @@
+"""A table follows its subject: what can be adopted is, in a commit of its own, and the rest waits for a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.world import World, in_process
+from tests.tidemark.kafka_log.build import Record, batch
+from tests.tidemark.parsers.registry_server import Registry, serving
+from tests.tidemark.parsers.test_avro import encoded, framed
+from tidemark.errors import ConfigError, RegistryUnavailable
+from tidemark.formats.plan import RunPlan, RunResult
+from tidemark.formats.schema_state import SchemaState
+from tidemark.parsers import schema_registry
+from tidemark.planning import plan_ingest, write_plan
+from tidemark.schemas.adopted import read_state
+from tidemark.schemas.following import accept, dismiss, proposed
+from tidemark.table.delta_table import open_delta, open_topic_table
+from tidemark_spark.rebuild.plan import planned
+from tidemark_spark.run import followed_schema
+from tidemark_spark.run.driver import run
+from tidemark_spark.run.followed_schema import followed
+
+DAY = 86_400_000
+
+
+def record(*fields: tuple[str, Any] | tuple[str, Any, Any]) -> dict[str, Any]:
+    """A record schema; a third part of a field is its default."""
+    made = [{"name": one[0], "type": one[1], **({"default": one[2]} if len(one) > 2 else {})} for one in fields]
+    return {"type": "record", "name": "Order", "fields": made}
+
+
+V1 = record(("id", "int"), ("note", "string"))
+V2 = record(("id", "int"), ("vip", "boolean"), ("currency", "string", "EUR"))
+V3 = record(("id", "long"), ("note", "string"))
+V4 = record(("id", "string"), ("vip", "boolean"), ("city", "string"))
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "PAUSES_SECONDS", (0.0,) * len(schema_registry.PAUSES_SECONDS))
+    monkeypatch.setattr(schema_registry, "_kept", schema_registry._Kept())
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with serving(Registry()) as found:
+        yield found
+
+
+class Followed(World):
+    """A topic that follows ``orders-value``."""
+
+    def __init__(self, root: Path, registry: Registry, kind: str = "avro", *more: str) -> None:
+        self.registry = registry
+        self.number = 0
+        source = f"schema: {{registry: {{url: '{registry.url}'}}, subject: orders-value}}"
+        parser = ", ".join([f"kind: {kind}", "framing: confluent", source, *more])
+        super().__init__(root, f"parser: {{{parser}}}")
+
+    def register(self, schema: Any) -> None:
+        """The newest version; numbers are those of versions and 10."""
+        self.number += 1
+        self.registry.register("orders-value", 10 + self.number, self.number, json.dumps(schema))
+
+    def upload(self, *records: tuple[int, Any, Any]) -> None:
+        """A segment of records, each with the version that wrote it, its schema and its value."""
+        self.upload_values(*(framed(10 + version, encoded(schema, value)) for version, schema, value in records))
+
+    def upload_values(self, *values: bytes) -> None:
+        """A segment of records with these values."""
+        made = [Record(place, value=value) for place, value in enumerate(values)]
+        self.raw.segment([batch(self.raw.partition().end, made)])
+
+    def land(self, **options: Any) -> RunResult:
+        """As an ingest job does it."""
+        self.table = followed(self.reopened())
+        return super().land(**options)
+
+    def reopened(self) -> Any:
+        """The table, as any job opens it."""
+        deployment = self.table.deployment
+        return open_topic_table(deployment, deployment.topic("orders"))
+
+    @property
+    def state(self) -> SchemaState:
+        found = read_state(self.table.store, self.table.keys)
+        assert found is not None
+        return found.value
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The table's own, with their types."""
+        delta = open_delta(self.table)
+        assert delta is not None
+        return {
+            one.name: str(json.loads(one.to_json())["type"])
+            for one in delta.schema().fields
+            if not one.name.startswith("kafka_") and one.name != "dt"
+        }
+
+    def values(self) -> list[dict[str, Any]]:
+        """The parsed columns of all rows, in the order of their offsets."""
+        rows = sorted(self.rows(), key=lambda row: row["kafka_offset"])
+        return [{name: row.get(name) for name in self.columns} for row in rows]
+
+
+def planned_rebuild(world: Followed, version: int) -> RunPlan:
+    """The stored plan of a rebuild of the whole table that accepts the version."""
+    plan = planned(proposed(world.reopened(), version), None, lambda _job, _tasks: [], extend=False).plan
+    write_plan(world.table, plan)
+    assert plan.accepts == version
+    return plan
+
+
+def rebuild(world: Followed, version: int) -> RunResult:
+    """Rebuild the whole table, as its job does."""
+    result = run(proposed(world.reopened(), version), planned_rebuild(world, version), in_process)
+    accept(world.table, version)
+    world.table = world.reopened()
+    world.check()
+    return result
+
+
+def changes(world: Followed) -> list[tuple[str, str]]:
+    """What waits, by path and kind."""
+    proposal = world.state.proposal
+    return [(one.path, one.kind) for one in proposal.changes] if proposal else []
+
+
+def test_a_table_begins_with_its_subjects_newest_schema_and_follows_it(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    assert world.columns == {"id": "integer", "note": "string"}
+    assert [one.kind for one in ledgers(world)] == ["ingest"]
+
+    world.register(V2)
+    world.upload((1, V1, {"id": 2, "note": "b"}), (2, V2, {"id": 3, "vip": True, "currency": "USD"}))
+    world.land()
+    assert world.columns == {"id": "integer", "note": "string", "vip": "boolean", "currency": "string"}
+    assert world.values() == [
+        {"id": 1, "note": "a", "vip": None, "currency": None},
+        {"id": 2, "note": "b", "vip": None, "currency": "EUR"},
+        {"id": 3, "note": None, "vip": True, "currency": "USD"},
+    ]
+    assert [one.kind for one in ledgers(world)] == ["ingest", "schema", "ingest"]
+    assert world.state.proposal is None
+    last = world.state.history[-1]
+    assert [(one.path, one.kind) for one in last.changes] == [
+        ("note", "removed"),
+        ("vip", "added"),
+        ("currency", "added"),
+    ]
+    world.check()
+
+
+def ledgers(world: Followed) -> list[Any]:
+    """All ledgers, in their order."""
+    found = [world.ledger]
+    while found[0].parent is not None:
+        parent = found[0].parent
+        found.insert(0, type(found[0]).load(world.table.store, world.table.keys.ledger(parent.n, parent.attempt)))
+    return found
+
+
+def test_what_is_gone_is_told_once_and_keeps_its_column(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    for schema in (V1, record(("id", "int")), record(("id", "int"), ("x", "int"))):
+        world.register(schema)
+        world.upload((world.number, schema, {"id": 1, "note": "n", "x": 5}))
+        world.land()
+    told = [[(one.path, one.kind) for one in step.changes] for step in world.state.history]
+    assert told == [[("id", "added"), ("note", "added")], [("note", "removed")], [("x", "added")]]
+    assert [row["note"] for row in world.values()] == ["n", None, None]
+
+
+def test_a_longer_number_waits_for_a_rebuild_of_all_that_accepts_it(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    world.register(V3)
+    world.upload((2, V3, {"id": 1 << 40, "note": "b"}), (1, V1, {"id": 2, "note": "c"}))
+    world.land()
+    assert changes(world) == [("id", "wider")]
+    assert world.columns["id"] == "integer"
+    [reason] = [row["reason"] for row in world.quarantine()]
+    assert "Avro schema" in reason
+
+    with pytest.raises(ConfigError, match="version 7 does not wait to be accepted, version 2 does"):
+        proposed(world.reopened(), 7)
+    assert rebuild(world, 2).status == "landed"
+    assert world.columns["id"] == "long"
+    assert [row["id"] for row in world.values()] == [1, 1 << 40, 2]
+    assert changes(world) == []
+    assert world.state.adopted.version == 2
+    world.upload((2, V3, {"id": 1 << 41, "note": "d"}))
+    world.land()
+    assert world.values()[-1]["id"] == 1 << 41
+
+
+def test_a_rebuild_that_was_killed_before_it_said_so_is_found(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    world.register(V3)
+    world.upload((2, V3, {"id": 1 << 40, "note": "b"}))
+    world.land()
+    run(proposed(world.reopened(), 2), planned_rebuild(world, 2), in_process)  # and no accept
+    assert changes(world) == [("id", "wider")]
+    world.upload((2, V3, {"id": 3, "note": "c"}))
+    world.land()
+    assert changes(world) == []
+    assert [row["id"] for row in world.values()] == [1, 1 << 40, 3]
+
+
+def test_what_no_rebuild_can_make_is_told_and_the_rest_is_adopted(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    world.register(V4)
+    world.upload((1, V1, {"id": 2, "note": "b"}), (2, V4, {"id": "x", "vip": True, "city": "Wien"}))
+    world.land()
+    assert changes(world) == [("id", "misfit")]
+    assert set(world.columns) == {"id", "note", "vip", "city"}
+    assert [row["id"] for row in world.values()] == [1, 2]
+    assert len(world.quarantine()) == 1
+    with pytest.raises(ConfigError, match="no rebuild can make"):
+        proposed(world.reopened(), 2)
+    assert world.state.dismissed is None
+    assert dismiss(world.reopened(), 2).dismissed == 2
+    with pytest.raises(ConfigError, match="does not wait"):
+        dismiss(world.reopened(), 3)
+
+
+def test_a_registry_that_does_not_answer_changes_nothing(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    registry.failures = 100
+    with pytest.raises(RegistryUnavailable):
+        followed(world.reopened())
+    registry.failures = 0
+    with pytest.raises(ConfigError, match="orders-value: its newest schema is unknown"):
+        followed(world.reopened())
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    registry.failures = 100
+    assert followed(world.reopened()).topic == world.table.topic
+    since = world.state.unanswered_since
+    assert since is not None
+    assert "503" in world.state.reason
+    followed(world.reopened())
+    assert world.state.unanswered_since == since
+    registry.failures = 0
+    followed(world.reopened())
+    assert world.state.unanswered_since is None
+
+
+def test_nothing_is_asked_twice_or_written_twice_while_nothing_changes(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    followed(world.reopened())
+    [before] = [world.table.store.head(world.table.keys.schema)]
+    registry.asked.clear()
+    followed(world.reopened())
+    assert registry.asked == ["/subjects/orders-value/versions/latest"]
+    assert world.table.store.head(world.table.keys.schema) == before
+
+
+def test_a_kill_between_adopting_and_the_commit_leaves_the_columns_to_the_next_run(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    world.register(V2)
+    with monkeypatch.context() as patch:
+        patch.setattr(followed_schema, "_add_columns", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            followed(world.reopened())
+    assert set(world.columns) == {"id", "note"}
+    world.upload((2, V2, {"id": 2, "vip": True, "currency": "USD"}))
+    world.land()
+    assert world.values()[-1] == {"id": 2, "note": None, "vip": True, "currency": "USD"}
+
+
+def _killed(_table: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_plan_of_the_schema_before_is_stale(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.raw.publish()
+    world.table = followed(world.reopened())
+    plan: RunPlan = plan_ingest(world.table)
+    write_plan(world.table, plan)
+    world.register(V2)
+    assert run(followed(world.reopened()), plan, in_process).status == "stale"
+    world.land()
+    assert world.values() == [{"id": 1, "note": "a", "vip": None, "currency": "EUR"}]
+
+
+def test_two_jobs_that_see_a_newer_schema_adopt_it_once(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    world.register(V2)
+    first, second = followed(world.reopened()), followed(world.reopened())
+    assert first.topic == second.topic
+    assert [one.kind for one in ledgers(world)] == ["ingest", "schema"]
+    assert len(world.state.history) == 2

@@ -1,0 +1,1 @@
+"""Merges of schemas, and the state of what was adopted."""
