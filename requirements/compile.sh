@@ -13,5 +13,6 @@ compile dev pyproject.toml --extra agent --extra spark --group dev
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
 compile java --group java
+compile spark-4.1 --group spark-4.1
 compile object-store pyproject.toml --extra object-store --constraint requirements/agent.txt
 compile build requirements/build.in

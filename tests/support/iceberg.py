@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +15,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from tests.support.jars import class_path
 from tests.support.java_client import JavaGatewayProcess
-from tests.support.paths import site_packages
+from tests.support.paths import ROOT, cache_dir, env_bin, env_python, site_packages
 from tests.support.ports import HOST
+from tests.support.spark import local_conf
 
 _FILES: Final = {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
+
+# What Spark's launcher opens for it, as far as it needs that here.
+_OPENED: Final = (
+    *("java.lang", "java.lang.invoke", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent"),
+    *("java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"),
+)
 
 
 class _IcebergJvm(JavaGatewayProcess):
@@ -72,6 +84,77 @@ class RestCatalogs(_IcebergJvm):
         finally:
             server.stop()
             catalog.close()
+
+
+class SparkReader(JavaGatewayProcess):
+    """Spark 4.1 with Iceberg 1.12.0; usable with ``with``. It has no driver in Python."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is started yet. What is read passes through files in ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        path = os.pathsep.join((f"{spark_jars()}/*", class_path("iceberg-spark-4.1")))
+        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+        super().__init__(path, "-Xmx1g", *opened, log=folder / "java.log")
+        self._catalogs: dict[str, str] = {}
+
+    @override
+    def _start(self) -> None:
+        super()._start()
+        builder = self.jvm.org.apache.spark.sql.SparkSession.builder().master("local[1]")
+        for name, value in {
+            **local_conf(),
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "1",
+        }.items():
+            builder.config(name, value)
+        self._session = builder.getOrCreate()
+
+    @override
+    def __exit__(self, *error: object) -> None:
+        self._session.stop()
+        super().__exit__(*error)
+
+    def rows(self, uri: str, name: str) -> pa.Table:
+        """The rows of a table in the REST catalog at ``uri``."""
+        catalog = self._catalogs.setdefault(uri, f"catalog{len(self._catalogs)}")
+        for setting, value in {
+            "": "org.apache.iceberg.spark.SparkCatalog",
+            ".type": "rest",
+            ".uri": uri,
+            ".cache-enabled": "false",
+            **{f".{key}": value for key, value in _FILES.items()},
+        }.items():
+            self._session.conf().set(f"spark.sql.catalog.{catalog}{setting}", value)
+        passed = self._folder / "rows"
+        self._session.table(f"{catalog}.{name}").coalesce(1).write().mode("overwrite").parquet(str(passed))
+        return pq.read_table(passed)
+
+
+def spark_jars() -> Path:
+    """The jars of PyPI's Spark 4.1, unpacked in the cache when they are first asked for."""
+    pins = ROOT / "requirements" / "spark-4.1.txt"
+    folder = cache_dir() / "packages"
+    target = folder / f"spark-4.1-{hashlib.sha256(pins.read_bytes()).hexdigest()[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if not target.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as work:
+                install(pins, Path(work) / "packages")
+                (Path(work) / "packages").rename(target)
+    return target / "pyspark" / "jars"
+
+
+def install(pins: Path, target: Path) -> None:
+    """Install what ``pins`` names into the folder ``target``, from where the Makefile does it."""
+    command = [env_bin("build", "uv"), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    command += ["--python", env_python("build"), "--target", target, "--requirement", pins]
+    asked = [env_bin("build", "pip"), "config", "get", "global.index-url"]
+    index = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    environment = {"UV_CACHE_DIR": str(cache_dir() / "uv"), **({"UV_DEFAULT_INDEX": index} if index else {})}
+    subprocess.run(command, env={**environment, **os.environ}, check=True)
 
 
 class JavaReader(_IcebergJvm):

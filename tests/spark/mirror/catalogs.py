@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from typing_extensions import override
 
 from tests.spark.world import World
-from tests.support.iceberg import JavaReader, RestCatalogs
+from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 from tidemark.catalogs import CatalogSettings
 from tidemark.formats.mirror_status import MirrorState
 from tidemark_spark.mirror.catalog import open_catalog
@@ -46,11 +46,11 @@ class Beside:
 
 
 class RestBeside(Beside):
-    """Iceberg's REST catalogs, which Iceberg's own reader in Java reads, too."""
+    """Iceberg's REST catalogs, which Iceberg's own ``readers`` read, too."""
 
-    def __init__(self, catalogs: RestCatalogs, java: JavaReader, until: ExitStack) -> None:
+    def __init__(self, catalogs: RestCatalogs, readers: Sequence[JavaReader | SparkReader], until: ExitStack) -> None:
         """The catalogs live ``until`` the test's end."""
-        self._catalogs, self._java, self._until = catalogs, java, until
+        self._catalogs, self._readers, self._until = catalogs, readers, until
         self._uris: dict[Path, str] = {}
 
     @override
@@ -62,7 +62,8 @@ class RestBeside(Beside):
     @override
     def others(self, settings: CatalogSettings) -> Iterator[list[dict[str, Any]]]:
         assert settings.uri is not None
-        yield self._java.rows(settings.uri, NAME).to_pylist()
+        for one in self._readers:
+            yield one.rows(settings.uri, NAME).to_pylist()
 
 
 beside = Beside()

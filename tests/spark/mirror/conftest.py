@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.spark.mirror import catalogs
-from tests.support.iceberg import JavaReader, RestCatalogs
+from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 
 
 @pytest.fixture(scope="package")
@@ -25,12 +25,20 @@ def java_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaReader
         yield found
 
 
+@pytest.fixture(scope="package")
+def spark_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkReader]:
+    """Spark 4.1 with Iceberg's reader."""
+    with SparkReader(tmp_path_factory.mktemp("spark-reader")) as found:
+        yield found
+
+
 @pytest.fixture(params=["sql", "rest"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The kind of the catalogs beside the test's worlds."""
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, full: bool) -> Iterator[str]:
+    """The kind of the catalogs beside the test's worlds. Java reads what ``rest`` lists, and if ``full``, Spark does."""
     name = str(request.param)
     with ExitStack() as until:
         if name == "rest":
-            rest, java = (request.getfixturevalue(one) for one in ("rest_catalogs", "java_reader"))
-            monkeypatch.setattr(catalogs, "beside", catalogs.RestBeside(rest, java, until))
+            readers = ["java_reader", "spark_reader"] if full else ["java_reader"]
+            rest, *found = (request.getfixturevalue(one) for one in ("rest_catalogs", *readers))
+            monkeypatch.setattr(catalogs, "beside", catalogs.RestBeside(rest, found, until))
         yield name
