@@ -57,9 +57,10 @@ def test_a_fetch_response_is_opened_by_the_class_that_we_replace() -> None:
 
 
 def test_attributes_are_there(brokers: KafkaCluster) -> None:
-    with KafkaConsumer(bootstrap_servers=brokers.bootstrap) as consumer:
+    with KafkaConsumer(bootstrap_servers=brokers.bootstrap) as consumer, brokers.admin() as admin:
         holders: list[tuple[Any, tuple[str, ...]]] = [
             (consumer, private.CONSUMER),
+            (admin, private.ADMIN),
             (consumer._fetcher, private.FETCHER),
             (consumer._coordinator, private.COORDINATOR),
             (consumer._cluster, private.CLUSTER),

@@ -22,6 +22,9 @@ CONSUMER: Final = (
 )
 """Attributes of a ``KafkaConsumer``."""
 
+ADMIN: Final = ("_client", "_net")
+"""Attributes of a ``KafkaAdminClient``."""
+
 FETCHER: Final = (
     "_completed_fetches",
     "_net",

@@ -52,7 +52,7 @@ class Target:
         self.group = group
         self.client = dict(client)
         self.largest_batch = 1 << 20  # as the topic has it, once it was checked
-        self._admin = KafkaAdminClient(**self.client)
+        self._admin = _Admin(**self.client)
 
     def partitions(self) -> int:
         """How many partitions the topic has; 0 if it does not exist."""
@@ -194,3 +194,16 @@ def _record(found: Any) -> Record:
     headers = [(key, None if value is None else bytes(value)) for key, value in found.headers]
     timestamp = NO_TIMESTAMP if found.timestamp is None else found.timestamp
     return Record(found.key, found.value, headers, timestamp)
+
+
+class _Admin(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has no types
+    """An admin client; one whose brokers do not answer leaves no thread behind, as kafka-python's own does."""
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except BaseException:
+            if hasattr(self, "_net"):
+                self._client.close()
+                self._net.stop()
+            raise
