@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from crc32c import crc32c
 
-from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
+from tidemark.errors import NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.formats import head as format_
 from tidemark.formats.head import EntryKey, Head, HeadEntry
 from tidemark.formats.keys import ControlKeys
@@ -70,6 +70,11 @@ class BrokerHead:
             self._known = False
             etag = self._read_back(key, body, error)
             self._known = True
+        except StoreError:
+            raise
+        except Exception:
+            self._known = False  # whether it was written is not known
+            raise
         self._etag, self._entries = etag, dict(entries)
 
     def _read_back(self, key: str, body: bytes, error: UnknownOutcome) -> str:

@@ -250,6 +250,26 @@ def test_a_head_that_another_process_wrote_is_read_again(world: World) -> None:
     assert content(world) == records(0, 50)
 
 
+def test_a_head_is_read_again_after_an_error_that_does_not_say_whether_it_was_written(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 30))
+    world.metadata.default_high = 30
+
+    def odd(operation: str, key: str) -> None:
+        if operation == "put" and "_heads" in key:
+            raise RuntimeError("what no client library promised to raise")
+
+    with world.agent(freshness=FRESHNESS) as agent:
+        world.store.after = odd
+        tick(agent)
+        world.store.after = lambda _operation, _key: None
+        assert len(entries(world)) == 1
+        partition.roll(30)
+        agent.upload_once()
+        agent.components.head_maintenance.look()
+    assert entries(world) == [], "although there was nothing new to pack"
+
+
 def test_a_failed_tick_is_repeated(world: World) -> None:
     partition = world.disk.partition()
     partition.segment(0, records(0, 30))
